@@ -1,0 +1,68 @@
+# Everything here needs Python >= 3.11 and nothing else: each target makes .venv from the lock first.
+#   make demo    a live demo with an embedded Kafka (ARGS="--seconds 30" and so on are passed on)
+#   make test    every test, on a real Kafka
+#   make check   ruff, strict mypy, tests
+#   make bench   the benchmarks
+#   make lock    the locks anew, from pyproject.toml
+#   make clean   removes what these made
+
+PYTHON ?= python3
+ARGS ?=
+UV := uv==0.13.8
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile
+COMPILE := .venv-lock/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--custom-compile-command "make lock" pyproject.toml
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench lock clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: $(VENV)/.demo
+	@$(BIN)/quietcount demo $(ARGS)
+
+test: $(VENV)/.all
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.all
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(VENV)/.all
+	@$(BIN)/python -m bench $(ARGS)
+
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is not Python 3.11 or newer: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
+	@touch $@
+
+# What `make demo` needs is part of what the others need, in the same versions: where those are, it installs nothing.
+$(VENV)/.demo: requirements-demo.lock pyproject.toml $(VENV)/.venv
+	@if [ ! $(VENV)/.all -nt requirements.lock ]; then \
+		echo "Installing what the demo needs into $(VENV) (once) ..."; \
+		$(PIP) --require-hashes -r requirements-demo.lock && $(PIP) --no-deps --no-build-isolation --no-index -e .; \
+	fi
+	@touch $@
+
+$(VENV)/.all: requirements.lock pyproject.toml $(VENV)/.venv
+	@echo "Installing into $(VENV) (once) ..."
+	@$(PIP) --require-hashes -r requirements.lock
+	@$(PIP) --no-deps --no-build-isolation --no-index -e .
+	@touch $@
+
+lock:
+	$(PYTHON) -m venv --clear .venv-lock
+	.venv-lock/bin/python -m pip --disable-pip-version-check --quiet install $(UV)
+	$(COMPILE) --upgrade --all-extras --output-file requirements.lock
+	$(COMPILE) --upgrade --extra demo --extra build --constraint requirements.lock --no-annotate --output-file requirements-demo.lock
+	rm -rf .venv-lock
+
+clean:
+	rm -rf $(VENV) .venv-lock .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,133 @@
+"""Both stages without Kafka, for tests: events in, snapshots out, with a crash wherever the test wants one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from workers.agents.events import Events
+from workers.agents.histogram import Histogram
+from workers.agents.intake import Intake
+from workers.agents.merge import Merge, Progress
+from workers.agents.snapshots import Snapshot
+from workers.mechanisms.bounding import Items, bound
+from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.registry import build
+
+KEY = NoiseKey(bytes(range(32)))
+Event = tuple[str, Items, int]
+
+
+def unk(**changes: object) -> UnkBaseConfig:
+    """A small unk_base with little noise."""
+    values: dict[str, object] = {
+        "name": "h", "tick_ms": 10, "horizon": 8, "max_items": 2, "max_count": 1, "epsilon": 40.0, "delta": 0.1,
+        "keys": "public",
+    } | changes  # fmt: skip
+    return UnkBaseConfig(**values)  # type: ignore[arg-type]  # checked by the record itself
+
+
+def columns(events: Sequence[Event]) -> Events:
+    return Events([e[0] for e in events], [e[1] for e in events], np.array([e[2] for e in events], dtype=np.int64))
+
+
+def contribute(
+    partitions: Sequence[Sequence[Event]], configs: Sequence[HistogramConfig], *, owners: int, grace: int = 0, step: int = 5
+) -> list[list[bytes]]:
+    """The messages of each owner partition, sources interleaved `step` events at a time; every tick is closed at the end."""
+    lanes = list(dict.fromkeys(config.lane for config in configs))
+    intakes = [Intake(lanes, grace) for _ in partitions]
+    sequences = [[0] * owners for _ in partitions]
+    out: list[list[bytes]] = [[] for _ in range(owners)]
+    end = max((time for events in partitions for _, _, time in events), default=0) + 1000 + grace
+    for at in range(0, max(map(len, partitions), default=0) + step, step):
+        for source, intake in enumerate(intakes):
+            intake.add(columns(partitions[source][at : at + step]))
+            if at >= len(partitions[source]):
+                intake.read_to_end(end)
+            for owner, value in intake.commit(source=source, sequences=sequences[source], offset=at):
+                out[owner].append(value)
+    return out
+
+
+@dataclass
+class Partition:
+    """One owner partition with a store that survives crashes."""
+
+    configs: Sequence[HistogramConfig]
+    sources: int
+    owner: int = 0
+    owners: int = 1
+    key: NoiseKey = KEY
+    stream: str = "test"
+    store: dict[bytes, bytes] = field(default_factory=dict)
+    waiting_bytes_max: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((k, v) for k, v in self.store.items() if k.startswith(prefix)))
+
+    def restart(self) -> int:
+        """Forgets all that was not committed; returns the offset to read on at."""
+        histograms = [
+            Histogram(
+                config, build(config), worker="w", topic=f"w.{config.name}", stream=self.stream, key=self.key, owner=(self.owner, self.owners)
+            )
+            for config in self.configs
+        ]
+        self.merge = Merge(
+            histograms, key=self.key, sources=self.sources, owners=self.owners, waiting_bytes_max=self.waiting_bytes_max
+        )
+        value = self.store.get(b"progress")
+        if value is None:
+            return 0
+        progress = msgspec.json.decode(value, type=Progress)
+        self.merge.restore(progress, self.items)
+        return progress.offset
+
+    def receive(self, messages: Iterable[bytes], start: int) -> int:
+        """Takes messages from offset `start` on; returns the position after them."""
+        position = start
+        for value in messages:
+            self.merge.receive(value, position)
+            position += 1
+        self.merge.reached(position)
+        return position
+
+    def commit(self, ticks_max: int = 3) -> list[Snapshot]:
+        """Releases at most `ticks_max` ticks and stores what changed, as one transaction does."""
+        released = self.merge.release(ticks_max=ticks_max)
+        if released.ticks:
+            for key, value in self.merge.changes():
+                if value is None:
+                    self.store.pop(key, None)
+                else:
+                    self.store[key] = value
+            self.store[b"progress"] = msgspec.json.encode(self.merge.progress())
+        return released.snapshots
+
+    def run(self, messages: Sequence[bytes]) -> list[Snapshot]:
+        """All of them, to the end."""
+        self.receive(messages, 0)
+        out: list[Snapshot] = []
+        while part := self.commit():
+            out += part
+        return out
+
+
+def exact(partitions: Sequence[Sequence[Event]], config: HistogramConfig) -> dict[int, Counter[tuple[str, str]]]:
+    """What each global tick contributes, from events that are in order within their partition."""
+    out: dict[int, Counter[tuple[str, str]]] = {}
+    for events in partitions:
+        for key, items, time in events:
+            tick = (time - config.start_ms) // config.tick_ms + 1
+            for label, n in bound(items, config.max_items, config.max_count).items():
+                out.setdefault(tick, Counter())[key, label] += n
+    return out

@@ -1,0 +1,107 @@
+"""Stage 1 counts every event once, in a tick that the order of the partition alone decides."""
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workers.agents.contributions import columns_of, decode
+from workers.agents.events import Events
+from workers.agents.intake import Intake, owner_of
+from workers.mechanisms.config import Lane
+from workers.mechanisms.noise import NoiseKey
+
+KEY = NoiseKey(bytes(32))
+LANES = [Lane(10, 0, 2, 1), Lane(10, 20, 1, 3), Lane(7, 3, 2, 1)]
+EVENT = st.tuples(
+    st.sampled_from(["k1", "k2", "k3"]),
+    st.one_of(st.lists(st.sampled_from("abc"), max_size=3), st.dictionaries(st.sampled_from("abc"), st.integers(0, 5))),
+    st.integers(0, 60),
+)
+
+
+def columns(events: list[tuple[str, object, int]]) -> Events:
+    return Events([e[0] for e in events], [e[1] for e in events], np.array([e[2] for e in events], dtype=np.int64))  # type: ignore[misc]  # the strategy's items
+
+
+def by_hand(events: list[tuple[str, object, int]], grace: int) -> dict[Lane, Counter[tuple[int, str, str]]]:
+    """One event at a time, in words: closed when it ends at or before the watermark; late ones count in the open tick."""
+    out: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
+    mark = None
+    for key, items, time in events:
+        mark = time if mark is None else max(mark, time - grace)
+        counts: dict[str, int] = dict(items) if isinstance(items, dict) else Counter(items)  # type: ignore[arg-type,call-overload]  # as drawn
+        for lane in LANES:
+            if time < lane.start_ms:
+                continue
+            tick = max((max(time, mark) - lane.start_ms) // lane.tick_ms + 1, 1)
+            for label in list(counts)[: lane.max_items]:
+                out[lane][tick, key, label] += min(counts[label], lane.max_count)
+    return {lane: Counter({k: n for k, n in c.items() if n}) for lane, c in out.items()}
+
+
+@settings(deadline=None)
+@given(st.lists(EVENT, max_size=40), st.sampled_from([0, 5, 25]), st.data())
+def test_where_batches_and_commits_end_changes_nothing(events: list[tuple[str, object, int]], grace: int, data: st.DataObject) -> None:
+    """A restart re-reads from the last commit: the sums must not depend on where that was."""
+    intake, owners = Intake(LANES, grace), 3
+    sequences = [0] * owners
+    got: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
+    marks: list[int | None] = [None] * owners
+    expected_sequence = [0] * owners
+    at = 0
+    while at < len(events) or not intake.empty:
+        size = data.draw(st.integers(1, 7))
+        intake.add(columns(events[at : at + size]))
+        at += size
+        if at >= len(events) or data.draw(st.booleans()):
+            closes = intake.closes()
+            told = set()
+            for owner, value in intake.commit(source=0, sequences=sequences, offset=at):
+                told.add(owner)
+                message = decode(value)
+                assert message.sequence == expected_sequence[owner]
+                expected_sequence[owner] += 1
+                for section in message.sections:
+                    end = section.lane.start_ms + section.tick * section.lane.tick_ms
+                    assert marks[owner] is None or end > marks[owner], "added to a closed tick"
+                    part = columns_of(section, KEY)
+                    for key, label, n in zip(part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True):
+                        assert owner_of(part.keys[key], owners) == owner
+                        got[section.lane][section.tick, part.keys[key], label.decode()] += n
+                marks[owner] = message.watermark
+            assert not closes or told == {0, 1, 2}
+            again = Intake(LANES, grace)  # a restart
+            again.restore(intake.watermark, intake.first)
+            intake = again
+    assert got == by_hand(events, grace)
+
+
+def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() -> None:
+    """An idle partition must not hold its boards back, and a closed tick never changes."""
+    lane = Lane(10, 0, 1, 1)
+    intake = Intake([lane], grace_ms=5)
+    intake.add(columns([("k", ["a"], 12)]))
+    intake.commit(source=0, sequences=[0], offset=1)
+    assert not intake.closes_by_clock(24) and intake.closes_by_clock(25)
+    intake.read_to_end(47)
+    assert intake.closes() and intake.watermark == 42
+    intake.commit(source=0, sequences=[1], offset=1)
+    intake.add(columns([("k", ["late"], 13), ("k", ["b"], 55)]))
+    [(_, value)] = intake.commit(source=0, sequences=[2], offset=3)
+    assert [(s.tick, s.labels) for s in decode(value).sections] == [(5, b"late"), (6, b"b")]
+
+
+def test_an_empty_partition_closes_ticks_by_the_wall_clock_alone() -> None:
+    """One silent source partition must not stop all histograms."""
+    intake = Intake([Lane(10, 0, 1, 1)], grace_ms=0)
+    intake.read_to_end(100)
+    [(_, value)] = intake.commit(source=2, sequences=[0], offset=0)
+    message = decode(value)
+    assert (message.watermark, message.first, message.sections) == (100, None, [])
+
+
+def test_owners_of_stream_keys_never_change() -> None:
+    """The owner is part of the stored format: another hash would split a key's ledger."""
+    assert [owner_of(key, 7) for key in ("s1", "JFK", "é", "")] == [1, 4, 4, 0]

@@ -1,0 +1,206 @@
+"""A real Apache Kafka for tests and benchmarks, found or started in one of three ways.
+
+1. `QUIETCOUNT_TEST_BOOTSTRAP`: a broker that is there already.
+2. testcontainers, where Docker answers.
+3. Apache Kafka's own Maven artifacts (`mvn`, Java 17): a single-node KRaft broker on free ports, in a temporary
+   directory. The jars are kept in ~/.cache/quietcount-kafka-<version>.
+
+With none of them it fails and says what to install: tests against Kafka are never skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+POM = Path(__file__).with_name("kafka_pom.xml")
+_START_S = 60.0
+
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={data}
+num.partitions=1
+auto.create.topics.enable=false
+group.initial.rebalance.delay.ms=0
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+log.cleaner.backoff.ms=500
+"""
+
+
+class BrokerUnavailable(RuntimeError):
+    """No broker was given and none could be started."""
+
+
+@contextmanager
+def broker() -> Iterator[str]:
+    """Yield the bootstrap address of a real broker; one that was started here is stopped and wiped at the end."""
+    given = os.environ.get("QUIETCOUNT_TEST_BOOTSTRAP")
+    if given:
+        yield given
+        return
+    reasons = ["QUIETCOUNT_TEST_BOOTSTRAP is not set"]
+    for way in (_container, _local):
+        try:
+            running = way()
+            bootstrap = next(running)
+        except BrokerUnavailable as exc:
+            reasons.append(str(exc))
+            continue
+        try:
+            yield bootstrap
+        finally:
+            running.close()
+        return
+    raise BrokerUnavailable(
+        "these tests need a real Apache Kafka. Set QUIETCOUNT_TEST_BOOTSTRAP=host:port, or start Docker, or install "
+        "Maven and Java 17 (apt install maven openjdk-17-jre-headless). Tried: " + "; ".join(reasons)
+    )
+
+
+def _container() -> Iterator[str]:
+    """Run Kafka in a container."""
+    try:
+        import docker
+        from testcontainers.kafka import KafkaContainer
+    except ImportError as exc:
+        raise BrokerUnavailable(f"testcontainers is not installed ({exc})") from exc
+    try:
+        docker.from_env(timeout=5).ping()
+    except Exception as exc:  # whatever the client raises, Docker does not answer
+        raise BrokerUnavailable("Docker does not answer") from exc
+    container = KafkaContainer().with_kraft()
+    for name in ("TRANSACTION_STATE_LOG_REPLICATION_FACTOR", "TRANSACTION_STATE_LOG_MIN_ISR"):
+        container.with_env(f"KAFKA_{name}", "1")
+    container.with_env("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false")
+    container.with_env("KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS", "0")
+    try:
+        container.start()
+    except Exception as exc:  # an image that cannot be pulled, for one
+        raise BrokerUnavailable(f"Docker could not start Kafka: {exc}") from exc
+    try:
+        yield container.get_bootstrap_server()
+    finally:
+        container.stop()
+
+
+def _local() -> Iterator[str]:
+    """Run Kafka from its jars."""
+    java = shutil.which("java")
+    if java is None:
+        raise BrokerUnavailable("java is not installed")
+    jars = _jars()
+    with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:
+        process, bootstrap = _start(java, jars, Path(directory))
+        try:
+            yield bootstrap
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _jars() -> Path:
+    """Return the directory with Kafka's jars, fetching them through Maven the first time."""
+    found = re.search(r"<kafka\.version>([\w.-]+)<", POM.read_text())
+    if found is None:
+        raise BrokerUnavailable(f"{POM.name} names no kafka.version")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / f"quietcount-kafka-{found[1]}"
+    if cache.is_dir():
+        return cache
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise BrokerUnavailable("mvn is not installed")
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache.parent) as directory:
+        fetched = Path(directory) / "jars"
+        # target/ would be made beside the pom: copy it away from the sources.
+        pom = Path(shutil.copy(POM, directory))
+        command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BrokerUnavailable(f"Maven could not fetch Kafka: {(done.stdout + done.stderr).strip()[-800:]}")
+        try:
+            fetched.rename(cache)
+        except OSError:  # another run was quicker
+            if not cache.is_dir():
+                raise
+    return cache
+
+
+def _start(java: str, jars: Path, directory: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """Format and start a broker in `directory`; return it once it answers."""
+    port, controller = _free_ports(2)
+    properties = directory / "server.properties"
+    properties.write_text(_PROPERTIES.format(port=port, controller=controller, data=directory / "data"))
+    classpath = f"{jars}/*"
+    cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    format_command = [java, "-cp", classpath, "kafka.tools.StorageTool", "format", "-t", cluster_id]
+    subprocess.run([*format_command, "-c", str(properties), "--standalone"], check=True, capture_output=True)
+    log = directory / "broker.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [java, "-Xmx1g", "-cp", classpath, "kafka.Kafka", str(properties)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            start_new_session=True,  # Ctrl-C goes to the tests, which then stop it
+        )
+    bootstrap = f"127.0.0.1:{port}"
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if _answers(bootstrap):
+            return process, bootstrap
+        time.sleep(0.2)
+    process.kill()
+    process.wait()
+    raise RuntimeError(f"Kafka did not start: {log.read_text(errors='replace')[-2000:]}")
+
+
+def _answers(bootstrap: str) -> bool:
+    host, port = bootstrap.split(":")
+    try:
+        socket.create_connection((host, int(port)), 0.5).close()
+        AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=2)
+    except (OSError, KafkaException):
+        return False
+    return True
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports nobody listens on (found together, so that they differ)."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

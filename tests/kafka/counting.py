@@ -1,0 +1,137 @@
+"""A worker as small as one can be: two stages of plain counts over the real hand-over, run by the tests as a process.
+
+Events are labels. Stage 1 adds up and commits {label: count} to `<name>.contributions`; stage 2 adds those up and
+publishes all its totals to `<name>.totals`. Whatever is killed, frozen or handed over, the last totals must be exact.
+
+Run as `python -m tests.kafka.counting '<options as JSON>'`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import zlib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from workers.kafka.clients import Connection
+from workers.kafka.handover import Handover
+from workers.kafka.shard import Batch, Outgoing, Shard
+from workers.kafka.transport import BatchSchema, create_app, run_app
+from workers.tables.store import Change, Changelog, Store
+
+#: Stage 1 commits when this many records are pending, so that a test has many transactions.
+COMMIT_RECORDS = 500
+
+
+class Contribute(Shard):
+    """Stage 1: counts of what was read since the last commit."""
+
+    owners = 2
+    contributions = ""
+    slow_s = 0.0
+    by_clock = False
+
+    def restore(self) -> None:
+        stored = self.store.get(b"offset")
+        self.offset = None if stored is None else int(stored)
+        self.pending: Counter[str] = Counter()
+        self.reached = 0
+
+    def process(self, batch: Batch) -> None:
+        for index, value in enumerate(batch.values):
+            self.pending[(value or b"").decode()] += 1
+            self.reached = batch.offsets[index] + 1
+            if self.pending.total() >= COMMIT_RECORDS:
+                self.commit()
+        self.reached = batch.end
+
+    def wants_clock(self, now_ms: int) -> bool:
+        return self.by_clock and bool(self.pending)
+
+    def clock(self, now_ms: int) -> None:
+        self.commit()
+
+    def idle(self) -> None:
+        if not self.by_clock:
+            self.commit()
+
+    def commit(self) -> None:
+        if not self.pending:
+            return
+        parts: list[dict[str, int]] = [{} for _ in range(self.owners)]
+        for label, count in self.pending.items():
+            parts[zlib.crc32(label.encode()) % self.owners][label] = count
+        messages = [
+            Outgoing(self.contributions, owner, None, json.dumps(part).encode()) for owner, part in enumerate(parts)
+        ]
+        time.sleep(self.slow_s)
+        self.transact(messages, [(b"offset", str(self.reached).encode())], self.reached)
+        self.pending.clear()
+
+
+class Release(Shard):
+    """Stage 2: totals of everything."""
+
+    totals = ""
+
+    def restore(self) -> None:
+        stored = self.store.get(b"offset")
+        self.offset = None if stored is None else int(stored)
+        self.counts = Counter({key[1:].decode(): int(value) for key, value in self.store.items(b"=")})
+
+    def process(self, batch: Batch) -> None:
+        changes: list[Change] = [(b"offset", str(batch.end).encode())]
+        for value in batch.values:
+            part = json.loads(value or b"{}")
+            self.counts.update(part)
+            changes += [(b"=" + label.encode(), str(self.counts[label]).encode()) for label in part]
+        self.transact(
+            [Outgoing(self.totals, self.partition, b"totals", json.dumps(self.counts).encode())], changes, batch.end
+        )
+
+
+def main(options: dict[str, Any]) -> int:
+    """Run the worker that `options` describe."""
+    logging.basicConfig(level="INFO", stream=sys.stdout, format="%(created).3f %(levelname)s %(name)s %(message)s")
+    name, connection = options["name"], Connection(options["bootstrap"])
+    events, contributions = options["events"], f"{name}.contributions"
+
+    def shard(kind: type[Shard], stage: str, partition: int) -> Shard:
+        state = f"{name}.{stage}-state"
+        path = Path(options["data_dir"]) / f"{stage}-{partition}"
+        made = kind(
+            connection, f"{name}-{stage}-{partition}", partition, state, Store(path, Changelog(state, partition))
+        )
+        if isinstance(made, Contribute):
+            made.contributions, made.owners = contributions, options.get("owners", 2)
+            made.slow_s, made.by_clock = options.get("slow_s", 0.0), options.get("by_clock", False)
+        if isinstance(made, Release):
+            made.totals = f"{name}.totals"
+        return made
+
+    handover = Handover(
+        {
+            events: lambda partition: shard(Contribute, "contribute", partition),
+            contributions: lambda partition: shard(Release, "release", partition),
+        },
+        fenced_grace_s=options.get("fenced_grace_s", 30.0),
+    )
+    app = create_app(
+        name, connection, handover, data_dir=options["data_dir"], session_timeout_s=6.0, heartbeat_s=1.5
+    )
+    for topic in (events, contributions):
+
+        async def pass_on(stream: Any) -> None:
+            async for batch in stream:
+                await handover.feed(batch)
+
+        app.agent(app.topic(topic, schema=BatchSchema()), name=topic)(pass_on)
+    return run_app(app)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,189 @@
+"""Topics, events with known totals, worker processes and what they published, for the tests of the Kafka layer."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+
+from workers.kafka.clients import Connection
+
+PARTITIONS, OWNERS = 4, 2
+PATIENCE_S = 60.0
+
+
+def unique(prefix: str) -> str:
+    """Return a name no other test or run has."""
+    return f"{prefix}-{uuid.uuid4().hex[:10]}"
+
+
+def create_topic(connection: Connection, name: str, partitions: int = 1, **config: str) -> None:
+    """Create a topic; underscores in the names of `config` stand for dots."""
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    for future in connection.admin().create_topics([NewTopic(name, partitions, 1, config=settings)]).values():
+        future.result(30)
+    wait_until(lambda: name in connection.admin().list_topics(timeout=10).topics, f"topic {name}")
+
+
+def read(connection: Connection, topic: str, partition: int = 0, isolation: str = "read_committed") -> list[Message]:
+    """Return every message of a partition."""
+    consumer = connection.consumer(**{"enable.partition.eof": True, "isolation.level": isolation})
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+        consumer.assign([TopicPartition(topic, partition, low)])
+        found: list[Message] = []
+        while low < high:
+            message = consumer.poll(10)
+            if message is None:
+                raise TimeoutError(topic)
+            error = message.error()
+            if error is None:
+                found.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                break
+        return found
+    finally:
+        consumer.close()
+
+
+def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Wait until `done()`; `TimeoutError` naming `what` otherwise."""
+    deadline = time.monotonic() + patience_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.05)
+
+
+class Scene:
+    """One worker name with its topics, the events sent to it and the processes started for it."""
+
+    def __init__(self, connection: Connection, directory: Path, *, create: bool = True) -> None:
+        self.connection = connection
+        self.directory = directory
+        self.name = unique("count")
+        self.events = f"{self.name}.events"
+        self.expected: Counter[str] = Counter()
+        self.workers: list[Worker] = []
+        self._random = random.Random(self.name)
+        self._producer = connection.producer(**{"linger.ms": 5})
+        if create:
+            create_topic(connection, self.events, PARTITIONS)
+            create_topic(connection, f"{self.name}.contributions", OWNERS)
+            create_topic(connection, f"{self.name}.contribute-state", PARTITIONS, cleanup_policy="compact")
+            create_topic(connection, f"{self.name}.release-state", OWNERS, cleanup_policy="compact")
+            create_topic(connection, f"{self.name}.totals", OWNERS)
+
+    def send(self, count: int) -> None:
+        """Send `count` events; they are in the log when this returns."""
+        for _ in range(count):
+            label = f"x{self._random.randrange(40)}"
+            self.expected[label] += 1
+            self._producer.produce(self.events, label.encode(), partition=self._random.randrange(PARTITIONS))
+            if not self._random.randrange(500):
+                self._producer.poll(0)
+        if self._producer.flush(30):
+            raise TimeoutError("sending events")
+
+    def worker(self, label: str, **options: Any) -> Worker:
+        """Start a worker process with its own data directory."""
+        started = Worker(self, label, options)
+        self.workers.append(started)
+        return started
+
+    def totals(self) -> Counter[str]:
+        """Return the last totals of all owners."""
+        total: Counter[str] = Counter()
+        for owner in range(OWNERS):
+            messages = read(self.connection, f"{self.name}.totals", owner)
+            if messages:
+                total.update(json.loads(messages[-1].value() or b"{}"))
+        return total
+
+    def contributed(self) -> int:
+        """Return how many events stage 1 has committed."""
+        return sum(
+            sum(json.loads(message.value() or b"{}").values())
+            for owner in range(OWNERS)
+            for message in read(self.connection, f"{self.name}.contributions", owner)
+        )
+
+    def wait_exact(self) -> None:
+        """Wait until the totals cover every event sent, then see that they are exact and that none came twice."""
+        expected = self.expected.total()
+        wait_until(lambda: self.totals().total() >= expected, f"{expected} events counted")
+        assert self.totals() == self.expected
+        assert self.contributed() == expected
+
+    def close(self) -> None:
+        """End the processes that are left."""
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.kill()
+            worker.process.wait(30)
+
+
+class Worker:
+    """A process of tests/kafka/counting.py and its log."""
+
+    def __init__(self, scene: Scene, label: str, options: dict[str, Any]) -> None:
+        self.log = scene.directory / f"{label}.log"
+        arguments = {
+            "name": scene.name,
+            "bootstrap": scene.connection.bootstrap,
+            "events": scene.events,
+            "data_dir": str(scene.directory / f"data-{label}"),
+            "owners": OWNERS,
+            **options,
+        }
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.kafka.counting", json.dumps(arguments)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def text(self) -> str:
+        """Return what it has logged."""
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, marker: str, times: int = 1) -> None:
+        """Wait until the log holds `marker`."""
+
+        def logged() -> bool:
+            if self.process.poll() is not None and self.text().count(marker) < times:
+                raise RuntimeError(f"ended with {self.process.returncode}: {self.text()[-3000:]}")
+            return self.text().count(marker) >= times
+
+        wait_until(logged, f"{marker!r} in {self.text()[-1500:]}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def end(self) -> int:
+        """SIGTERM; return the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def scene(bootstrap: str, directory: Path, *, create: bool = True) -> Iterator[Scene]:
+    """Yield a scene on a cluster; its processes are ended."""
+    made = Scene(Connection(bootstrap), directory, create=create)
+    try:
+        yield made
+    finally:
+        made.close()

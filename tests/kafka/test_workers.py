@@ -1,0 +1,138 @@
+"""Two worker stages through Faust on a real broker: whatever happens to the processes, every event counts once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.kafka.harness import PARTITIONS, Scene, scene, wait_until
+from workers.kafka.embedded import EmbeddedCluster
+
+
+@pytest.fixture
+def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
+    """A scene on the real broker."""
+    with scene(bootstrap, tmp_path) as made:
+        yield made
+
+
+def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
+    """A killed worker leaves open transactions and a state copy behind; neither may lose or repeat an event."""
+    counting.send(8000)
+    first = counting.worker("a", slow_s=0.05)
+    wait_until(lambda: 1000 <= counting.contributed(), "the first commits")
+    first.process.kill()
+    counting.send(2000)
+    assert counting.contributed() < counting.expected.total(), "killed too late to prove anything"
+    again = counting.worker("a")  # the same data directory: its copies are behind the changelog
+    counting.wait_exact()
+    assert again.end() == 0
+
+
+def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> None:
+    """A frozen worker wakes up in the middle of its work, after another one took over: it must not publish."""
+    counting.send(8000)
+    frozen = counting.worker("frozen", slow_s=0.05)
+    wait_until(lambda: 1000 <= counting.contributed(), "the first commits")
+    frozen.signal(signal.SIGSTOP)
+    assert counting.contributed() < counting.expected.total(), "frozen too late to prove anything"
+    other = counting.worker("other")
+    counting.wait_exact()
+    frozen.signal(signal.SIGCONT)
+    frozen.wait_for("took over", times=2)  # it joins the group again and gets its share
+    counting.send(3000)
+    counting.wait_exact()
+    assert frozen.end() == 0
+    assert other.end() == 0
+
+
+def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
+    """Rolling restarts are the operator's daily business: exit 0, and the other worker goes on exactly."""
+    leaving = counting.worker("leaving", slow_s=0.02)
+    leaving.wait_for("took over")
+    staying = counting.worker("staying", slow_s=0.02)
+    staying.wait_for("took over")
+    counting.send(8000)
+    wait_until(lambda: 500 <= counting.contributed(), "the first commits")
+    assert leaving.end() == 0
+    counting.wait_exact()
+    assert staying.end() == 0
+
+
+def test_a_stranger_with_our_transactional_id_makes_the_worker_leave(counting: Scene) -> None:
+    """Two groups with the same ids must not take turns for ever: the older one says so and exits 75."""
+    worker = counting.worker("a", fenced_grace_s=1.0)
+    worker.wait_for("took over")
+    strangers = []
+    for partition in range(PARTITIONS):
+        stranger = counting.connection.producer(f"{counting.name}-contribute-{partition}")
+        stranger.init_transactions(30)
+        strangers.append(stranger)
+    counting.send(100)
+    assert worker.process.wait(60) == 75
+    assert "outside the group" in worker.text()
+    assert counting.contributed() == 0, "a fenced worker published"
+
+
+def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -> None:
+    """Retention overtook the worker: publishing over the gap would be silently wrong."""
+    counting.send(400)
+    worker = counting.worker("a")
+    counting.wait_exact()
+    assert worker.end() == 0
+    counting.send(400)
+    consumer = counting.connection.consumer()
+    ends = [
+        TopicPartition(counting.events, p, consumer.get_watermark_offsets(TopicPartition(counting.events, p))[1])
+        for p in range(PARTITIONS)
+    ]
+    consumer.close()
+    for future in counting.connection.admin().delete_records(ends).values():
+        future.result(30)
+    worker = counting.worker("a")
+    assert worker.process.wait(60) == 2
+    assert "retention removed records" in worker.text()
+    assert "Traceback" not in worker.text()
+
+
+def test_the_clock_comes_when_the_log_is_read_to_its_end(counting: Scene) -> None:
+    """Stage 1 commits by the clock alone here: without it the last events would never be counted."""
+    counting.send(700)
+    worker = counting.worker("a", by_clock=True)
+    counting.wait_exact()
+    counting.send(30)
+    counting.wait_exact()
+    assert worker.end() == 0
+
+
+def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
+    """Operators watch lag with the tools they have, which read the group's offsets."""
+    counting.send(300)
+    worker = counting.worker("a")
+    counting.wait_exact()
+    consumer = counting.connection.consumer(**{"group.id": counting.name})
+    partitions = [TopicPartition(counting.events, p) for p in range(PARTITIONS)]
+
+    def lag() -> int:
+        committed = consumer.committed(partitions, timeout=10)
+        return sum(consumer.get_watermark_offsets(each)[1] - max(each.offset, 0) for each in committed)
+
+    wait_until(lambda: lag() == 0, "no lag")
+    consumer.close()
+    assert worker.end() == 0
+
+
+def test_the_worker_runs_on_the_embedded_cluster(tmp_path: Path) -> None:
+    """The demo needs every part of the plumbing on librdkafka's in-process cluster."""
+    with EmbeddedCluster() as cluster, scene(cluster.bootstrap, tmp_path, create=False) as counting:
+        admin = counting.connection.admin()
+        for suffix in ("events", "contributions", "contribute-state", "release-state", "totals"):
+            admin.list_topics(f"{counting.name}.{suffix}", timeout=10)  # asking makes them
+        counting.send(2000)
+        worker = counting.worker("a")
+        wait_until(lambda: counting.totals() == counting.expected, "all events counted")
+        assert worker.end() == 0

@@ -1,0 +1,97 @@
+"""The columns are a dictionary from (stream key, label) to a count, whatever order rows come in."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workers.mechanisms.rows import Columns, Contributions
+from workers.mechanisms.noise import NoiseKey
+
+KEY = NoiseKey(bytes(range(32)))
+TALLIES = st.dictionaries(
+    st.sampled_from(["a", "b", "shop"]),
+    st.dictionaries(st.text(max_size=6), st.integers(1, 10**12), max_size=12),
+    max_size=3,
+)
+
+
+def contributions(tally: dict[str, dict[str, int]]) -> Contributions:
+    keys = tuple(tally)
+    labels = [label.encode() for items in tally.values() for label in items]
+    key_of_row = np.repeat(np.arange(len(keys), dtype=np.int32), [len(items) for items in tally.values()])
+    tags = [KEY.tags(key, [label.encode() for label in items]) for key, items in tally.items()]
+    counts = np.array([n for items in tally.values() for n in items.values()], dtype=np.int64)
+    return Contributions(keys, key_of_row, np.concatenate([np.empty((0, 2), np.uint64), *tags]), labels, counts)
+
+
+def as_dict(columns: Columns, names: list[str]) -> dict[tuple[str, str], int]:
+    return {
+        (names[key], columns.label(row).decode()): count
+        for row, (key, count) in enumerate(zip(columns.keys.tolist(), columns.counts.tolist(), strict=True))
+    }
+
+
+@given(st.lists(TALLIES, max_size=6))
+def test_merging_adds_up_like_a_dictionary(parts: list[dict[str, dict[str, int]]]) -> None:
+    """The exact count of every row is what all later noise is added to."""
+    columns, names = Columns(), ["a", "b", "shop"]
+    expected: dict[tuple[str, str], int] = {}
+    for tally in parts:
+        part = contributions(tally)
+        columns.merge(part, np.array([names.index(k) for k in part.keys], dtype=np.int32), add_rows=True)
+        for key, items in tally.items():
+            for label, n in items.items():
+                expected[key, label] = expected.get((key, label), 0) + n
+    assert as_dict(columns, names) == expected
+
+
+@given(st.lists(TALLIES, min_size=1, max_size=4))
+def test_rows_of_keys_that_are_not_served_are_left_out(parts: list[dict[str, dict[str, int]]]) -> None:
+    """A histogram that declares its keys never holds another key's items."""
+    columns = Columns()
+    expected: dict[tuple[str, str], int] = {}
+    for tally in parts:
+        part = contributions(tally)
+        columns.merge(part, np.array([0 if k == "b" else -1 for k in part.keys], dtype=np.int32), add_rows=True)
+        for label, n in tally.get("b", {}).items():
+            expected["b", label] = expected.get(("b", label), 0) + n
+    assert as_dict(columns, ["b"]) == expected
+
+
+def test_an_unknown_item_gets_no_row_in_a_declared_domain() -> None:
+    """KnownBase never holds, so never shows, an item outside its domain."""
+    columns = Columns()
+    known = contributions({"a": {"x": 1}})
+    columns.merge(known, np.array([0], dtype=np.int32), add_rows=True)
+    columns.merge(contributions({"a": {"y": 5, "x": 2}}), np.array([0], dtype=np.int32), add_rows=False)
+    assert as_dict(columns, ["a"]) == {("a", "x"): 3}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 9_000), st.integers(1, 7))
+def test_the_index_finds_every_row_and_nothing_else_as_it_grows(n: int, parts: int) -> None:
+    """Linear probing with growth: a lost row would start a second count of the same item."""
+    rng = np.random.default_rng(n)
+    tags = rng.integers(0, 2**63, size=(n, 2), dtype=np.uint64)
+    tags[:, 0] &= np.uint64(0xFFF)  # many collide in the first slot
+    columns = Columns()
+    for chunk in np.array_split(tags, parts):
+        columns.append(chunk, np.zeros(len(chunk), np.int32), np.zeros(len(chunk), np.int64), b"")
+    assert np.array_equal(columns.find(tags), np.arange(n))
+    absent = tags.copy()
+    absent[:, 1] ^= np.uint64(1 << 63)
+    assert (columns.find(absent) == -1).all()
+
+
+def test_labels_come_back_byte_for_byte() -> None:
+    """A label is a slice of one byte column; an off-by-one would name another item."""
+    columns = Columns()
+    labels = [b"", b"x", "é\0".encode(), b"y" * 1024, b""]
+    for label in labels:
+        columns.append(
+            KEY.tags("k", [label + bytes([columns.n])]), np.zeros(1, np.int32), np.array([len(label)], np.int64), label
+        )
+    assert [columns.label(i) for i in range(len(labels))] == labels
+    lengths, text = columns.label_column(1, 4)
+    assert lengths.tolist() == [1, 3, 1024] and text == b"".join(labels[1:4])
+    assert "y" not in repr(columns)

@@ -1,0 +1,307 @@
+"""The command line: what it lists, its exit codes, and that an error is one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from aiokafka.errors import KafkaConnectionError
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.test_settings import GOOD
+from workers.cli import cli, execute, explain
+from workers.errors import Fenced, SettingsError
+from workers.settings import read_key
+
+COMMAND = [sys.executable, "-m", "workers.cli"]
+EVENTS = [
+    b'{"shop":"s1","products":["a","b"],"ts":1000}',
+    b"nonsense",
+    b'{"shop":"s2","products":["a"],"ts":11000}',
+]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A settings file, with its key."""
+    path = tmp_path / "orders.toml"
+    path.write_text(GOOD, encoding="utf-8")
+    (tmp_path / "secrets").mkdir()
+    assert execute(["key", "new", str(tmp_path / "secrets" / "noise.key")]) == 0
+    return path
+
+
+def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command in the help that does not work yet is a broken promise."""
+    assert execute(["--help"]) == 0
+    out = capsys.readouterr().out
+    listed = [line.split()[0] for line in out[out.index("Commands:") :].splitlines()[1:] if line.strip()]
+    assert listed == ["audit", "demo", "key", "replay", "run", "topics"]
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (["run"], ["-c"]),
+        (["demo"], ["--seconds", "--rate", "--port", "--bootstrap"]),
+        (["topics"], ["-c", "--create"]),
+        (["replay"], ["-c", "--input", "--snapshots"]),
+        (["audit"], ["-c"]),
+        (["key", "new"], ["FILE"]),
+    ],
+)
+def test_every_command_explains_itself_and_its_options(
+    command: list[str], options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The names are the interface."""
+    assert execute([*command, "--help"]) == 0
+    out = capsys.readouterr().out
+    for option in options:
+        assert option in out
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Help must answer at once; numpy and the Kafka clients take most of a second to load."""
+    code = (
+        "import sys, workers.cli\n"
+        "assert workers.cli.execute(['--help']) == 0\n"
+        "heavy = {'numpy', 'faust', 'aiokafka', 'confluent_kafka', 'msgspec', 'rich'}\n"
+        "print('LOADED', *sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "LOADED"
+
+
+def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the first thing a bug report is asked for."""
+    assert execute(["--version"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("quietcount ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["bogus"], "bogus"),
+        (["run"], "--config"),
+        (["replay", "-c", "x.toml"], "--input"),
+        (["demo", "--rate", "0"], "--rate"),
+        (["demo", "--port", "70000"], "65535"),
+        (["key", "new"], "FILE"),
+    ],
+)
+def test_wrong_usage_is_2_and_names_the_option(
+    arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Usage errors go to stderr, so that a pipe does not read them as data."""
+    assert execute(arguments) == 2
+    captured = capsys.readouterr()
+    assert part in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("command", [["run"], ["topics"], ["audit"], ["replay", "--input", "-"]])
+def test_bad_settings_are_2_and_one_line_without_traceback(
+    tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command that reads the settings refuses them alike, before it touches anything."""
+    path = tmp_path / "bad.toml"
+    path.write_text(GOOD.replace("epsilon = 1.0", "epsilon = -1"), encoding="utf-8")
+    assert execute([*command, "-c", str(path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.splitlines()
+    assert line == f"quietcount: {path}: histogram 'products': epsilon = -1: a number above 0 and at most 50"
+
+
+def test_debug_adds_the_traceback_and_keeps_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line that people and scripts look for stays the last one."""
+    assert execute(["--debug", "run", "-c", str(tmp_path / "none.toml")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert lines[-1] == f"quietcount: {tmp_path / 'none.toml'}: no such file"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (SettingsError("two\nlines"), 2, "quietcount: two lines"),
+        (Fenced("orders-release-0: taken"), 75, "quietcount: orders-release-0: taken"),
+        (PermissionError(13, "Permission denied", "x.key"), 2, "quietcount: x.key: Permission denied"),
+        (KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), 2, "quietcount: Kafka: Broker: Topic auth"),
+        (KafkaConnectionError("no broker"), 2, "quietcount: Kafka: KafkaConnectionError: no broker"),
+    ],
+)
+def test_what_can_be_expected_to_fail_is_one_line(
+    error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator reads these at night."""
+    assert explain(error, debug=False) == code
+    [shown] = capsys.readouterr().err.splitlines()
+    assert shown.startswith(line)
+
+
+def test_a_fault_of_the_program_tells_its_place_and_not_its_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message of an unforeseen error may quote an event; --debug is for whoever may see that."""
+    try:
+        raise KeyError("alice bought p1")
+    except KeyError as error:
+        caught = error
+    assert explain(caught, debug=False) == 70
+    [line] = capsys.readouterr().err.splitlines()
+    assert "KeyError at test_cli.py:" in line
+    assert "alice" not in line
+    assert explain(caught, debug=True) == 70
+    assert "alice" in capsys.readouterr().err
+
+
+# key new
+
+
+def test_a_new_key_is_32_fresh_bytes_for_its_owner_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the umask is, and never the same twice."""
+    paths = [tmp_path / "one.key", tmp_path / "two.key"]
+    for path, umask in zip(paths, (0o000, 0o277), strict=True):
+        before = os.umask(umask)
+        try:
+            assert execute(["key", "new", str(path)]) == 0
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert "key_file" in capsys.readouterr().out
+    first, second = (read_key(path) for path in paths)
+    assert len(first) == len(second) == 32
+    assert first != second
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+def test_a_key_is_never_written_over_something(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A lost key is a lost worker: its state cannot be continued."""
+    path, target = tmp_path / "noise.key", tmp_path / "target"
+    if kind == "file":
+        path.write_bytes(b"precious")
+    else:
+        path.symlink_to(target)
+        if kind == "link":
+            target.write_bytes(b"precious")
+    assert execute(["key", "new", str(path)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"quietcount: {path}: exists already")
+    if kind == "dangling link":
+        assert not target.exists()
+    else:
+        assert path.read_bytes() == b"precious"
+
+
+def test_a_key_in_no_directory_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reference puts the key into a directory of its own."""
+    assert execute(["key", "new", str(tmp_path / "secrets" / "noise.key")]) == 2
+    assert f"mkdir -m 700 {tmp_path / 'secrets'}" in capsys.readouterr().err
+
+
+# replay
+
+
+def test_replay_writes_one_snapshot_a_tick_and_key_and_the_same_bytes_again(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two ticks, two stream keys, and a broken line that is told on stderr only."""
+    events = tmp_path / "events.jsonl"
+    events.write_bytes(b"\n".join(EVENTS))
+    with_time = config.read_text(encoding="utf-8").replace('key = "shop"', 'key = "shop"\ntimestamp = "ts"')
+    config.write_text(with_time, encoding="utf-8")
+    outputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    capsys.readouterr()
+    for output in outputs:
+        assert execute(["replay", "-c", str(config), "--input", str(events), "--snapshots", str(output)]) == 0
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "2 events, 1 rejected, 4 snapshots" in captured.err
+        assert "line 2: not JSON" in captured.err
+        assert "operator only" in captured.err
+    found = [json.loads(line) for line in outputs[0].read_bytes().splitlines()]
+    assert [(one["tick"], one["key"]) for one in found] == [(1, "s1"), (1, "s2"), (2, "s1"), (2, "s2")]
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_replay_does_not_write_over_its_input(config: Path, tmp_path: Path) -> None:
+    """The events may be the only copy."""
+    events = tmp_path / "events.jsonl"
+    events.write_bytes(EVENTS[0])
+    assert execute(["replay", "-c", str(config), "--input", str(events), "--snapshots", str(events)]) == 2
+    assert events.read_bytes() == EVENTS[0]
+
+
+def test_replay_leaves_no_half_written_snapshots(config: Path, tmp_path: Path) -> None:
+    """A file under the name that was asked for is complete."""
+    output = tmp_path / "out.jsonl"
+    assert execute(["replay", "-c", str(config), "--input", str(tmp_path), "--snapshots", str(output)]) == 2
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_ctrl_c_is_130_and_quiet(config: Path, tmp_path: Path) -> None:
+    """A named pipe tells when the command is reading: its other end opens only then."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    arguments = ["replay", "-c", str(config), "--input", str(pipe)]
+    with subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True) as process, pipe.open("wb"):
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["replay", "--snapshots", "-"]])
+def test_a_reader_that_has_gone_is_no_error_of_ours(config: Path, tmp_path: Path, arguments: list[str]) -> None:
+    """`| head` must not print a traceback, and must not end like a failed audit."""
+    if arguments[0] == "replay":
+        events = tmp_path / "events.jsonl"
+        events.write_bytes(EVENTS[0])
+        arguments = [*arguments, "-c", str(config), "--input", str(events)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+# topics
+
+
+def test_topics_shows_creates_once_and_is_content_after_that(
+    bootstrap: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 1 while a topic is missing lets a script wait for them."""
+    name = f"cli-{uuid.uuid4().hex[:12]}"
+    text = config.read_text(encoding="utf-8").replace('"localhost:9092"', f'"{bootstrap}"')
+    text = text.replace('name = "orders"', f'name = "{name}"\nowner_partitions = 3')
+    config.write_text(text.replace('topic = "orders"', f'topic = "{name}"'), encoding="utf-8")
+    needed = [
+        name,
+        *(f"{name}.{end}" for end in ("contributions", "contribute-state", "release-state", "rejects", "products")),
+    ]
+    states = []
+    for arguments, code in ([], 1), (["--create"], 0), (["--create"], 0), ([], 0):
+        capsys.readouterr()
+        assert execute(["topics", "-c", str(config), *arguments]) == code
+        rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+        assert [row[0] for row in rows] == needed
+        states.append({row[1] for row in rows})
+        partitions = {row[0]: row[2] for row in rows}
+        assert partitions[f"{name}.contributions"] == partitions[f"{name}.release-state"] == "3"
+    assert states == [{"missing"}, {"created"}, {"there"}, {"there"}]
+
+
+def test_every_command_has_a_help_text() -> None:
+    """A new command without one would show an empty line."""
+    assert all(command.help for command in cli.commands.values())

@@ -1,0 +1,151 @@
+"""What a settings file points at: domain files, the client's secrets, the key file; and what each is refused for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.test_settings import changed, loaded, refusal
+from workers.errors import SettingsError
+from workers.mechanisms.config import KnownBaseConfig
+from workers.settings import read_key
+
+# Domain files
+
+
+def with_domain(directory: Path, content: bytes) -> str:
+    """The text of a settings file over a known domain, whose file is written beside it."""
+    (directory / "products.txt").write_bytes(content)
+    return changed('"unk_base"', '"known_base"\ndomain_file = "products.txt"')
+
+
+def test_a_domain_is_read_line_by_line_and_in_order(tmp_path: Path) -> None:
+    """Only line ends and blank lines are left out: a space or a U+2028 inside a label is part of it."""
+    text = with_domain(tmp_path, "\ufeffp2\r\n\n  \np1 \na\u2028b".encode())
+    [histogram] = loaded(tmp_path, text).histograms
+    assert isinstance(histogram, KnownBaseConfig)
+    assert histogram.domain == ("p2", "p1 ", "a\u2028b")
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"a\n\nb\na\n", ["line 4", '"a"', "line 1", "only once"]),
+        (b"ok\n" + b"x" * 1025, ["line 2", "1,025 bytes", "1,024"]),
+        (b"ok\n\xff\n", ["line 2", "not UTF-8"]),
+        (b"\n \n", ["no label"]),
+    ],
+)
+def test_a_bad_domain_file_is_refused_with_its_line(tmp_path: Path, content: bytes, parts: list[str]) -> None:
+    """A domain has thousands of lines: the message must say which."""
+    message = refusal(tmp_path, with_domain(tmp_path, content))
+    for part in ["histogram 'products': domain_file", "products.txt", *parts]:
+        assert part in message
+
+
+def test_a_label_of_just_the_limit_is_taken(tmp_path: Path) -> None:
+    """1,024 bytes are allowed, 1,025 are not."""
+    [histogram] = loaded(tmp_path, with_domain(tmp_path, b"x" * 1024)).histograms
+    assert isinstance(histogram, KnownBaseConfig)
+    assert histogram.domain == ("x" * 1024,)
+
+
+# [kafka.client]
+
+
+def with_client(lines: str) -> str:
+    return changed('bootstrap = "localhost:9092"', f'bootstrap = "localhost:9092"\n[kafka.client]\n{lines}')
+
+
+def test_client_names_are_read_with_and_without_quotes(tmp_path: Path) -> None:
+    """TOML reads an unquoted dotted name as tables; librdkafka's names are dotted."""
+    lines = 'security.protocol = "SSL"\n"linger.ms" = 5\nsocket.keepalive.enable = true\nssl.ca.location = "ca.pem"'
+    assert loaded(tmp_path, with_client(lines)).kafka.client == {
+        "security.protocol": "SSL",
+        "linger.ms": "5",
+        "socket.keepalive.enable": "true",
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+    }
+
+
+def test_secrets_come_from_files_and_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A settings file is committed and copied; a secret is not."""
+    (tmp_path / "password").write_text("swordfish \n", encoding="utf-8")
+    monkeypatch.setenv("QUIETCOUNT_TEST_SECRET", "open sesame")
+    lines = 'sasl.password = { file = "password" }\n"ssl.key.password" = { env = "QUIETCOUNT_TEST_SECRET" }'
+    found = loaded(tmp_path, with_client(lines))
+    assert found.kafka.client == {"sasl.password": "swordfish ", "ssl.key.password": "open sesame"}
+    for place in (repr(found), str(list(found.kafka.__rich_repr__()))):
+        assert "swordfish" not in place
+        assert "sesame" not in place
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ('sasl.password = "hunter2"', ["kafka.client.sasl.password", "{ file = ", "{ env = "]),
+        ('sasl.password = { env = "QUIETCOUNT_TEST_ABSENT" }', ["sasl.password", "QUIETCOUNT_TEST_ABSENT", "not set"]),
+        ('sasl.password = { file = "absent" }', ["sasl.password", "absent", "no such file"]),
+        ("sasl.password = { file = 5 }", ["kafka.client.sasl.password.file = 5", "between quotes"]),
+        ('group.id = "mine"', ["kafka.client.group.id", "worker.name"]),
+        ('"isolation.level" = "read_uncommitted"', ["kafka.client.isolation.level", "not to be set"]),
+        ("linger.ms = 0.5", ["kafka.client.linger.ms", "a whole number"]),
+    ],
+)
+def test_a_bad_client_setting_is_refused_without_showing_its_value(tmp_path: Path, line: str, parts: list[str]) -> None:
+    """Messages end up in logs, where a password must not be."""
+    message = refusal(tmp_path, with_client(line))
+    assert "hunter2" not in message
+    for part in parts:
+        assert part in message
+
+
+# Key files
+
+
+def key_file(directory: Path, size: int = 32, mode: int = 0o600) -> Path:
+    path = directory / "noise.key"
+    path.write_bytes(bytes(range(size)))
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_a_key_that_only_its_owner_can_read_is_read(tmp_path: Path, mode: int) -> None:
+    """Read-only is how secrets are mounted."""
+    assert read_key(key_file(tmp_path, mode=mode)) == bytes(range(32))
+
+
+@pytest.mark.parametrize("bit", [0o040, 0o020, 0o010, 0o004, 0o002, 0o001])
+def test_a_key_that_others_can_get_at_is_refused(tmp_path: Path, bit: int) -> None:
+    """Whoever has the key can take the noise off every snapshot."""
+    path = key_file(tmp_path, mode=0o600 | bit)
+    with pytest.raises(SettingsError, match=f"chmod 600 {path}"):
+        read_key(path)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_key_of_another_size_is_refused(tmp_path: Path, size: int) -> None:
+    """A truncated copy must not become another key."""
+    with pytest.raises(SettingsError, match=rf"{size} bytes.*exactly 32.*quietcount key new"):
+        read_key(key_file(tmp_path, size=size))
+
+
+def test_a_missing_key_says_how_to_make_one(tmp_path: Path) -> None:
+    """This is the first thing that a new user meets."""
+    path = tmp_path / "noise.key"
+    with pytest.raises(SettingsError, match=f"quietcount key new {path}"):
+        read_key(path)
+
+
+def test_a_key_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    """A named pipe would block the start for ever, and gives another key each time."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    with pytest.raises(SettingsError, match="not a regular file"):
+        read_key(pipe)
+    tmp_path.chmod(0o700)
+    with pytest.raises(SettingsError, match="not a regular file"):
+        read_key(tmp_path)

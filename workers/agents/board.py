@@ -1,0 +1,79 @@
+"""From settings to the parts that both stages, replay and audit are made of: the lanes to count for, and the histograms to release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workers.agents.histogram import Histogram
+from workers.errors import SettingsError
+from workers.mechanisms.config import HistogramConfig, Lane
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.registry import build
+from workers.settings import ALL_STREAM_KEY, Settings
+
+
+def output_topic(settings: Settings, config: HistogramConfig) -> str:
+    """Where a histogram's snapshots go."""
+    return config.topic or f"{settings.worker.name}.{config.name}"
+
+
+def stream_name(topic: str, topic_id: str | None) -> str:
+    """Names a contributions topic and its incarnation, for the mechanism ids."""
+    return f"{topic}#{topic_id or ''}"
+
+
+def lanes(settings: Settings) -> list[Lane]:
+    """The tick grids and bounds of all histograms, each once."""
+    return list(dict.fromkeys(config.lane for config in settings.histograms))
+
+
+def declared_keys(settings: Settings) -> frozenset[str] | None:
+    """The stream keys that any histogram serves; None where one serves every key."""
+    if settings.events.key == "$all":
+        return frozenset({ALL_STREAM_KEY})
+    declared: set[str] = set()
+    for config in settings.histograms:
+        if config.keys == "public":
+            return None
+        declared.update(config.keys)
+    return frozenset(declared)
+
+
+def mechanisms(settings: Settings) -> list[Mechanism]:
+    """The mechanism of each histogram.
+
+    Raises:
+        SettingsError: a budget cannot be met.
+    """
+    try:
+        return [build(config, settings.privacy.unit) for config in settings.histograms]
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def histograms(
+    settings: Settings, built: Sequence[Mechanism], *, key: NoiseKey, stream: str, owner: int, owners: int
+) -> list[Histogram]:
+    """Fresh histograms of one owner partition.
+
+    Args:
+        settings: of the worker.
+        built: `mechanisms(settings)`.
+        key: the operator's root key.
+        stream: names the contributions topic and its incarnation.
+        owner: this owner partition.
+        owners: number of owner partitions.
+    """
+    return [
+        Histogram(
+            config,
+            mechanism,
+            worker=settings.worker.name,
+            topic=output_topic(settings, config),
+            stream=stream,
+            key=key,
+            owner=(owner, owners),
+        )
+        for config, mechanism in zip(settings.histograms, built, strict=True)
+    ]

@@ -1,0 +1,208 @@
+"""The contribute shard: one source partition of the events topic. Decodes, bounds, adds up, closes ticks, commits.
+
+A commit is one Kafka transaction (`Shard.transact`): the messages to the owners, the rejects, and the progress record with the offset
+at which this partition is read on. After it nothing is held in memory: what comes after the offset is read again by whoever owns the
+partition next. Commits happen at each close of a tick, and every `commit_interval`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from workers.agents.events import EventReader, Reject
+from workers.agents.intake import Intake
+from workers.errors import StateRefused
+from workers.kafka.clients import Connection
+from workers.kafka.shard import Batch, Outgoing, Shard
+from workers.mechanisms.config import Lane
+from workers.settings import EventsSettings
+from workers.tables.store import Store
+
+VERSION = 1
+PROGRESS = b"progress"
+# While a backlog is read, closes that follow each other faster than this share a transaction (one takes about 10 ms).
+CLOSES_APART_S = 0.1
+# A rejected record longer than this is kept only up to here, with the header `truncated`.
+REJECT_BYTES_MAX = 900_000
+REJECTS_MAX = 10_000
+
+
+class Progress(msgspec.Struct, kw_only=True, frozen=True):
+    """Where one source partition stands; stored with every commit. Sensitive: its offset counts events."""
+
+    version: int
+    offset: int
+    watermark: int | None
+    first: int | None
+    sequences: list[int]
+    sources: int
+    topic_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """The topics around stage 1.
+
+    Attributes:
+        events: settings of the events topic.
+        events_id: the broker's id of the events topic, None where it gives none.
+        sources: its number of partitions.
+        contributions: topic of the contributions.
+        owners: its number of partitions.
+        rejects: topic of what was rejected.
+    """
+
+    events: EventsSettings
+    events_id: str | None
+    sources: int
+    contributions: str
+    owners: int
+    rejects: str
+
+
+class Contribute(Shard):
+    """Stage 1 of one source partition; see the module."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        transactional_id: str,
+        partition: int,
+        state_topic: str,
+        store: Store,
+        *,
+        stream: Stream,
+        lanes: Sequence[Lane],
+        reader: EventReader,
+        commit_interval_s: float,
+        rejected: Callable[[str], object] = lambda reason: None,
+    ) -> None:
+        """
+        Args:
+            connection: to the cluster.
+            transactional_id: of this source partition.
+            partition: the source partition.
+            state_topic: where the progress is kept.
+            store: local copy of the state partition.
+            stream: the topics around.
+            lanes: tick grids and bounds to count for.
+            reader: decodes events.
+            commit_interval_s: most seconds between a record's being read and its being committed.
+            rejected: told the reason of every reject.
+        """
+        super().__init__(connection, transactional_id, partition, state_topic, store)
+        self._stream, self._reader = stream, reader
+        self._intake = Intake(lanes, stream.events.grace_ms)
+        self._sequences = [0] * stream.owners
+        self._rejects: list[Outgoing] = []
+        self._interval_s = commit_interval_s
+        self._last_commit_s = 0.0
+        self._rejected = rejected
+        self.ticks_closed = 0
+
+    @property
+    def watermark(self) -> int | None:
+        """Up to where this source partition has closed its ticks, ms since 1970."""
+        return self._intake.watermark
+
+    def restore(self) -> None:
+        self._last_commit_s = time.monotonic()
+        value = self.store.get(PROGRESS)
+        if value is None:
+            return
+        progress = msgspec.json.decode(value, type=Progress)
+        stream = self._stream
+        if progress.version != VERSION:
+            raise StateRefused(f"{self.state_topic}: version {progress.version}; this worker knows {VERSION}: upgrade it")
+        if progress.sources != stream.sources:
+            raise StateRefused(
+                f"the events topic {stream.events.topic} has {stream.sources} partitions; the state was made with {progress.sources}: "
+                "a changed partition count needs a new worker name (a new stream, charged anew)"
+            )
+        if len(progress.sequences) != stream.owners:
+            raise StateRefused(
+                f"the contributions topic {stream.contributions} has {stream.owners} partitions; the state was made with "
+                f"{len(progress.sequences)}: a changed partition count needs a new worker name (a new stream, charged anew)"
+            )
+        if None not in (progress.topic_id, stream.events_id) and progress.topic_id != stream.events_id:
+            raise StateRefused(
+                f"the events topic {stream.events.topic} was deleted and made anew since the state was written: "
+                "its offsets mean other events now; take a new worker name (a new stream, charged anew)"
+            )
+        self._sequences = list(progress.sequences)
+        self._intake.restore(progress.watermark, progress.first)
+        self.offset = progress.offset
+
+    def process(self, batch: Batch) -> None:
+        events = self._stream.events
+        latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
+        found, rejects = self._reader.read(batch.values, batch.keys, batch.timestamps, latest_ms=latest_ms)
+        for reject in rejects:
+            self._reject(batch, reject)
+        self._intake.add(found)
+        elapsed = time.monotonic() - self._last_commit_s
+        if (
+            elapsed >= self._interval_s
+            or (elapsed >= CLOSES_APART_S and self._intake.closes())
+            or len(self._rejects) >= REJECTS_MAX
+        ):
+            self._commit_all(batch.end)
+
+    def wants_clock(self, now_ms: int) -> bool:
+        return self._intake.closes_by_clock(now_ms)
+
+    def clock(self, now_ms: int) -> None:
+        if self.offset is not None and self._intake.closes_by_clock(now_ms):
+            self._intake.read_to_end(now_ms)
+            self._commit_all(self.offset)
+
+    def idle(self) -> None:
+        if self.offset is None or (self.offset == self.committed and not self._intake.closes()):
+            return
+        elapsed = time.monotonic() - self._last_commit_s
+        if elapsed >= self._interval_s or (elapsed >= CLOSES_APART_S and self._intake.closes()):
+            self._commit_all(self.offset)
+
+    def _commit_all(self, offset: int) -> None:
+        """One transaction: contributions, rejects, progress."""
+        closes = self._intake.closes()
+        messages = [
+            Outgoing(self._stream.contributions, owner, None, value)
+            for owner, value in self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
+        ]
+        progress = Progress(
+            version=VERSION,
+            offset=offset,
+            watermark=self._intake.watermark,
+            first=self._intake.first,
+            sequences=self._sequences,
+            sources=self._stream.sources,
+            topic_id=self._stream.events_id,
+        )
+        self.transact(messages + self._rejects, [(PROGRESS, msgspec.json.encode(progress))], offset)
+        self._rejects = []
+        self._last_commit_s = time.monotonic()
+        self.ticks_closed += closes
+
+    def _reject(self, batch: Batch, reject: Reject) -> None:
+        value = batch.values[reject.index]
+        headers = [
+            ("reason", reject.reason.encode()),
+            ("topic", self._stream.events.topic.encode()),
+            ("partition", str(self.partition).encode()),
+            ("offset", str(batch.offsets[reject.index]).encode()),
+        ]
+        if value is not None and len(value) > REJECT_BYTES_MAX:
+            value = value[:REJECT_BYTES_MAX]
+            headers.append(("truncated", b"true"))
+        key = batch.keys[reject.index]
+        if key is not None and len(key) > REJECT_BYTES_MAX // 10:
+            key = None
+        self._rejects.append(
+            Outgoing(self._stream.rejects, None, key, value, headers)
+        )
+        self._rejected(reject.reason)

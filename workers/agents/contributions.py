@@ -1,0 +1,192 @@
+"""The messages of the contributions topic: what one commit of one source partition says to one owner partition.
+
+A message is MessagePack, versioned, with whole columns as byte strings; it is exact data and stays with the operator.
+
+    header   version, source, sequence number (per source and owner, gapless), page of pages, the source's resume offset,
+             watermark (ms: no later event of this source is put into a tick that ends at or before it), first (ms, or none)
+    sections one for each (lane, tick) that the commit touched: stream keys with their number of rows, then for all rows
+             label lengths (uint16), labels end to end, counts (uint8/16/32/64, the narrowest that holds the largest)
+
+A *lane* is what makes two histograms share their contributions: tick grid and bounds. The watermark counts only on the last page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+import numpy as np
+
+from workers.errors import StateRefused
+from workers.mechanisms.rows import Contributions
+from workers.mechanisms.config import Lane
+from workers.mechanisms.noise import NoiseKey
+
+VERSION = 1
+# Below Kafka's default limit of 1 MiB for a message, with room for the header and for what a record batch adds.
+MAX_BYTES = 900_000
+_UNSIGNED = (np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8"))
+
+
+class Section(msgspec.Struct, array_like=True, frozen=True):
+    """The columns of one (lane, tick)."""
+
+    lane: Lane
+    tick: int
+    keys: list[str]
+    rows_per_key: list[int]
+    lengths: bytes
+    labels: bytes
+    width: int
+    counts: bytes
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True):
+    """One message; see the module's docstring."""
+
+    version: int
+    source: int
+    sequence: int
+    page: int
+    pages: int
+    offset: int
+    watermark: int | None
+    first: int | None
+    sections: list[Section]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+Tally = Mapping[str, Mapping[str, int]]  # stream key -> label -> count
+
+
+def encode(
+    sections: Iterable[tuple[Lane, int, Tally]],
+    *,
+    source: int,
+    sequence: int,
+    offset: int,
+    watermark: int | None,
+    first: int | None,
+    max_bytes: int = MAX_BYTES,
+) -> list[bytes]:
+    """The messages of one commit for one owner: at least one, each at most `max_bytes` long.
+
+    Args:
+        sections: (lane, global tick, counts by stream key and label); counts of 0 are left out.
+        source: source partition.
+        sequence: number of the first message; the pages are numbered on from it.
+        offset: where the source partition is read on after this commit.
+        watermark: ms since 1970, or None before the first event.
+        first: the watermark that the first event set, ms since 1970.
+        max_bytes: upper limit of a message.
+    """
+    room = max_bytes - 200
+    pages: list[list[Section]] = [[]]
+    left = room
+    for lane, tick, tally in sections:
+        for section, size in _cut(lane, tick, tally, room):
+            if size > left and pages[-1]:
+                pages.append([])
+                left = room
+            pages[-1].append(section)
+            left -= size
+    return [
+        _encoder.encode(
+            Message(VERSION, source, sequence + i, i + 1, len(pages), offset, watermark, first, page)
+        )
+        for i, page in enumerate(pages)
+    ]
+
+
+def _cut(lane: Lane, tick: int, tally: Tally, room: int) -> Iterator[tuple[Section, int]]:
+    """Sections of at most `room` bytes, with an upper bound of their encoded size."""
+    keys = list(tally)
+    labels: list[bytes] = []
+    counts: list[int] = []
+    key_of: list[int] = []
+    for index, items in enumerate(tally.values()):
+        present = {label: count for label, count in items.items() if count}
+        labels += map(str.encode, present)
+        counts += present.values()
+        key_of += [index] * len(present)
+    yield from _halves(lane, tick, keys, key_of, labels, counts, room)
+
+
+def _halves(
+    lane: Lane, tick: int, keys: list[str], key_of: list[int], labels: list[bytes], counts: list[int], room: int
+) -> Iterator[tuple[Section, int]]:
+    """The rows as one section if it fits, else as the sections of both halves."""
+    n = len(labels)
+    # A row: its label, two bytes of length, at most eight of count. A key: its text, its own length, its number of rows.
+    size = sum(map(len, labels)) + 10 * n + sum(len(key.encode()) + 10 for key in keys) + 64
+    if size <= room or (n <= 1 and len(keys) <= 1):
+        yield _section(lane, tick, keys, key_of, labels, counts), size
+        return
+    if n > 1:
+        row = n // 2
+        stop = key_of[row - 1] + 1  # keys of the first half; one that stands on both sides of the cut is named twice
+        again = stop - 1 if key_of[row] == stop - 1 else stop
+    else:
+        row = 0 if n and key_of[0] >= len(keys) // 2 else n
+        stop = again = len(keys) // 2
+    yield from _halves(lane, tick, keys[:stop], key_of[:row], labels[:row], counts[:row], room)
+    later = [index - again for index in key_of[row:]]
+    yield from _halves(lane, tick, keys[again:], later, labels[row:], counts[row:], room)
+
+
+def _section(
+    lane: Lane, tick: int, keys: list[str], key_of: list[int], labels: list[bytes], counts: list[int]
+) -> Section:
+    column = np.array(counts, dtype=np.uint64)
+    largest = int(column.max(initial=0))
+    width = next(i for i, kind in enumerate(_UNSIGNED) if largest <= np.iinfo(kind).max)
+    rows_per_key = np.bincount(np.array(key_of, dtype=np.int64), minlength=len(keys))
+    return Section(
+        lane,
+        tick,
+        keys,
+        rows_per_key.tolist(),
+        np.fromiter(map(len, labels), dtype="<u2", count=len(labels)).tobytes(),
+        b"".join(labels),
+        width,
+        column.astype(_UNSIGNED[width]).tobytes(),
+    )
+
+
+def decode(value: bytes) -> Message:
+    """The message that `encode` made.
+
+    Raises:
+        StateRefused: the bytes are no message of this version.
+    """
+    try:
+        message = _decoder.decode(value)
+    except msgspec.DecodeError as error:
+        raise StateRefused(
+            f"the contributions topic holds a message that is none of this version's ({error}): was it written by something else?"
+        ) from error
+    if message.version != VERSION:
+        raise StateRefused(f"the contributions topic holds a message of version {message.version}; this worker knows {VERSION}")
+    return message
+
+
+def columns_of(section: Section, key: NoiseKey) -> Contributions:
+    """The columns of a section, with the tags that `key` gives its rows."""
+    lengths = np.frombuffer(section.lengths, dtype="<u2")
+    ends = np.cumsum(lengths, dtype=np.int64).tolist()
+    text = section.labels
+    labels = [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    tags = np.empty((len(labels), 2), dtype=np.uint64)
+    row = 0
+    for name, n in zip(section.keys, section.rows_per_key, strict=True):
+        tags[row : row + n] = key.tags(name, labels[row : row + n])
+        row += n
+    return Contributions(
+        tuple(section.keys),
+        np.repeat(np.arange(len(section.keys), dtype=np.int32), section.rows_per_key),
+        tags,
+        labels,
+        np.frombuffer(section.counts, dtype=_UNSIGNED[section.width]).astype(np.int64),
+    )

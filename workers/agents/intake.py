@@ -1,0 +1,153 @@
+"""Stage 1 without Kafka: events of one source partition in, what a commit says to the owners out.
+
+Time here is the events' own. The *watermark* W of a source partition is the largest of (event time seen - grace), of the wall clock
+at moments when the partition was read to its end (also less grace), and of the first event's time. A tick is closed when it ends at
+or before W. An event goes into the tick of its own time if that is open, else into the open tick that holds W: so an event's tick
+depends on the order of the partition and on what was closed before it, never on where a batch or a commit ended.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.agents.contributions import encode
+from workers.agents.events import Events
+from workers.mechanisms.bounding import Items, bound, bound_lists
+from workers.mechanisms.config import Lane
+
+
+def owner_of(key: str, owners: int) -> int:
+    """The owner partition of a stream key; part of the stored format, never to change."""
+    return zlib.crc32(key.encode()) % owners
+
+
+class Intake:
+    """What one source partition has contributed since its last commit, and its watermark. Sensitive."""
+
+    def __init__(self, lanes: Sequence[Lane], grace_ms: int) -> None:
+        """
+        Args:
+            lanes: tick grids and bounds to count for, each once.
+            grace_ms: how long a tick stays open for events that come late.
+        """
+        self._lanes = lanes
+        self._grace = grace_ms
+        self.watermark: int | None = None
+        self.first: int | None = None
+        self._open: dict[tuple[Lane, int], dict[str, Counter[str]]] = {}
+        self._committed_watermark: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Intake(watermark={self.watermark})"
+
+    def restore(self, watermark: int | None, first: int | None) -> None:
+        """Goes on after a commit that left these behind."""
+        self.watermark = self._committed_watermark = watermark
+        self.first = first
+        self._open = {}
+
+    def add(self, events: Events) -> None:
+        """Counts a batch of events, in order."""
+        times = events.times
+        if not len(times):
+            return
+        if self.watermark is None:
+            self.watermark = int(times[0])
+        if self.first is None:
+            self.first = max(self.watermark, int(times[0]))
+        marks = np.maximum(np.maximum.accumulate(times) - self._grace, self.watermark)
+        self.watermark = int(marks[-1])
+        effective = np.maximum(times, marks)
+        for lane in self._lanes:
+            # The tick that holds a time; a tick is closed when it ends at or before W, so the one that holds W is open.
+            ticks = (effective - lane.start_ms) // lane.tick_ms + 1
+            if int(times.min()) < lane.start_ms:
+                ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
+            self._count(lane, ticks, events)
+
+    def _count(self, lane: Lane, ticks: NDArray[np.int64], events: Events) -> None:
+        low, high = int(ticks.min()), int(ticks.max())
+        for tick in (low,) if low == high else np.unique(ticks).tolist():
+            if tick < 1:
+                continue
+            keys, items = events.keys, events.items
+            if low != high:
+                index = np.flatnonzero(ticks == tick).tolist()
+                keys, items = [keys[i] for i in index], [items[i] for i in index]
+            tallies = self._open.get((lane, tick))
+            if tallies is None:
+                tallies = self._open[lane, tick] = defaultdict(Counter)
+            if lane.max_count == 1:
+                for key, labels in bound_lists(keys, items, lane.max_items).items():
+                    tallies[key].update(labels)
+            else:
+                self._weighted(tallies, keys, items, lane)
+
+    @staticmethod
+    def _weighted(tallies: dict[str, Counter[str]], keys: Sequence[str], items: Sequence[Items], lane: Lane) -> None:
+        for key, of_event in zip(keys, items, strict=True):
+            tallies[key].update(bound(of_event, lane.max_items, lane.max_count))
+
+    def read_to_end(self, now_ms: int) -> None:
+        """The partition was read to the end it had at wall-clock time `now_ms`: ticks that are over by then close."""
+        mark = now_ms - self._grace
+        if self.watermark is None or mark > self.watermark:
+            self.watermark = mark
+
+    def closes(self, watermark: int | None = None) -> bool:
+        """Whether a tick of any lane has closed since the last commit, or would at `watermark`."""
+        mark, before = self.watermark if watermark is None else watermark, self._committed_watermark
+        if mark is None:
+            return False
+        if before is None:
+            return True
+        return any((mark - lane.start_ms) // lane.tick_ms > (before - lane.start_ms) // lane.tick_ms for lane in self._lanes)
+
+    def closes_by_clock(self, now_ms: int) -> bool:
+        """Whether the wall clock alone would close a tick now."""
+        mark = now_ms - self._grace
+        return (self.watermark is None or mark > self.watermark) and self.closes(mark)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was counted since the last commit."""
+        return not self._open
+
+    def commit(self, *, source: int, sequences: list[int], offset: int) -> list[tuple[int, bytes]]:
+        """What to tell the owners, as (owner partition, message); then nothing is open any more.
+
+        Every owner is told when a tick has closed (it is the watermark), else only those that something was counted for.
+
+        Args:
+            source: this source partition.
+            sequences: next sequence number for each owner; advanced here.
+            offset: where the source partition is read on.
+        """
+        owners = len(sequences)
+        shares: list[list[tuple[Lane, int, dict[str, Counter[str]]]]] = [[] for _ in range(owners)]
+        owner: dict[str, int] = {}
+        for (lane, tick), tallies in self._open.items():
+            split: dict[int, dict[str, Counter[str]]] = {}
+            for key, tally in tallies.items():
+                to = owner.get(key)
+                if to is None:
+                    to = owner[key] = owner_of(key, owners)
+                split.setdefault(to, {})[key] = tally
+            for to, part in split.items():
+                shares[to].append((lane, tick, part))
+        told: Iterable[int] = range(owners) if self.closes() else [to for to in range(owners) if shares[to]]
+        messages: list[tuple[int, bytes]] = []
+        for to in told:
+            pages = encode(
+                shares[to], source=source, sequence=sequences[to], offset=offset, watermark=self.watermark, first=self.first
+            )
+            sequences[to] += len(pages)
+            messages += [(to, page) for page in pages]
+        self._open = {}
+        self._committed_watermark = self.watermark
+        return messages

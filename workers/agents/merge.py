@@ -1,0 +1,339 @@
+"""Stage 2 without Kafka: messages of one owner partition of the contributions topic in, snapshots out.
+
+A pure function of its topic: no clock, no randomness. A tick is complete when the watermark of every source partition has reached its
+end; until then what was contributed to it waits, in memory up to a limit and beyond that in a file. Each message is checked against
+the chain of its source (gapless sequence numbers, nothing for a tick that the source had closed): what was counted twice or lost by
+an accident in stage 1 stops the release instead of being published.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from workers.agents.contributions import Message, Section, columns_of, decode
+from workers.agents.histogram import Change, Histogram, Life
+from workers.agents.snapshots import Snapshot
+from workers.errors import StateRefused
+from workers.mechanisms.config import Lane
+from workers.mechanisms.noise import NoiseKey
+
+VERSION = 1
+WAITING_BYTES_MAX = 256 << 20
+# A transaction carries several ticks while a backlog is worked off.
+TICKS_MAX = 500
+BYTES_MAX = 8 << 20
+
+
+class Progress(msgspec.Struct, kw_only=True):
+    """Where one owner partition stands; stored with every release.
+
+    `offset` is where to read on; it may lie before `position`, up to which every message was seen, when parts of open ticks wait.
+    """
+
+    version: int
+    offset: int
+    position: int
+    owners: int
+    key: str
+    watermarks: list[int | None]
+    firsts: list[int | None]
+    sequences: list[int]
+    histograms: dict[str, Life]
+    retired: list[tuple[str, Life]]
+
+
+@dataclass(slots=True)
+class Released:
+    """The ticks that one call released, of all histograms together, and their snapshots."""
+
+    ticks: int
+    snapshots: list[Snapshot]
+
+
+class Waiting:
+    """Sections of ticks that are not complete, by (lane, tick): in memory up to `limit` bytes, then in an unlinked file."""
+
+    def __init__(self, directory: Path | None, limit: int) -> None:
+        self._directory, self._limit, self._held = directory, limit, 0
+        self._parts: dict[tuple[Lane, int], list[tuple[int, Section | tuple[int, int]]]] = {}
+        self._file: IO[bytes] | None = None
+        self._spilled = 0
+
+    def add(self, offset: int, section: Section) -> None:
+        size = _size(section)
+        entry: Section | tuple[int, int] = section
+        if self._held + size > self._limit:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115  # lives as long as this object
+            text = msgspec.msgpack.encode(section)
+            entry = (self._file.seek(0, 2), len(text))
+            self._file.write(text)
+            self._spilled += 1
+        else:
+            self._held += size
+        self._parts.setdefault((section.lane, section.tick), []).append((offset, entry))
+
+    def get(self, lane: Lane, tick: int) -> list[Section]:
+        """The sections of one tick, in the order of the topic."""
+        return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
+
+    def drop(self, lane: Lane, tick: int) -> None:
+        for _, entry in self._parts.pop((lane, tick), ()):
+            if isinstance(entry, tuple):
+                self._spilled -= 1
+            else:
+                self._held -= _size(entry)
+        if self._file is not None and not self._spilled:
+            self._file.truncate(0)
+
+    def drop_before(self, lane: Lane, tick: int) -> None:
+        """Drops what nobody will ask for."""
+        for own, waiting in list(self._parts):
+            if own == lane and waiting < tick:
+                self.drop(own, waiting)
+
+    def first_offset(self, default: int) -> int:
+        """The offset from which all that waits would be read again."""
+        return min((entries[0][0] for entries in self._parts.values()), default=default)
+
+    def _read(self, entry: Section | tuple[int, int]) -> Section:
+        if not isinstance(entry, tuple):
+            return entry
+        if self._file is None:
+            raise StateRefused("what waited on disk is gone")
+        self._file.seek(entry[0])
+        return msgspec.msgpack.decode(self._file.read(entry[1]), type=Section)
+
+
+def _size(section: Section) -> int:
+    """About what a section takes in memory."""
+    return len(section.labels) + len(section.lengths) + len(section.counts) + 64 * len(section.keys) + 200
+
+
+class Merge:
+    """The histograms of one owner partition, fed with its messages."""
+
+    def __init__(
+        self,
+        histograms: Sequence[Histogram],
+        *,
+        key: NoiseKey,
+        sources: int,
+        owners: int,
+        directory: Path | None = None,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+    ) -> None:
+        """
+        Args:
+            histograms: of this owner partition.
+            key: the operator's root key.
+            sources: number of source partitions.
+            owners: number of owner partitions.
+            directory: where what waits may be put down; None: the system's place for temporary files.
+            waiting_bytes_max: what may wait in memory.
+        """
+        self.histograms = histograms
+        self._key, self._owners = key, owners
+        self._lanes: dict[Lane, list[Histogram]] = {}
+        for histogram in histograms:
+            self._lanes.setdefault(histogram.lane, []).append(histogram)
+        self.watermarks: list[int | None] = [None] * sources
+        self._firsts: list[int | None] = [None] * sources
+        self._sequences = [0] * sources
+        self._position = self._read_to = 0
+        self._retired: list[tuple[str, Life]] = []
+        self._gone: list[Change] = []
+        self._waiting = Waiting(directory, waiting_bytes_max)
+        self._final: dict[Lane, int] = {}
+
+    # ---- in ------------------------------------------------------------------------------------------------------
+
+    def receive(self, value: bytes, offset: int) -> None:
+        """Takes one message of the contributions topic.
+
+        Raises:
+            StateRefused: it breaks the chain of its source, or is none of ours.
+        """
+        message = decode(value)
+        if not 0 <= message.source < len(self.watermarks):
+            raise StateRefused(
+                f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: the events topic's partition "
+                "count changed; start a new worker name, or new generations on new internal topics"
+            )
+        if offset >= self._position:
+            self._follow(message, offset)
+        for section in message.sections:
+            users = self._lanes.get(section.lane)
+            if users and any(h.next is None or h.next <= section.tick for h in users):
+                self._waiting.add(offset, section)
+
+    def _follow(self, message: Message, offset: int) -> None:
+        """Checks a message that was not seen before against its source's chain, and moves its watermark."""
+        source = message.source
+        if message.sequence != self._sequences[source]:
+            raise StateRefused(
+                f"contributions offset {offset}: source partition {source} sent number {message.sequence} where {self._sequences[source]} "
+                "follows: its progress was lost or restored from a copy. Going on would count events twice or not at all; begin anew: "
+                "another worker name, or delete all internal topics together"
+            )
+        before = self.watermarks[source]
+        for section in message.sections:
+            if before is not None and section.lane.start_ms + section.tick * section.lane.tick_ms <= before:
+                raise StateRefused(f"contributions offset {offset}: source partition {source} adds to a tick that it had closed")
+        self._sequences[source] += 1
+        if message.page == message.pages:
+            self.watermarks[source] = message.watermark
+            self._firsts[source] = message.first
+
+    def reached(self, position: int) -> None:
+        """Every message before offset `position` was received."""
+        self._read_to = position
+        self._position = max(self._position, position)
+
+    # ---- out -----------------------------------------------------------------------------------------------------
+
+    def release(self, *, ticks_max: int = TICKS_MAX, bytes_max: int = BYTES_MAX) -> Released:
+        """Releases complete ticks in order, until there are none or either limit is passed.
+
+        Nothing of what is returned may be published before `changes` and `progress` are durable with it.
+        """
+        released = Released(0, [])
+        complete = self._complete()
+        if complete is None or self._read_to < self._position:
+            return released
+        for lane, users in self._lanes.items():
+            self._begin(lane, users, self._final.get(lane, complete))
+        size = 0
+        while released.ticks < ticks_max and size < bytes_max:
+            due = [(end, lane) for lane in self._lanes if (end := self._next_end(lane)) is not None and end <= self._final.get(lane, complete)]
+            if not due:
+                break
+            _, lane = min(due)
+            tick = min(h.next for h in self._lanes[lane] if h.next is not None)
+            parts = [columns_of(section, self._key) for section in self._waiting.get(lane, tick)]
+            for histogram in self._lanes[lane]:
+                if histogram.next == tick:
+                    for snapshot in histogram.step(parts):
+                        released.snapshots.append(snapshot)
+                        size += len(snapshot.value)
+            released.ticks += 1
+            self._waiting.drop(lane, tick)
+        return released
+
+    def _next_end(self, lane: Lane) -> int | None:
+        """End of the next tick of a lane."""
+        ticks = [h.next for h in self._lanes[lane] if h.next is not None]
+        return lane.start_ms + min(ticks) * lane.tick_ms if ticks else None
+
+    def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
+        """Starts the histograms of a lane whose first tick has become known: nothing earlier can come any more."""
+        first = min((first for first in self._firsts if first is not None), default=None)
+        if first is None or all(h.next is not None for h in users):
+            return
+        for histogram in users:
+            if histogram.next is None and histogram.grid.end(max(1, histogram.grid.holding(first))) <= complete:
+                histogram.start_at(histogram.begin(first))
+        starts = [h.next for h in users]
+        if None not in starts:
+            self._waiting.drop_before(lane, min(s for s in starts if s is not None))
+
+    def end_of_input(self) -> None:
+        """There will be no more messages: the tick that holds the watermark is complete as well, in every lane."""
+        complete = self._complete()
+        if complete is None:
+            return
+        self._final = {lane: lane.start_ms + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms for lane in self._lanes}
+
+    def _complete(self) -> int | None:
+        """Ticks that end at or before this are complete; None while a source has said nothing."""
+        marks = [mark for mark in self.watermarks if mark is not None]
+        return min(marks) if len(marks) == len(self.watermarks) else None
+
+    # ---- what is stored --------------------------------------------------------------------------------------------
+
+    def changes(self) -> list[Change]:
+        """What changed in the store since the last call, but for the progress record."""
+        changes, self._gone = self._gone, []
+        for histogram in self.histograms:
+            changes += histogram.changes()
+        return changes
+
+    def progress(self) -> Progress:
+        """Where this partition stands."""
+        return Progress(
+            version=VERSION,
+            offset=self._waiting.first_offset(self._position),
+            position=self._position,
+            owners=self._owners,
+            key=self._key.fingerprint.hex(),
+            watermarks=self.watermarks,
+            firsts=self._firsts,
+            sequences=self._sequences,
+            histograms={h.name: h.life for h in self.histograms},
+            retired=self._retired,
+        )
+
+    def restore(self, progress: Progress, items: Callable[[bytes], Iterable[tuple[bytes, bytes]]]) -> None:
+        """Goes on from what was stored.
+
+        Args:
+            progress: the stored record.
+            items: the stored pairs whose key begins with a prefix, in key order.
+
+        Raises:
+            StateRefused: it belongs to another key, partition count, version or mechanism.
+        """
+        if progress.version != VERSION:
+            raise StateRefused(f"stored progress has version {progress.version}; this worker knows {VERSION}: upgrade it")
+        if progress.key != self._key.fingerprint.hex():
+            raise StateRefused("the key file holds another key than the one this state was made with: bring the old key file back")
+        if len(progress.watermarks) != len(self.watermarks):
+            raise StateRefused(
+                f"the events topic has {len(self.watermarks)} partitions; the state was made with {len(progress.watermarks)}: "
+                "a changed partition count needs a new worker name (a new stream, charged anew)"
+            )
+        if progress.owners != self._owners:
+            raise StateRefused(
+                f"the contributions topic has {self._owners} partitions; the state was made with {progress.owners}: "
+                "a changed partition count needs a new worker name (a new stream, charged anew)"
+            )
+        self.watermarks, self._firsts, self._sequences = progress.watermarks, progress.firsts, progress.sequences
+        self._position, self._read_to = progress.position, progress.offset
+        self._retired = list(progress.retired)
+        for histogram in self.histograms:
+            self._resume(histogram, progress.histograms.get(histogram.name), items)
+        names = {histogram.name for histogram in self.histograms}
+        for name, life in progress.histograms.items():
+            if name not in names:
+                self._retire(name, life, items)
+
+    def _resume(
+        self, histogram: Histogram, life: Life | None, items: Callable[[bytes], Iterable[tuple[bytes, bytes]]]
+    ) -> None:
+        generation = histogram.config.generation
+        used = [old.generation for name, old in self._retired if name == histogram.name]
+        if life is not None and life.generation == generation:
+            histogram.restore(life, items(histogram.prefix.encode()))
+            return
+        if life is not None:
+            used.append(life.generation)
+        if used and generation <= max(used):
+            raise StateRefused(
+                f"histogram {histogram.name!r}: generation = {generation}, but generation {max(used)} was already used: "
+                f"set generation = {max(used) + 1}"
+            )
+        if life is not None:
+            self._retire(histogram.name, life, items)
+        complete = self._complete()
+        if complete is not None:
+            histogram.start_at(max(1, histogram.grid.holding(complete)))
+
+    def _retire(self, name: str, life: Life, items: Callable[[bytes], Iterable[tuple[bytes, bytes]]]) -> None:
+        self._retired.append((name, life))
+        self._gone += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]

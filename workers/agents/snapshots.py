@@ -1,0 +1,134 @@
+"""Snapshots: one tick's release as the JSON that consumers read (interfaces.md). The same release gives the same bytes, always.
+
+Items stand largest first, ties by label. A snapshot too long for one message is cut into pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+
+from workers.mechanisms.rows import Columns
+from workers.mechanisms.mechanism import Guarantee, Release
+
+MAX_BYTES = 900_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What every snapshot of one tick has in common. Public."""
+
+    histogram: str
+    epoch: int
+    tick: int
+    start_ms: int
+    end_ms: int
+    guarantee: Guarantee
+    mechanism: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One message of a histogram topic."""
+
+    topic: str
+    key: str
+    value: bytes
+    end_ms: int
+
+
+class LabelCache:
+    """Labels of the rows that are shown, as text: an item that is shown stays shown."""
+
+    def __init__(self) -> None:
+        self._labels: dict[int, str] = {}
+
+    def of(self, columns: Columns, rows: list[int]) -> list[str]:
+        """The labels of `rows`."""
+        labels, known = self._labels, self._labels.keys()
+        for row in rows:
+            if row not in known:
+                labels[row] = columns.label(row).decode()
+        return [labels[row] for row in rows]
+
+
+def snapshots(
+    frame: Frame, release: Release, columns: Columns, keys: list[str], labels: LabelCache, max_bytes: int = MAX_BYTES
+) -> Iterator[tuple[str, bytes]]:
+    """(stream key, JSON) for every stream key, also those with nothing to show; in pages where needed.
+
+    Args:
+        frame: of the tick.
+        release: of the tick.
+        columns: whose rows `release` names.
+        keys: the stream keys, by index.
+        labels: cache of this epoch.
+        max_bytes: most bytes of a message.
+    """
+    rows, counts = release.rows, release.counts
+    key_of = columns.keys[rows]
+    order = np.lexsort((-counts, key_of))
+    names = labels.of(columns, rows[order].tolist())
+    noisy, key_of = counts[order], key_of[order]
+    _sort_ties(names, noisy, key_of)
+    items = list(zip(names, noisy.tolist(), strict=True))
+    starts = np.searchsorted(key_of, np.arange(len(keys) + 1)).tolist()
+    for index, key in enumerate(keys):
+        yield from ((key, page) for page in _pages(frame, release, key, items[starts[index] : starts[index + 1]], max_bytes))
+
+
+def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray) -> None:
+    """Sorts, in place, each run of equal counts of one key by label."""
+    if len(names) < 2:
+        return
+    edges = np.flatnonzero((noisy[1:] != noisy[:-1]) | (key_of[1:] != key_of[:-1])) + 1
+    starts = np.concatenate(([0], edges))
+    lengths = np.diff(np.concatenate((starts, [len(names)])))
+    long = lengths > 1
+    for start, length in zip(starts[long].tolist(), lengths[long].tolist(), strict=True):
+        names[start : start + length] = sorted(names[start : start + length])
+
+
+def _pages(
+    frame: Frame, release: Release, key: str, items: list[tuple[str, int]], max_bytes: int
+) -> Iterator[bytes]:
+    whole = _render(frame, release, key, items, 1, 1)
+    if len(whole) <= max_bytes:
+        yield whole
+        return
+    room = max_bytes - len(_render(frame, release, key, [], 1, 1)) - 20
+    sizes = np.array([len(orjson.dumps(item)) + 1 for item in items])
+    cuts = [0]
+    while cuts[-1] < len(items):
+        start = cuts[-1]
+        fits = int(np.searchsorted(np.cumsum(sizes[start:]), room, side="right"))
+        cuts.append(start + max(1, fits))
+    pages = len(cuts) - 1
+    for i in range(pages):
+        yield _render(frame, release, key, items[cuts[i] : cuts[i + 1]], i + 1, pages)
+
+
+def _render(frame: Frame, release: Release, key: str, items: list[tuple[str, int]], page: int, pages: int) -> bytes:
+    promise = frame.guarantee
+    return orjson.dumps(
+        {
+            "histogram": frame.histogram,
+            "key": key,
+            "epoch": frame.epoch,
+            "tick": frame.tick,
+            "start": frame.start_ms,
+            "end": frame.end_ms,
+            "items": items,
+            "sd": round(release.sd, 4),
+            "threshold": None if release.threshold is None else float(release.threshold),
+            "guarantee": {"unit": promise.unit, "rho": promise.rho, "epsilon": promise.epsilon, "delta": promise.delta},
+            "mechanism": frame.mechanism,
+            "id": frame.id,
+            "page": page,
+            "pages": pages,
+        }
+    )

@@ -1,0 +1,213 @@
+"""The worker: from settings to a running Faust application with both stages, and the checks before it may start.
+
+`prepare` refuses what must not start (a missing topic, another partition count, an unreadable key), `run` starts Faust. The two agents
+hand each record batch to its shard; everything else happens there (`agents/contribute.py`, `agents/release.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.agents.board import declared_keys, histograms, lanes, mechanisms, output_topic, stream_name
+from workers.agents.contribute import Contribute, Stream
+from workers.agents.events import EventReader
+from workers.agents.merge import Merge
+from workers.agents.release import Release
+from workers.errors import SettingsError
+from workers.kafka.clients import Connection
+from workers.kafka.handover import Handover
+from workers.kafka.shard import Batch
+from workers.kafka.topics import (
+    Existing,
+    Topic,
+    contribute_state_topic,
+    contributions_topic,
+    describe,
+    missing,
+    plan_topics,
+    problems,
+    rejects_topic,
+    release_state_topic,
+)
+from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_app
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.noise import NoiseKey
+from workers.settings import Settings, read_key
+from workers.tables.store import Changelog, Store
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """The topics as they are on the cluster."""
+
+    plan: list[Topic]
+    existing: dict[str, Existing]
+
+    def partitions(self, name: str) -> int:
+        return self.existing[name].partitions
+
+    def id(self, name: str) -> str | None:
+        """The broker's id of a topic; None where it gives none."""
+        return self.existing[name].topic_id
+
+
+def connection_of(settings: Settings) -> Connection:
+    """How to reach the cluster."""
+    return Connection(settings.kafka.bootstrap, settings.kafka.client)
+
+
+def look_at_topics(settings: Settings, connection: Connection) -> Topics:
+    """What the worker needs, and what the cluster has of it.
+
+    Raises:
+        SettingsError: no broker answers, or what is there contradicts the settings.
+    """
+    name, events = settings.worker.name, settings.events.topic
+    outputs = [output_topic(settings, config) for config in settings.histograms]
+    internal = [contributions_topic(name), contribute_state_topic(name), release_state_topic(name), rejects_topic(name)]
+    existing = describe(connection, [events, *internal, *outputs])
+    plan = plan_topics(name, events, None, settings.worker.owner_partitions, outputs, existing)
+    return Topics(plan=plan, existing=existing)
+
+
+def check_topics(settings: Settings, connection: Connection) -> Topics:
+    """The topics, all there and as they must be.
+
+    Raises:
+        SettingsError: a topic is missing or unusable; says what to do.
+    """
+    topics = look_at_topics(settings, connection)
+    absent = [topic.name for topic in missing(topics.plan, topics.existing)]
+    if settings.events.topic in absent:
+        raise SettingsError(f"events.topic = {settings.events.topic!r}: no such topic on {settings.kafka.bootstrap}; create it first")
+    if absent:
+        raise SettingsError(f"missing topics: {', '.join(absent)}: create them with `quietcount topics -c FILE --create`")
+    wrong = problems(topics.plan, topics.existing)
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    return topics
+
+
+class Factory:
+    """Makes the shards of this worker; one for each partition that it is assigned."""
+
+    def __init__(self, settings: Settings, connection: Connection, topics: Topics, key: NoiseKey, data_dir: Path | None) -> None:
+        """
+        Args:
+            settings: of the worker.
+            connection: to the cluster.
+            topics: as they are on the cluster.
+            key: the operator's root key.
+            data_dir: where local copies of the state are kept; None: in memory.
+        """
+        self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
+        self._data_dir = data_dir
+        self._mechanisms: list[Mechanism] = mechanisms(settings)
+        self._reader = EventReader(settings.events, declared_keys(settings))
+        name = settings.worker.name
+        self._stream = Stream(
+            events=settings.events,
+            events_id=topics.id(settings.events.topic),
+            sources=topics.partitions(settings.events.topic),
+            contributions=contributions_topic(name),
+            owners=topics.partitions(contributions_topic(name)),
+            rejects=rejects_topic(name),
+        )
+
+    def contribute(self, partition: int) -> Contribute:
+        """Stage 1 of a source partition."""
+        settings = self._settings
+        state = contribute_state_topic(settings.worker.name)
+        return Contribute(
+            self._connection,
+            f"{settings.worker.name}-contribute-{partition}",
+            partition,
+            state,
+            self._store("contribute", state, partition),
+            stream=self._stream,
+            lanes=lanes(settings),
+            reader=self._reader,
+            commit_interval_s=settings.worker.commit_interval_ms / 1000,
+        )
+
+    def release(self, partition: int) -> Release:
+        """Stage 2 of an owner partition."""
+        settings = self._settings
+        state = release_state_topic(settings.worker.name)
+        contributions = self._stream.contributions
+        owners = self._stream.owners
+        merge = Merge(
+            histograms(
+                settings,
+                self._mechanisms,
+                key=self._key,
+                stream=stream_name(contributions, self._topics.id(contributions)),
+                owner=partition,
+                owners=owners,
+            ),
+            key=self._key,
+            sources=self._stream.sources,
+            owners=owners,
+            directory=self._data_dir,
+        )
+        return Release(
+            self._connection,
+            f"{settings.worker.name}-release-{partition}",
+            partition,
+            state,
+            self._store("release", state, partition),
+            merge=merge,
+        )
+
+    def _store(self, stage: str, topic: str, partition: int) -> Store:
+        path = None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
+        return Store(path, Changelog(topic, partition, self._topics.id(topic)))
+
+
+def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
+    """The Faust application: two agents over shards."""
+    contributions = contributions_topic(settings.worker.name)
+    handover = Handover({settings.events.topic: factory.contribute, contributions: factory.release})
+    app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)
+
+    @app.agent(app.topic(settings.events.topic, schema=BatchSchema()))
+    async def contribute(stream: AsyncIterable[Batch]) -> None:
+        async for batch in stream:
+            await handover.feed(batch)
+
+    @app.agent(app.topic(contributions, schema=BatchSchema()))
+    async def release(stream: AsyncIterable[Batch]) -> None:
+        async for batch in stream:
+            await handover.feed(batch)
+
+    return app
+
+
+def run(settings: Settings) -> int:
+    """Runs the worker until it is told to stop.
+
+    Returns:
+        The exit status: 0 after SIGTERM or SIGINT, 2 for refused settings or state, 75 when it stays fenced.
+
+    Raises:
+        SettingsError: it cannot start.
+    """
+    import uvloop
+
+    key = NoiseKey(read_key(settings.worker.key_file))
+    connection = connection_of(settings)
+    topics = check_topics(settings, connection)
+    data_dir = settings.worker.data_dir
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise SettingsError(f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written") from error
+    embedded = topics.id(settings.events.topic) is None
+    factory = Factory(settings, connection, topics, key, None if embedded else data_dir)
+    uvloop.install()
+    return run_app(build_app(settings, factory, connection))

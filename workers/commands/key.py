@@ -1,0 +1,51 @@
+"""`quietcount key new`: a root key, written once."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from workers.errors import SettingsError
+from workers.files import KEY_BYTES
+
+
+def new_key(path: Path) -> str:
+    """Writes 32 random bytes to a new file that only its owner may read; returns what to tell the user.
+
+    Raises:
+        SettingsError: the file exists, or its directory does not, or it cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise SettingsError(f"{path}: exists already, and a key is never overwritten: choose another name") from None
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: no directory {path.parent}: `mkdir -m 700 {path.parent}`") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)  # whatever the umask took away
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(descriptor)
+        _sync_directory(path.parent)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise SettingsError(f"{path}: {error.strerror}: no key was written") from None
+    return (
+        f"{path}: a new key of {KEY_BYTES} bytes, mode 0600.\n"
+        "Next: name it in the settings file, key_file under [worker] (relative to that file), and give every worker\n"
+        "of that name the same key. Keep a copy where only you can read it: without the key the worker cannot go on\n"
+        "from its state, and whoever has it can take the noise off every snapshot."
+    )
+
+
+def _sync_directory(directory: Path) -> None:
+    """Makes the new name as durable as the file's bytes."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,46 @@
+"""How long work shows where it is: one changing line on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+PLAIN_INTERVAL_S = 5.0
+
+
+class Progress:
+    """Shows the latest text on stderr, so that standard output stays what the command writes."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
+        self._status: Status | None = None
+        self._plain_at = time.monotonic() + PLAIN_INTERVAL_S
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status = self._console.status("")
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def update(self, text: str) -> None:
+        """Shows where the work is now."""
+        if self._status is not None:
+            self._status.update(escape(text))
+        elif time.monotonic() >= self._plain_at:
+            self._plain_at = time.monotonic() + PLAIN_INTERVAL_S
+            self.print(text)
+
+    def print(self, text: str) -> None:
+        """Shows a line that stays."""
+        self._console.print(text, markup=False, soft_wrap=True)

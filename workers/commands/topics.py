@@ -1,0 +1,86 @@
+"""`quietcount topics`: the topics a worker needs, beside what the cluster has."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from workers.durations import format_duration
+from workers.kafka.clients import Connection
+from workers.kafka.topics import INFINITE, Existing, Topic, cautions, create_missing, describe, missing, plan_topics, problems
+from workers.settings import Settings
+
+EXIT_NOT_READY = 1
+PLAIN_WIDTH = 240
+
+
+def show_topics(settings: Settings, *, create: bool) -> int:
+    """Shows every topic with its state, after creating what is missing if `create`.
+
+    Returns:
+        The exit code: 0, or 1 when a topic that exists is not as it must be.
+    """
+    connection = Connection(settings.kafka.bootstrap, settings.kafka.client)
+    outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
+    names = [
+        settings.events.topic,
+        settings.contributions_topic,
+        settings.contribute_state_topic,
+        settings.release_state_topic,
+        settings.rejects_topic,
+        *outputs,
+    ]
+    existing = describe(connection, names)
+    plan = plan_topics(
+        settings.worker.name, settings.events.topic, None, settings.worker.owner_partitions, outputs, existing
+    )
+    created = create_missing(connection, plan, existing) if create else []
+    absent = [topic.name for topic in missing(plan, existing) if topic.name not in created]
+    if create and absent:  # somebody else made them meanwhile
+        existing = describe(connection, names)
+        absent = [topic.name for topic in missing(plan, existing) if topic.name not in created]
+    _print(plan, existing, created, may_be_public=set(outputs))
+    wrong = problems(plan, existing)
+    for problem in (*wrong, *cautions(plan, existing)):
+        print(f"quietcount: {problem}", file=sys.stderr)
+    if absent:
+        print(f"quietcount: missing: {', '.join(absent)}; --create creates what is missing", file=sys.stderr)
+    return EXIT_NOT_READY if wrong else 0
+
+
+def _print(
+    plan: Sequence[Topic], existing: Mapping[str, Existing], created: Sequence[str], may_be_public: set[str]
+) -> None:
+    """One row a topic: as it is where it exists, as it is to be where it does not."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("topic", "state", "partitions", "cleanup", "retention", "holds", "readers"):
+        table.add_column(heading, no_wrap=True, justify="right" if heading == "partitions" else "left")
+    for topic in plan:
+        here = existing.get(topic.name)
+        state = "there" if here else "created" if topic.name in created else "missing"
+        config = {**topic.config(), **(here.config if here else {})}
+        table.add_row(
+            topic.name,
+            state,
+            str(here.partitions if here else topic.partitions),
+            config["cleanup.policy"],
+            _retention(config.get("retention.ms"), config["cleanup.policy"]),
+            topic.purpose,
+            "anyone" if topic.name in may_be_public else "operator only",
+        )
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
+    console.print(table)
+
+
+def _retention(milliseconds: str | None, cleanup: str) -> str:
+    """How long the topic keeps its records, in words."""
+    if cleanup == "compact":
+        return "latest of each key"
+    if milliseconds is None:
+        return "the cluster's default"
+    return "for ever" if int(milliseconds) == INFINITE else format_duration(int(milliseconds))

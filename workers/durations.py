@@ -1,0 +1,38 @@
+"""Durations as people write them ("10s", "250ms") and as the worker counts them: whole milliseconds."""
+
+from __future__ import annotations
+
+import re
+
+MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+ALLOWED = 'a whole number and a unit (ms, s, m, h or d) between quotes, such as "250ms", "10s", "5m", "1h" or "1d"'
+
+_DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
+
+
+def parse_duration(text: object) -> int:
+    """Milliseconds of a duration such as "10s".
+
+    Raises:
+        ValueError: `text` is not a duration; the message is what is allowed, for the caller to put a name before.
+    """
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(ALLOWED)
+    return int(match[1]) * MILLISECONDS[match[2]]
+
+
+def format_duration(duration_ms: int) -> str:
+    """The shortest text that `parse_duration` reads back as `duration_ms`.
+
+    Raises:
+        ValueError: `duration_ms` is below 0.
+    """
+    if duration_ms < 0:
+        raise ValueError(f"duration_ms = {duration_ms}: 0 or more")
+    if duration_ms == 0:
+        return "0s"
+    unit, width = max(
+        ((unit, width) for unit, width in MILLISECONDS.items() if duration_ms % width == 0), key=lambda pair: pair[1]
+    )
+    return f"{duration_ms // width}{unit}"

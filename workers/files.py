@@ -1,0 +1,172 @@
+"""What a settings file points at: the key file, domain files, and the secrets of the Kafka client.
+
+    read_key(path)                 a key file -> its 32 bytes
+    read_domain(path)              a domain file -> its labels
+    client_values(table, base)     [kafka.client] -> librdkafka's names and strings, secrets looked up
+
+No message here shows the content of a key, a secret or a client setting.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from workers.errors import SettingsError
+from workers.mechanisms.config import LABEL_BYTES_MAX, display
+
+KEY_BYTES = 32
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+CLIENT_ALLOWED = 'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
+CLIENT_OURS = {
+    "bootstrap.servers": "it is bootstrap in [kafka]",
+    "group.id": "the worker sets it from worker.name",
+    "group.instance.id": "the worker is told from others by its transactional ids",
+    "acks": "the worker's producers are transactional",
+    "transaction.timeout.ms": "the worker sets it above its longest commit",
+    "enable.partition.eof": "the worker reads its state to the end",
+    "transactional.id": "the worker sets it from worker.name",
+    "isolation.level": "the worker reads committed records only",
+    "enable.idempotence": "the worker's producers are transactional",
+    "enable.auto.commit": "the worker keeps its own offsets",
+    "enable.auto.offset.store": "the worker keeps its own offsets",
+    "auto.offset.reset": "the worker keeps its own offsets",
+}
+CLIENT_SECRETS = (
+    "sasl.password",
+    "sasl.oauthbearer.client.secret",
+    "ssl.key.pem",
+    "ssl.key.password",
+    "ssl.keystore.password",
+)
+
+
+def read_file(path: Path) -> bytes:
+    """A file's bytes.
+
+    Raises:
+        SettingsError: no such file, or one that cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: no such file") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+
+
+def read_key(path: str | Path) -> bytes:
+    """The root key: 32 bytes from a file that nobody but its owner may read.
+
+    Raises:
+        SettingsError: no such file, not a regular file, open to others, or of another size.
+    """
+    try:
+        # Not blocking: opening a named pipe would otherwise wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: no such key file: `quietcount key new {path}` makes one") from None
+    except OSError as error:
+        raise SettingsError(f"{path}: the key file cannot be read: {error.strerror}") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise SettingsError(f"{path}: not a regular file: the key file comes from `quietcount key new FILE`")
+        if status.st_mode & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            raise SettingsError(f"{path}: mode {mode:04o} lets others at the key: `chmod 600 {path}`")
+        key = os.read(descriptor, KEY_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(key) != KEY_BYTES:
+        size = f"{status.st_size:,} bytes"
+        raise SettingsError(
+            f"{path}: {size}: a key file holds exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
+        )
+    return key
+
+
+def read_domain(path: Path) -> list[str]:
+    """The labels of a domain file: UTF-8, one a line, blank lines ignored.
+
+    Raises:
+        SettingsError: not readable, not UTF-8, a label too long or repeated (with its line), or no label at all.
+    """
+    lines: dict[str, int] = {}
+    content = read_file(path).removeprefix(BYTE_ORDER_MARK)
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        line = line.removesuffix(b"\r")
+        if not line.strip():
+            continue
+        if len(line) > LABEL_BYTES_MAX:
+            raise SettingsError(f"{path}: line {number}: {len(line):,} bytes: a label has at most {LABEL_BYTES_MAX:,}")
+        try:
+            label = line.decode()
+        except UnicodeDecodeError:
+            raise SettingsError(f"{path}: line {number}: not UTF-8") from None
+        if label in lines:
+            repeated = f"{display(label)} is on line {lines[label]} already"
+            raise SettingsError(f"{path}: line {number}: {repeated}: every label only once")
+        lines[label] = number
+    if not lines:
+        raise SettingsError(f"{path}: no label in it: one label a line")
+    return list(lines)
+
+
+def client_values(table: object, base: Path) -> dict[str, str]:
+    """[kafka.client] as librdkafka takes it: dotted names (dots that TOML read as tables joined again) and strings.
+
+    Raises:
+        SettingsError: a name that is the worker's own, a secret in the open, a value of another kind, or a secret
+            that is not there.
+    """
+    return dict(_client(table, "", base))
+
+
+def _client(values: object, prefix: str, base: Path) -> Iterator[tuple[str, str]]:
+    if not isinstance(values, dict):
+        raise SettingsError("kafka.client: a section, [kafka.client]")
+    for key, value in values.items():
+        name = prefix + key
+        if name in CLIENT_OURS:
+            raise SettingsError(f"kafka.client.{name}: not to be set: {CLIENT_OURS[name]}")
+        if isinstance(value, dict) and set(value) in ({"file"}, {"env"}):
+            yield name, _secret(value, name, base)
+        elif isinstance(value, dict) and value:
+            yield from _client(value, f"{name}.", base)
+        elif name in CLIENT_SECRETS:
+            raise SettingsError(
+                f'kafka.client.{name}: a secret has no place here: {{ file = "..." }} or {{ env = "NAME" }}'
+            )
+        elif isinstance(value, bool):
+            yield name, "true" if value else "false"
+        elif isinstance(value, str) and name.endswith(".location") and value != "probe":
+            yield name, str(base / value)
+        elif isinstance(value, str | int):
+            yield name, str(value)
+        else:
+            raise SettingsError(f"kafka.client.{name}: {CLIENT_ALLOWED}")
+
+
+def _secret(source: Mapping[str, object], name: str, base: Path) -> str:
+    """A secret from the file or environment variable that the settings name."""
+    [(kind, place)] = source.items()
+    if not isinstance(place, str) or not place:
+        raise SettingsError(f"kafka.client.{name}.{kind} = {display(place)}: a name between quotes")
+    if kind == "env":
+        text = os.environ.get(place, "")
+        if not text:
+            raise SettingsError(f"kafka.client.{name}: the environment variable {place} is not set")
+        return text
+    try:
+        text = read_file(base / place).decode().removesuffix("\n").removesuffix("\r")
+    except SettingsError as error:
+        raise SettingsError(f"kafka.client.{name}: {error}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"kafka.client.{name}: {base / place}: not UTF-8") from None
+    if not text:
+        raise SettingsError(f"kafka.client.{name}: {base / place}: the file is empty")
+    return text

@@ -1,0 +1,202 @@
+"""How this worker reaches Kafka: one `Connection`, from which every librdkafka client and Faust's credentials are made.
+
+The operator's names in `[kafka.client]` are librdkafka's. Faust reads through aiokafka, which has other names for the
+same things: `faust_credentials` translates the security ones and refuses what it cannot translate, so that no client
+silently connects with less security than was asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
+
+from workers.errors import SettingsError
+
+logger = logging.getLogger(__name__)
+
+#: Names the worker sets itself; a setting that changed one of them could break exactly-once.
+RESERVED = frozenset(
+    {
+        "acks",
+        "auto.offset.reset",
+        "bootstrap.servers",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "group.instance.id",
+        "isolation.level",
+        "transactional.id",
+        "transaction.timeout.ms",
+    }
+)
+
+_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
+_PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_TLS_NAMES = frozenset(
+    {
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+        "enable.ssl.certificate.verification",
+    }
+)
+_SASL_NAMES = frozenset(
+    {
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+        "sasl.kerberos.service.name",
+    }
+)
+
+#: A client's logs go to Python's `logging`; without this librdkafka writes to stderr by itself.
+_LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the cluster is and how to log in; makes every client, all of them with the same settings.
+
+    `client` holds secrets, so the repr leaves it out.
+    """
+
+    bootstrap: str
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap.strip():
+            raise SettingsError("kafka.bootstrap is empty: give host:port, or several separated by commas")
+        for name in self.client:
+            if name in RESERVED:
+                raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
+
+    def config(self, **extra: Any) -> dict[str, Any]:
+        """Return librdkafka's configuration: the operator's names, then ours, then `extra`."""
+        return {
+            "log_level": 4,
+            **self.client,
+            "bootstrap.servers": self.bootstrap,
+            "error_cb": _log_error,
+            "logger": _LIBRDKAFKA_LOG,
+            **extra,
+        }
+
+    def producer(self, transactional_id: str | None = None, **extra: Any) -> Producer:
+        """Return a producer; with `transactional_id` a transactional one (not yet initialised)."""
+        if transactional_id is not None:
+            extra = {"transactional.id": transactional_id, **extra}
+        return Producer(self.config(**extra))
+
+    def consumer(self, **extra: Any) -> Consumer:
+        """Return a read_committed consumer outside any group: it is given its partitions and commits nothing."""
+        defaults = {
+            "group.id": "quietcount-reader",  # required by librdkafka, never joined
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed",
+        }
+        return Consumer(self.config(**{**defaults, **extra}))
+
+    def admin(self, **extra: Any) -> AdminClient:
+        """Return an admin client."""
+        return AdminClient(self.config(**extra))
+
+
+def client_config(kafka: Mapping[str, Any], **extra: Any) -> dict[str, Any]:
+    """Return librdkafka's configuration for a mapping with `bootstrap` and, optionally, `client`."""
+    return connect(kafka["bootstrap"], kafka.get("client") or {}).config(**extra)
+
+
+def connect(bootstrap: str, client: Mapping[str, str | int | bool] | None = None) -> Connection:
+    """Return a `Connection`; values from TOML become the strings librdkafka takes."""
+    return Connection(bootstrap, {name: _text(value) for name, value in (client or {}).items()})
+
+
+def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
+    """Return Faust's `broker_credentials` for the security names in `connection.client` (None: plaintext).
+
+    Raises:
+        SettingsError: a security name or value that the Faust consumer has no counterpart for.
+    """
+    client = connection.client
+    protocol = client.get("security.protocol", "plaintext").lower()
+    if protocol not in _PROTOCOLS:
+        raise SettingsError(f"kafka.client.security.protocol = {protocol!r}: use one of {', '.join(_PROTOCOLS)}")
+    for name in client:
+        if name.startswith(("ssl.", "sasl.", "enable.ssl.", "https.")) and name not in _TLS_NAMES | _SASL_NAMES:
+            known = ", ".join(sorted(_TLS_NAMES | _SASL_NAMES))
+            raise SettingsError(f"kafka.client.{name}: not supported by the Faust consumer; it knows {known}")
+    context = _tls_context(client) if protocol in ("ssl", "sasl_ssl") else None
+    if protocol == "plaintext":
+        return None
+    if protocol == "ssl":
+        return SSLCredentials(context)
+    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "GSSAPI")).upper()
+    if mechanism == "GSSAPI":
+        service = client.get("sasl.kerberos.service.name", "kafka")
+        return GSSAPICredentials(kerberos_service_name=service, ssl_context=context, mechanism=mechanism)
+    if mechanism not in _PASSWORD_MECHANISMS:
+        allowed = ", ".join((*_PASSWORD_MECHANISMS, "GSSAPI"))
+        raise SettingsError(f"kafka.client.sasl.mechanism = {mechanism!r}: use one of {allowed}")
+    for name in ("sasl.username", "sasl.password"):
+        if not client.get(name):
+            raise SettingsError(f"kafka.client.{name} is missing: {mechanism} needs it")
+    return SASLCredentials(
+        username=client["sasl.username"],
+        password=client["sasl.password"],
+        ssl_context=context,
+        mechanism=mechanism,
+    )
+
+
+def error_callback(log: Callable[[str], None]) -> Callable[[KafkaError], None]:
+    """Return an `error_cb` that hands librdkafka's client-level errors to `log` as text."""
+
+    def on_error(error: KafkaError) -> None:
+        log(f"Kafka client: {error.name()}: {error.str()}")
+
+    return on_error
+
+
+_log_error = error_callback(logger.warning)
+
+
+def _text(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
+    """Return the TLS context that librdkafka's `ssl.*` names describe."""
+    try:
+        context = ssl.create_default_context(
+            cafile=client.get("ssl.ca.location") or None, cadata=client.get("ssl.ca.pem") or None
+        )
+        if "ssl.certificate.location" in client:
+            context.load_cert_chain(
+                client["ssl.certificate.location"],
+                client.get("ssl.key.location") or None,
+                client.get("ssl.key.password") or None,
+            )
+    except OSError as exc:  # SSLError is one
+        raise SettingsError(f"kafka.client.ssl.*: a certificate or key could not be read: {exc}") from exc
+    if client.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
+        context.check_hostname = False
+    if client.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,193 @@
+"""The consumer thread: takes what aiokafka has fetched, as columns; knows where every partition's next batch starts.
+
+Rules that keep records from being lost or given twice (see also `transport`):
+
+- A batch starts where the one before it ended; `_drain` awaits nothing, so a fetch's epoch and positions are exact.
+- aiokafka's position must be where this thread left it. If it is not, aiokafka moved it by itself because the broker no
+  longer had that position: `StateRefused`, for what lies between was never counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import Fetcher, FetchResult
+from aiokafka.errors import ConsumerStoppedError
+from aiokafka.errors import KafkaError as ConsumerError
+from aiokafka.structs import OffsetAndMetadata
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+
+from workers.errors import StateRefused
+from workers.kafka.columns import ColumnRecords
+from workers.kafka.handover import Partition
+from workers.kafka.shard import Batch
+
+logger = logging.getLogger(__name__)
+
+#: Records of one partition handed over at once (a Kafka record batch is never split).
+MAX_BATCH_RECORDS = 10_000
+#: How long the broker may hold a fetch. aiokafka has one fetch under way for each broker, so a partition whose records
+#: were just taken waits this long while the others have none.
+FETCH_WAIT_MS = 100
+_ASK_S = 10.0
+
+
+class Fetched(dict[Partition, Batch]):
+    """Batches by partition, with the epoch of the seek that their positions follow."""
+
+    epoch = -1
+
+
+class ConsumerThread(driver.AIOKafkaConsumerThread):
+    """aiokafka's thread: knows where every partition's next batch starts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.epoch = -1
+        self._error: Exception | None = None
+        self._chain: dict[Partition, int] = {}  # where the next batch starts
+        self._consumed: dict[Partition, int] = {}  # aiokafka's position: beyond that, past records nobody may see
+
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        consumer = super()._create_worker_consumer(transport)  # only made: start() comes later and reads these
+        consumer._isolation_level = "read_committed"
+        consumer._fetch_max_wait_ms = FETCH_WAIT_MS
+        return consumer
+
+    # ---- called from the main thread ----------------------------------------------------------
+
+    async def seek_all(self, epoch: int, offsets: Mapping[Partition, int]) -> None:
+        """Go on at `offsets`; what is fetched from now on belongs to `epoch`.
+
+        Raises:
+            IllegalStateError: a partition is no longer assigned.
+        """
+        await self.call_thread(self._seek_all, epoch, dict(offsets))
+
+    async def at_end(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
+        """Return the partitions read to the end they have now, with the position their last batch ended at."""
+        return cast(dict[Partition, int], await self.call_thread(self._at_end, epoch, partitions))
+
+    async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
+        """Return first position and last stable offset of each log."""
+        return cast(dict[Partition, tuple[int, int]], await self.call_thread(self._bounds, partitions))
+
+    async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit the group's offsets, or do not: nothing depends on them."""
+        await self.call_thread(self._commit_group, dict(offsets))
+
+    # ---- in the consumer thread ---------------------------------------------------------------
+
+    async def _seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
+        consumer = self._ensure_consumer()
+        for tp, offset in offsets.items():
+            consumer.seek(TopicPartition(*tp), offset)
+        self._chain, self._consumed, self.epoch = dict(offsets), dict(offsets), epoch
+
+    async def _at_end(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
+        consumer = self._ensure_consumer()
+        ends = await asyncio.wait_for(consumer.end_offsets([TopicPartition(*tp) for tp in partitions]), _ASK_S)
+        if self.epoch != epoch:  # no await from here on: the positions and the answer belong together
+            return {}
+        return {
+            (tp.topic, tp.partition): self._chain[tp]
+            for tp, end in ends.items()
+            if tp in self._chain and self._consumed[tp] >= end
+        }
+
+    async def _bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
+        consumer = self._ensure_consumer()
+        asked = [TopicPartition(*tp) for tp in partitions]
+        low, high = await asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
+        return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
+
+    async def _commit_group(self, offsets: dict[Partition, int]) -> None:
+        consumer = self._ensure_consumer()
+        assigned = consumer.assignment()
+        group = {TopicPartition(*tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()}
+        try:
+            await asyncio.wait_for(consumer.commit({tp: at for tp, at in group.items() if tp in assigned}), _ASK_S)
+        except (ConsumerError, TimeoutError, AssertionError) as exc:
+            logger.debug("group offsets were not committed: %r", exc)
+
+    async def _fetch_records(
+        self, consumer: Any, active_partitions: Any, timeout: float | None = None, max_records: int | None = None
+    ) -> Any:
+        """Take what aiokafka has fetched, waiting up to `timeout` for something; replaces `Fetcher.fetched_records`."""
+        fetcher: Fetcher = consumer._fetcher
+        if consumer._closed or fetcher._closed:
+            raise ConsumerStoppedError
+        if not self.consumer.flow_active or self.epoch != getattr(self.consumer, "epoch", None):
+            return {}
+        with fetcher._subscriptions.fetch_context():
+            if fetcher._subscriptions.reassignment_in_progress:
+                await fetcher._subscriptions.wait_for_assignment()
+            fetched = self._drain(fetcher, active_partitions)
+            if not fetched and timeout:
+                waiter = fetcher._create_fetch_waiter()
+                await asyncio.wait([waiter], timeout=timeout)
+                if not waiter.done():
+                    waiter.cancel()
+                elif not fetcher._closed:
+                    waiter.result()  # an authorisation failure is raised here
+                    fetched = self._drain(fetcher, active_partitions)
+            return fetched
+
+    def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
+        """Take the fetched records of `partitions`. There is no await in here: tag and positions are exact."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        fetched = Fetched()
+        fetched.epoch = self.epoch
+        for tp in [tp for tp in fetcher._records if tp in partitions and tp in self._chain]:
+            try:
+                batch = self._take_result(fetcher, tp)
+            except Exception as exc:
+                if not fetched:
+                    raise
+                self._error = exc  # what was taken before it is handed over first
+                break
+            if batch is not None:
+                fetched[TP(tp.topic, tp.partition)] = batch
+        return fetched
+
+    def _take_result(self, fetcher: Fetcher, tp: TopicPartition) -> Batch | None:
+        """Take records of one partition, letting aiokafka fetch on when none are left."""
+        result = fetcher._records[tp]
+        batch = self._take(tp, result) if isinstance(result, FetchResult) else None
+        if batch is None or not result.has_more():
+            del fetcher._records[tp]
+            fetcher._notify(fetcher._wait_consume_future)
+        if not isinstance(result, FetchResult):
+            result.check_raise()  # an error aiokafka met while fetching
+        return batch
+
+    def _take(self, tp: TopicPartition, result: FetchResult) -> Batch | None:
+        """Decode up to `MAX_BATCH_RECORDS` of a partition's records and move aiokafka's position past them."""
+        state = result._assignment.state_value(tp)
+        if state is None or not state.has_valid_position or not result.check_assignment(tp):
+            result._partition_records = None  # as aiokafka does: fetched for another position, fetched again
+            return None
+        if state.position != self._consumed[tp]:
+            raise StateRefused(
+                f"{tp.topic}[{tp.partition}]: the broker no longer has position {self._consumed[tp]} and went on at "
+                f"{state.position}: retention overtook this worker, or the log was cut. Raise the topic's retention"
+            )
+        records = ColumnRecords.of(result._partition_records)
+        result._partition_records = records
+        columns = records.take(MAX_BATCH_RECORDS)
+        result._update_position()
+        if not records.has_more():
+            result._partition_records = None
+        self._consumed[tp] = state.position
+        if not columns.values:
+            return None
+        start, end = self._chain[tp], state.position
+        self._chain[tp] = end
+        return Batch(start, end, columns.values, columns.keys, columns.timestamps, columns.offsets)

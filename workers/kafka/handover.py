@@ -1,0 +1,311 @@
+"""Which shards this worker has: taking partitions over, giving them up, and what to do when that goes wrong.
+
+    acquire   after an assignment: open a shard for every partition (which fences its older owner), say where to seek
+    feed      a batch to its shard; different shards work at the same time, one shard's batches stay in order
+    tick      every 200 ms: commits by interval, and the wall clock for shards that have read their log to its end
+    release   before a revocation is answered: forget every shard
+
+    what happened                                   what is done                            exit
+    a newer owner fenced a shard                    drop it, and wait to be reassigned       -
+    ... and the partition is still ours after       leave: somebody else uses our            75
+        `fenced_grace_s`                            transactional ids
+    settings or stored state are refused            stop cleanly, one message                2
+    anything else failed in a shard                 stop, with the traceback in the log      70
+
+Nothing needs saving on the way out: all that counts is in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aiokafka.errors import KafkaError as ConsumerError
+
+from workers.errors import Fenced, QuietcountError, StateRefused
+from workers.kafka.shard import Batch, Shard, ShardClosed
+
+logger = logging.getLogger(__name__)
+
+EXIT_REFUSED = 2
+EXIT_FAILED = 70
+EXIT_FENCED = 75
+
+#: Batches of one shard that may be fetched and not yet processed: one at work, one waiting.
+MOST_WAITING = 2
+_GROUP_COMMIT_S = 5.0
+
+Partition = tuple[str, int]  # topic, partition; Faust's TP is one
+
+
+class LogReader(Protocol):
+    """What the hand-over asks of the consumer."""
+
+    async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
+        """Return the first position of each log and its last stable offset."""
+
+    async def at_end(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        """Return those read to the end that their log has now, with the position the last batch ended at."""
+
+    async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit the consumer group's offsets, for lag tools; failing is not an error."""
+
+
+@dataclass
+class HandoverStats:
+    """What the hand-over did, for the metrics."""
+
+    acquired: int = 0
+    released: int = 0
+    fenced: int = 0
+    recovery_s: float = 0.0  # of the last acquire
+
+
+class Handover:
+    """Owns this worker's shards. All methods run in the event loop; shards work in their own threads."""
+
+    def __init__(
+        self,
+        factories: Mapping[str, Callable[[int], Shard]],
+        *,
+        fenced_grace_s: float = 30.0,
+        exit_deadline_s: float = 30.0,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """Describe the worker.
+
+        Args:
+            factories: for each source topic, what makes the shard of a partition (it is opened later).
+            fenced_grace_s: how long a fenced partition may stay ours before the worker leaves.
+            exit_deadline_s: how long a stop may take before the process ends itself.
+            now_ms: the wall clock.
+        """
+        self.factories = dict(factories)
+        self.shards: dict[Partition, Shard] = {}
+        self.stats = HandoverStats()
+        #: What the process should return; None while nothing went wrong.
+        self.exit_status: int | None = None
+        self.stopping = asyncio.Event()
+        self.reader: LogReader | None = None
+        self._fenced_grace_s = fenced_grace_s
+        self._exit_deadline_s = exit_deadline_s
+        self._now_ms = now_ms
+        self._waiting: Counter[Shard] = Counter()
+        self._at_work: set[tuple[Shard, str]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._told: dict[Partition, int] = {}
+        self._next_group_commit = 0.0
+
+    # ---- partitions come and go ---------------------------------------------------------------
+
+    async def acquire(
+        self, partitions: Iterable[Partition], still_ours: Callable[[], bool] = lambda: True
+    ) -> dict[Partition, int]:
+        """Open a shard for each partition; return the positions to read from (none if they were revoked meanwhile)."""
+        started = time.perf_counter()
+        await self.release()
+        self.shards = new = {tp: self.factories[tp[0]](tp[1]) for tp in partitions if tp[0] in self.factories}
+        if not new:
+            return {}
+        opened = await asyncio.gather(*(shard.call(shard.open) for shard in new.values()), return_exceptions=True)
+        if not still_ours() or self.shards is not new:
+            return {}
+        for shard, failure in zip(new.values(), opened, strict=True):
+            if failure is not None:
+                self._failed(shard, failure)
+        if self.exit_status is not None:
+            return {}
+        offsets = await self._positions({tp: shard for tp, shard in new.items() if not shard.closed}, still_ours)
+        self.stats.acquired += len(offsets)
+        self.stats.recovery_s = time.perf_counter() - started
+        logger.info(
+            "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
+            len(offsets),
+            self.stats.recovery_s * 1e3,
+            max(shard.stats.fence_s for shard in new.values()) * 1e3,
+            sum(shard.stats.loaded_records for shard in new.values()),
+            max(shard.stats.load_s for shard in new.values()) * 1e3,
+        )
+        return offsets
+
+    async def _positions(
+        self, shards: Mapping[Partition, Shard], still_ours: Callable[[], bool]
+    ) -> dict[Partition, int]:
+        """Return where each shard goes on, having checked that its log still has that position."""
+        reader = self._reader()
+        bounds = await reader.bounds(shards)
+        if not still_ours():
+            return {}
+        for tp, shard in shards.items():
+            low, high = bounds[tp]
+            if shard.offset is None:
+                shard.offset = shard.committed = low
+            elif not low <= shard.offset <= high:
+                self.fail(EXIT_REFUSED, str(outside_log(tp, shard.offset, low, high)))
+                return {}
+        return {tp: shard.offset for tp, shard in shards.items() if shard.offset is not None}
+
+    async def release(self) -> None:
+        """Give up every shard; returns when their threads have let go (or do not within ten seconds)."""
+        old, self.shards = self.shards, {}
+        self._waiting.clear()
+        self._told.clear()
+        if old:
+            started = time.perf_counter()
+            await asyncio.gather(*(shard.shutdown() for shard in old.values()))
+            self.stats.released += len(old)
+            logger.info("gave up %d partitions in %.0f ms", len(old), (time.perf_counter() - started) * 1e3)
+
+    # ---- work ---------------------------------------------------------------------------------
+
+    def shard(self, partition: Partition) -> Shard | None:
+        """Return the shard of a partition, or None if it has none at work."""
+        shard = self.shards.get(partition)
+        return None if shard is None or shard.closed else shard
+
+    def has_room(self, partition: Partition) -> bool:
+        """Tell whether another batch of the partition may be fetched; false too while its shard is not at work."""
+        shard = self.shard(partition)
+        return shard is not None and self._waiting[shard] < MOST_WAITING
+
+    def expect(self, batch: Batch) -> None:
+        """Count `batch` as on its way to `feed`."""
+        if batch.shard is not None:
+            self._waiting[batch.shard] += 1
+
+    async def feed(self, batch: Batch) -> None:
+        """Hand `batch` to its shard's thread and return; what waits there is bounded by `has_room`."""
+        shard = batch.shard
+        if shard is not None and not shard.closed:
+            self._start(self._run(shard, shard.feed, batch, done=lambda: self._processed(shard)))
+
+    async def tick(self) -> None:
+        """Let every shard commit by interval, tell the time to those read to the end, commit group offsets."""
+        now_ms = self._now_ms()  # before the ends are asked for: what is in the log by now is covered by the answer
+        shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
+        for shard in shards.values():
+            self._start_once(shard, "idle", shard.tick_idle)
+        waiting = [tp for tp, shard in shards.items() if shard.offset is not None and shard.wants_clock(now_ms)]
+        try:
+            ends = await self._reader().at_end(waiting) if waiting else {}
+            for tp, position in ends.items():
+                if self.shards.get(tp) is shards[tp]:
+                    self._start_once(shards[tp], "clock", shards[tp].tick, now_ms, position)
+            await self._commit_group(shards)
+        except (ConsumerError, TimeoutError) as exc:
+            logger.info("the end of the log could not be asked for: %r", exc)
+
+    async def _commit_group(self, shards: Mapping[Partition, Shard]) -> None:
+        if time.monotonic() < self._next_group_commit:
+            return
+        self._next_group_commit = time.monotonic() + _GROUP_COMMIT_S
+        offsets = {tp: shard.committed for tp, shard in shards.items() if shard.committed is not None}
+        changed = {tp: offset for tp, offset in offsets.items() if self._told.get(tp) != offset}
+        if changed:
+            await self._reader().commit_group(changed)
+            self._told.update(changed)
+
+    # ---- failures -----------------------------------------------------------------------------
+
+    def fail(self, status: int, message: str) -> None:
+        """Stop the worker with `status`; the first failure counts, and the process ends even if stopping hangs."""
+        if self.exit_status is None:
+            self.exit_status = status
+            logger.critical("%s", message)
+            self.stopping.set()
+            last_resort = threading.Timer(self._exit_deadline_s, os._exit, (status,))
+            last_resort.daemon = True
+            last_resort.start()
+
+    def _failed(self, shard: Shard, failure: BaseException) -> None:
+        """Act on what a shard's thread raised; see the table above."""
+        if isinstance(failure, ShardClosed):
+            return
+        if shard.closed:  # given up while it was at work: its next owner does it again
+            logger.info("%s ended with %r", shard.transactional_id, failure)
+        elif isinstance(failure, Fenced):
+            self._fenced(shard, failure)
+        elif isinstance(failure, QuietcountError):
+            self._drop(shard)
+            self.fail(EXIT_REFUSED, str(failure))
+        else:
+            self._drop(shard)
+            logger.error("%s failed", shard.transactional_id, exc_info=failure)
+            self.fail(EXIT_FAILED, f"{shard.transactional_id} failed: {failure!r}")
+
+    def _fenced(self, shard: Shard, failure: Fenced) -> None:
+        self.stats.fenced += 1
+        logger.warning("a newer owner took over: %s", failure)
+        self._drop(shard)
+        asyncio.get_running_loop().call_later(self._fenced_grace_s, self._still_fenced, shard)
+
+    def _still_fenced(self, shard: Shard) -> None:
+        if shard in self.shards.values():
+            self.fail(
+                EXIT_FENCED,
+                f"{shard.transactional_id} was taken over and its partition is still assigned here after "
+                f"{self._fenced_grace_s:g} s: is another worker using the same worker.name outside the group?",
+            )
+
+    def _drop(self, shard: Shard) -> None:
+        """Close a shard but remember that the partition is assigned to us."""
+        if not shard.closed:
+            shard.closed = True
+            self._start(shard.shutdown())
+
+    # ---- tasks --------------------------------------------------------------------------------
+
+    async def _run(
+        self, shard: Shard, function: Callable[..., None], *args: Any, done: Callable[[], None] | None = None
+    ) -> None:
+        try:
+            if not shard.closed:
+                await shard.call(function, *args)
+        except Exception as exc:  # noqa: BLE001  # whatever it is, a shard's failure must not go unnoticed in a task
+            self._failed(shard, exc)
+        finally:
+            if done is not None:
+                done()
+
+    def _processed(self, shard: Shard) -> None:
+        self._waiting[shard] -= 1
+
+    def _start_once(self, shard: Shard, kind: str, function: Callable[..., None], *args: Any) -> None:
+        """Start `function` in the shard's thread unless the last one of its kind is still to be done."""
+        entry = (shard, kind)
+        if entry not in self._at_work:
+            self._at_work.add(entry)
+            self._start(self._run(shard, function, *args, done=lambda: self._at_work.discard(entry)))
+
+    def _start(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _reader(self) -> LogReader:
+        if self.reader is None:
+            raise RuntimeError("the hand-over has no consumer yet")
+        return self.reader
+
+
+def outside_log(partition: Partition, offset: int, low: int, high: int) -> StateRefused:
+    """Return the refusal for a stored position that the log does not have, saying why that can be and what to do."""
+    name = f"{partition[0]}[{partition[1]}]"
+    if offset < low:
+        return StateRefused(
+            f"{name}: the next record to count is {offset}, but the log now begins at {low}: retention removed records "
+            "that were never counted. Nothing is published over a gap. Raise the topic's retention, and go on under a "
+            "new worker.name (a new epoch, charged again) or restore the log"
+        )
+    return StateRefused(
+        f"{name}: the next record to count is {offset}, but the log ends at {high}: the topic was re-created or lost "
+        "its tail, and counting it again could count records twice. Restore the topic, or go on under a new "
+        "worker.name (a new epoch, charged again)"
+    )

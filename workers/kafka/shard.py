@@ -1,0 +1,376 @@
+"""One partition of one stage: its transactional producer, its offset, its state, all used by one thread of its own.
+
+    open       fence the older owner, read the state to its end, `restore`
+    feed       records in, in order; `process` decides when to `transact`
+    transact   messages and state changes in one Kafka transaction, then the local copy
+    close      forget everything; what was not committed is read again by the next owner
+
+A shard is synchronous and knows nothing of Faust: a test may call its methods directly. `contribute` and `release` are
+subclasses. The transaction's promise: all of `messages` and `changes` become visible together, at most once, and only
+while no newer owner of the transactional id exists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from workers.errors import Fenced
+from workers.kafka.clients import Connection
+from workers.tables.store import Change, Store
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How librdkafka says that a newer producer has our transactional id.
+_FENCED = frozenset((KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED))
+#: Delivery failures that repeating the transaction cannot cure.
+_HOPELESS = frozenset(
+    (
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_RECORD,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    )
+)
+_CALL_S = 30.0  # one call to the broker
+_PATIENCE_S = 120.0  # repeating a transaction: longer outages end the worker, and its supervisor starts it again
+TRANSACTION_TIMEOUT_MS = 60_000  # must exceed the longest commit, or the broker aborts it
+
+
+class ShardClosed(Exception):
+    """The shard was given up while its thread was at work: stop, nothing is lost."""
+
+
+class Outgoing(NamedTuple):
+    """One message of a transaction; partition None leaves the choice to librdkafka's partitioner."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+    timestamp_ms: int | None = None
+
+
+class Batch:
+    """Consecutive records of one partition, as columns; `start` and `end` are positions, not the records' offsets.
+
+    `end` may lie beyond the last record (what nobody may see is skipped); the next batch starts there.
+    """
+
+    __slots__ = ("end", "keys", "offsets", "shard", "start", "timestamps", "values")
+
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        values: list[bytes | None],
+        keys: list[bytes | None],
+        timestamps: list[int],
+        offsets: list[int],
+        shard: Shard | None = None,
+    ) -> None:
+        self.shard = shard
+        self.start = start
+        self.end = end
+        self.values = values
+        self.keys = keys
+        self.timestamps = timestamps
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"Batch({self.start}..{self.end}, {len(self)} records)"
+
+
+@dataclass
+class ShardStats:
+    """What a shard has done, for the metrics; written by its thread, read by any."""
+
+    transactions: int = 0
+    aborted: int = 0
+    transaction_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
+    batches: int = 0
+    records: int = 0
+    fence_s: float = 0.0
+    load_s: float = 0.0
+    loaded_records: int = 0
+
+
+class Shard:
+    """Base of both stages; see the module. Everything but `call`, `wants_clock` and `shutdown` runs in its thread."""
+
+    def __init__(
+        self, connection: Connection, transactional_id: str, partition: int, state_topic: str, store: Store
+    ) -> None:
+        self.connection = connection
+        self.transactional_id = transactional_id
+        self.partition = partition
+        self.state_topic = state_topic
+        self.store = store
+        #: Position to go on at in the source partition. None after `restore`: the log's beginning.
+        self.offset: int | None = None
+        #: Position up to which everything is committed; told to the consumer group, for lag tools only.
+        self.committed: int | None = None
+        self.closed = False
+        self.stats = ShardStats()
+        self._producer: Producer | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
+        self._closing: asyncio.Future[None] | None = None
+        self._state_end = -1
+        self._failure: KafkaError | None = None
+
+    # ---- what a stage says --------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """Read the state from `self.store` and set `self.offset` (None: the log's beginning)."""
+
+    def process(self, batch: Batch) -> None:
+        """Take the records of `batch`, calling `transact` where something is to be committed."""
+        raise NotImplementedError
+
+    def wants_clock(self, now_ms: int) -> bool:
+        """Tell, cheaply and from any thread, whether `clock(now_ms)` would do something."""
+        return False
+
+    def clock(self, now_ms: int) -> None:
+        """Act on the wall clock: every record that was in the log at `now_ms` has been processed."""
+
+    def idle(self) -> None:
+        """Called about every 200 ms, whatever the backlog; for commits by interval."""
+
+    # ---- life ---------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take the partition over: fence the older owner, read the state to its end, restore.
+
+        Raises:
+            Fenced: an even newer owner came in between.
+            KafkaException: the broker could not be reached.
+            StateRefused: by `restore`.
+        """
+        started = time.perf_counter()
+        self._producer = producer = self.connection.producer(
+            self.transactional_id,
+            **{
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "compression.type": "lz4",
+                "linger.ms": 5,  # commit flushes at once; this only lets messages of one transaction travel together
+                "message.max.bytes": 4_000_000,
+                "queue.buffering.max.messages": 1_000_000,
+            },
+        )
+        producer.list_topics(timeout=_CALL_S)  # connect first: a cold init_transactions sits out a 500 ms timer
+        self._initialise(producer)
+        self.stats.fence_s = time.perf_counter() - started
+        loading = self.store.load(self.connection)
+        self.stats.load_s, self.stats.loaded_records = loading.seconds, loading.records
+        self.restore()
+        self.committed = self.offset
+
+    def feed(self, batch: Batch) -> None:
+        """Process `batch`, which must begin where the shard stands.
+
+        Raises:
+            RuntimeError: it begins elsewhere; going on would lose records or count them twice.
+        """
+        self.check_open()
+        if batch.start != self.offset:
+            raise RuntimeError(f"{self.transactional_id}: stands at {self.offset}, was given {batch!r}")
+        self.process(batch)
+        self.offset = batch.end
+        self.stats.batches += 1
+        self.stats.records += len(batch)
+
+    def tick(self, now_ms: int, position: int) -> None:
+        """Call `clock(now_ms)` if the shard stands at `position`, the end of its log when it was asked for."""
+        self.check_open()
+        if self.offset == position:
+            self.clock(now_ms)
+
+    def tick_idle(self) -> None:
+        """Call `idle` unless the shard was given up."""
+        self.check_open()
+        self.idle()
+
+    def check_open(self) -> None:
+        """Raise `ShardClosed` if the shard was given up."""
+        if self.closed:
+            raise ShardClosed(self.transactional_id)
+
+    def close(self) -> None:
+        """Drop the producer (an open transaction is left to the next owner to abort) and close the store."""
+        self.closed = True
+        self._producer = None
+        self.store.close()
+
+    # ---- transactions -------------------------------------------------------------------------
+
+    def transact(self, messages: Sequence[Outgoing], changes: Sequence[Change], group_offset: int) -> None:
+        """Commit `messages` and the state `changes` as one Kafka transaction, then apply `changes` to the store.
+
+        The transaction is repeated until it is committed. When this raises, nothing may be assumed of its fate, and the
+        shard must not be used again.
+
+        Args:
+            messages: what becomes visible to read_committed consumers.
+            changes: keys of the state topic's partition and their new values (None deletes), later ones winning.
+            group_offset: source position that is now committed, for lag tools.
+
+        Raises:
+            Fenced: a newer owner exists; the transaction was not committed.
+            ShardClosed: the shard was given up before the transaction began.
+            KafkaException: it cannot be committed (too large, not authorised, broker away for minutes).
+        """
+        self.check_open()
+        producer = self._producer
+        if producer is None:
+            raise RuntimeError(f"{self.transactional_id}: the shard is not open")
+        started = time.perf_counter()
+        deadline, pause = time.monotonic() + _PATIENCE_S, 0.05
+        while not self._attempt(producer, messages, changes):
+            self.stats.aborted += 1
+            if time.monotonic() > deadline:
+                raise KafkaException(self._failure)
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+            self.check_open()
+        if changes:
+            self.store.write(changes, self._state_end)
+        self.committed = group_offset
+        self.stats.transactions += 1
+        self.stats.transaction_ms.append((time.perf_counter() - started) * 1e3)
+
+    def _attempt(self, producer: Producer, messages: Sequence[Outgoing], changes: Sequence[Change]) -> bool:
+        """Try one transaction; False: it was aborted and may be repeated (`_failure` says why)."""
+        self._state_end, self._failure = -1, None
+        try:
+            producer.begin_transaction()
+            for message in messages:
+                self._produce(producer, message)
+            for key, value in changes:
+                self._produce(producer, Outgoing(self.state_topic, self.partition, key, value))
+            producer.flush(_CALL_S)
+            if self._failure is None:
+                self._commit(producer)
+                if changes and self._state_end < 0:
+                    raise RuntimeError(f"{self.transactional_id}: committed, but no state message was reported")
+                return True
+            failure = self._failure
+        except KafkaException as exc:
+            error: KafkaError = exc.args[0]
+            self._raise_if_fenced(error)
+            failure = self._failure or error
+            if not error.txn_requires_abort():
+                self._abort(producer)
+                raise
+        logger.warning("%s: transaction aborted: %s: %s", self.transactional_id, failure.name(), failure.str())
+        self._abort(producer)
+        if failure.code() in _HOPELESS:
+            raise KafkaException(failure)
+        self._failure = failure
+        return False
+
+    def _produce(self, producer: Producer, message: Outgoing) -> None:
+        """Hand one message to librdkafka, waiting while its queue is full."""
+        options: dict[str, Any] = {}
+        if message.partition is not None:
+            options["partition"] = message.partition
+        if message.headers:
+            options["headers"] = list(message.headers)
+        if message.timestamp_ms is not None:
+            options["timestamp"] = message.timestamp_ms
+        deadline = time.monotonic() + _CALL_S
+        while True:
+            try:
+                producer.produce(message.topic, message.value, message.key, on_delivery=self._delivered, **options)
+                return
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise
+                producer.poll(0.1)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        """Take note of a delivery report: a failure, or how far the state partition now reaches."""
+        if error is not None:
+            if self._failure is None or self._failure.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+                self._failure = error
+        elif message.topic() == self.state_topic and message.partition() == self.partition:
+            offset = message.offset()
+            if offset is not None:
+                self._state_end = max(self._state_end, offset + 1)
+
+    def _commit(self, producer: Producer) -> None:
+        """Commit, asking again while the outcome is not known."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                producer.commit_transaction(_CALL_S)
+                return
+            except KafkaException as exc:
+                if not exc.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+                logger.warning("%s: commit asked again: %s", self.transactional_id, exc.args[0].str())
+
+    def _abort(self, producer: Producer) -> None:
+        """Abort, asking again while the outcome is not known."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                producer.abort_transaction(_CALL_S)
+                return
+            except KafkaException as exc:
+                self._raise_if_fenced(exc.args[0])
+                if not exc.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def _initialise(self, producer: Producer) -> None:
+        """Fence the older owner and end its transaction, asking again while the broker is busy with that."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                producer.init_transactions(_CALL_S)
+                return
+            except KafkaException as exc:
+                self._raise_if_fenced(exc.args[0])
+                if not exc.args[0].retriable() or time.monotonic() > deadline or self.closed:
+                    raise
+
+    def _raise_if_fenced(self, error: KafkaError) -> None:
+        if error.code() in _FENCED or error.fatal():
+            raise Fenced(f"{self.transactional_id}: {error.name()}: {error.str()}") from KafkaException(error)
+
+    # ---- called from the event loop -----------------------------------------------------------
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Run `function` in the shard's thread, after what was asked of it before."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+
+    async def shutdown(self, wait_s: float = 10.0) -> bool:
+        """Close in the shard's thread; what waits for that thread does nothing. False: it did not end in time."""
+        self.closed = True
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().run_in_executor(self._pool, self.close)
+            self._pool.shutdown(wait=False)  # what was submitted is still run
+        try:
+            await asyncio.wait_for(asyncio.shield(self._closing), wait_s)
+        except TimeoutError:
+            logger.warning("%s: still at work %g s after it was given up", self.transactional_id, wait_s)
+            return False
+        return True

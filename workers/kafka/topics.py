@@ -1,0 +1,238 @@
+"""The topics a worker needs: which they are, what the cluster has, what is missing, what is wrong. Nothing is altered.
+
+topic                        partitions        cleanup   retention   holds
+<events>                     yours             yours     yours       the events
+<name>.contributions         owners            delete    infinite    stage 1's messages; audit reads all of it
+<name>.contribute-state      as events         compact   -           stage 1's state
+<name>.release-state         owners            compact   -           stage 2's state
+<name>.rejects               as events         delete    default     dead letters
+<name>.<histogram>           owners            delete    infinite    what is published; its records bear the ticks' times
+
+Snapshots bear their tick's time, so with a finite retention those of an old stream would go as soon as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # re-exports
+
+from workers.errors import SettingsError
+from workers.kafka.clients import Connection
+
+INFINITE = -1
+#: Largest record batch of the internal topics: Kafka's own default; contributions and ledger blocks stay well below it.
+MAX_INTERNAL_BYTES = 1_048_588
+#: Partitions of an events topic that does not exist yet and whose number nobody gave.
+DEFAULT_PARTITIONS = 4
+_ANSWER_S = 10.0
+_SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic the worker needs. `retention_ms` None leaves it to the cluster, `INFINITE` keeps everything."""
+
+    name: str
+    partitions: int
+    cleanup_policy: str
+    retention_ms: int | None
+    max_message_bytes: int | None
+    purpose: str
+
+    def config(self) -> dict[str, str]:
+        """Return the topic configuration it is created with."""
+        config = {"cleanup.policy": self.cleanup_policy}
+        if self.retention_ms is not None:
+            config["retention.ms"] = str(self.retention_ms)
+        if self.max_message_bytes is not None:
+            config["max.message.bytes"] = str(self.max_message_bytes)
+        return config
+
+
+@dataclass(frozen=True)
+class Existing:
+    """A topic the cluster has. `topic_id` is None, and `config` empty, where the cluster cannot tell them."""
+
+    name: str
+    partitions: int
+    topic_id: str | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def contributions_topic(name: str) -> str:
+    """Return the topic between the two stages."""
+    return f"{name}.contributions"
+
+
+def contribute_state_topic(name: str) -> str:
+    """Return stage 1's state topic."""
+    return f"{name}.contribute-state"
+
+
+def release_state_topic(name: str) -> str:
+    """Return stage 2's state topic."""
+    return f"{name}.release-state"
+
+
+def rejects_topic(name: str) -> str:
+    """Return the dead-letter topic."""
+    return f"{name}.rejects"
+
+
+def plan_topics(
+    name: str,
+    events_topic: str,
+    events_partitions: int | None,
+    owners: int | None,
+    histogram_topics: Sequence[str],
+    existing: Mapping[str, Existing],
+) -> list[Topic]:
+    """Return every topic the worker needs, in the order of the table above.
+
+    Args:
+        name: worker.name.
+        events_topic: the source.
+        events_partitions: its partitions when it does not exist yet (default 4); what exists wins.
+        owners: worker.owner_partitions; None: as topics of an earlier start have it, else as the events topic.
+        histogram_topics: output topics.
+        existing: from `describe`.
+
+    Raises:
+        SettingsError: topics of an earlier start contradict each other or `owners`.
+    """
+    sources = events_partitions or DEFAULT_PARTITIONS
+    if events_topic in existing:
+        sources = existing[events_topic].partitions
+    siblings = [topic for topic in (contributions_topic(name), release_state_topic(name)) if topic in existing]
+    for topic in siblings:
+        found = existing[topic].partitions
+        if owners is not None and owners != found:
+            raise SettingsError(
+                f"worker.owner_partitions = {owners}, but topic {topic} has {found} partitions: the number of owners "
+                "cannot change, since stream keys are hashed onto them. Set it back, or use a new worker.name"
+            )
+    counts = {existing[topic].partitions for topic in siblings}
+    if len(counts) > 1:
+        raise SettingsError(
+            f"topics {siblings[0]} and {siblings[1]} must have the same number of partitions, but have "
+            f"{existing[siblings[0]].partitions} and {existing[siblings[1]].partitions}"
+        )
+    owners = counts.pop() if counts else owners or sources
+    return [
+        Topic(events_topic, sources, "delete", None, None, "events"),
+        Topic(contributions_topic(name), owners, "delete", INFINITE, MAX_INTERNAL_BYTES, "contributions"),
+        Topic(contribute_state_topic(name), sources, "compact", None, MAX_INTERNAL_BYTES, "state of stage 1"),
+        Topic(release_state_topic(name), owners, "compact", None, MAX_INTERNAL_BYTES, "state of stage 2"),
+        Topic(rejects_topic(name), sources, "delete", None, None, "dead letters"),
+        *(Topic(topic, owners, "delete", INFINITE, None, "snapshots") for topic in histogram_topics),
+    ]
+
+
+def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing]:
+    """Return those of `names` that the cluster has.
+
+    Raises:
+        SettingsError: no broker answered within about ten seconds.
+    """
+    admin = connection.admin()
+    try:
+        metadata = admin.list_topics(timeout=_ANSWER_S)  # all of them: asking for one by name may create it
+    except KafkaException as exc:
+        raise unreachable(connection, exc) from exc
+    found = {
+        name: Existing(name, len(metadata.topics[name].partitions))
+        for name in dict.fromkeys(names)
+        if name in metadata.topics and metadata.topics[name].error is None
+    }
+    if metadata.controller_id == -1 or not found:  # the embedded cluster has no controller and knows neither
+        return found
+    ids = {
+        name: str(future.result().topic_id)
+        for name, future in admin.describe_topics(TopicCollection(list(found)), request_timeout=_ANSWER_S).items()
+    }
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+    configs: dict[str, dict[str, str]] = {}
+    for resource, future in admin.describe_configs(resources, request_timeout=_ANSWER_S).items():
+        try:
+            entries = future.result()
+        except KafkaException:  # not authorised to see them: the rest is still worth showing
+            continue
+        configs[resource.name] = {key: str(entries[key].value) for key in _SHOWN if key in entries}
+    return {name: Existing(name, topic.partitions, ids[name], configs.get(name, {})) for name, topic in found.items()}
+
+
+def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
+    """Return what is wrong with the topics that exist, one sentence each; with any, the worker must not start."""
+    found = []
+    for topic in plan:
+        here = existing.get(topic.name)
+        if here is None:
+            continue
+        if here.partitions != topic.partitions:
+            found.append(f"{topic.name} has {here.partitions} partitions and needs {topic.partitions}")
+        policy = here.config.get("cleanup.policy", topic.cleanup_policy)
+        if topic.cleanup_policy == "compact" and policy != "compact":
+            found.append(f"{topic.name} has cleanup.policy = {policy} and needs compact: state would be lost")
+        if topic.retention_ms == INFINITE and "compact" in policy:
+            found.append(f"{topic.name} has cleanup.policy = {policy} and needs delete: records would vanish")
+        limit = int(here.config.get("max.message.bytes", topic.max_message_bytes or 0))
+        if topic.max_message_bytes is not None and limit < topic.max_message_bytes:
+            found.append(f"{topic.name} has max.message.bytes = {limit} and needs {topic.max_message_bytes}")
+    return found
+
+
+def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
+    """Return what the operator may want to know of the topics that exist, one sentence each; the worker starts all the same."""
+    found = []
+    for topic in plan:
+        here = existing.get(topic.name)
+        retention = here.config.get("retention.ms", str(INFINITE)) if here else str(INFINITE)
+        if topic.retention_ms == INFINITE and retention != str(INFINITE):
+            found.append(f"{topic.name} has retention.ms = {retention}: what it removes cannot be audited (-1 keeps everything)")
+    return found
+
+
+def missing(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[Topic]:
+    """Return the topics of `plan` that the cluster does not have."""
+    return [topic for topic in plan if topic.name not in existing]
+
+
+def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
+    """Create what is missing and return its names; what exists is never touched.
+
+    Raises:
+        SettingsError: the cluster refused, or no broker answered.
+    """
+    wanted = missing(plan, existing)
+    if not wanted:
+        return []
+    admin = connection.admin()
+    try:
+        if admin.list_topics(timeout=_ANSWER_S).controller_id == -1:  # embedded: a topic appears when asked for
+            for topic in wanted:
+                admin.list_topics(topic.name, timeout=_ANSWER_S)
+            return [topic.name for topic in wanted]
+    except KafkaException as exc:
+        raise unreachable(connection, exc) from exc
+    created = []
+    requests = [NewTopic(topic.name, topic.partitions, -1, config=topic.config()) for topic in wanted]
+    for name, future in admin.create_topics(requests, operation_timeout=_ANSWER_S).items():
+        try:
+            future.result()
+        except KafkaException as exc:
+            if exc.args[0].name() != "TOPIC_ALREADY_EXISTS":  # created by somebody else meanwhile is as good
+                raise SettingsError(f"topic {name} could not be created: {exc.args[0].str()}") from exc
+        else:
+            created.append(name)
+    return created
+
+
+def unreachable(connection: Connection, cause: KafkaException) -> SettingsError:
+    """Return the refusal for a cluster that does not answer."""
+    return SettingsError(
+        f"kafka.bootstrap = {connection.bootstrap!r}: no broker answered within {_ANSWER_S:g} s "
+        f"({cause.args[0].str()}). Check the address, that Kafka runs there, and [kafka.client] for logging in"
+    )

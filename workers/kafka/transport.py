@@ -1,0 +1,299 @@
+"""Faust transport `quietcount`: agents receive the fetched records of a partition as one `Batch`, already in columns.
+
+Three kinds of threads: aiokafka and the decoding of records are in Faust's consumer thread (`fetch`), Faust itself and
+the hand-over in the main one (here), every shard in its own. Between the first two go `Fetched` (batches, tagged with
+the seek they follow) and `seek_all`.
+
+What keeps records from being lost or given twice:
+
+- Every assignment and revocation raises the consumer's *epoch*. `seek_all` brings the epoch to the consumer thread; a
+  fetch carries the epoch it was made in, and one of an older epoch is dropped: the seek that follows it reads it again.
+- A batch starts where the one before it ended, and a shard refuses one that starts elsewhere (`fetch`, `shard`).
+- Faust's own commits, seeks and gap tracking are off. The shards' stored offsets decide; the group's are for lag tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import faust
+from aiokafka.errors import IllegalStateError
+from faust.transport import drivers
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+from faust.types.tuples import ConsumerMessage
+from mode import Service
+from mode.utils.futures import notify
+
+from workers.errors import StateRefused
+from workers.kafka.clients import Connection, faust_credentials
+from workers.kafka.fetch import ConsumerThread, Fetched
+from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, Handover, Partition
+from workers.kafka.shard import Batch
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["Batch", "BatchSchema", "Consumer", "QuietcountApp", "Transport", "create_app", "run_app"]
+
+_TICK_S = 0.2
+_ROOM_S = 0.005
+
+
+class QuietcountApp(faust.App):
+    """A Faust application that knows its hand-over."""
+
+    handover: Handover
+
+
+class Consumer(driver.Consumer):
+    """Faust's consumer, main thread: epochs, take-over after an assignment, batches to the agents."""
+
+    epoch = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.handover: Handover = cast(QuietcountApp, self.app).handover
+        self.handover.reader = self
+        self._acquiring: asyncio.Task[None] | None = None
+
+    def _new_consumer_thread(self) -> ConsumerThread:
+        return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    @property
+    def thread(self) -> ConsumerThread:
+        """The consumer's thread, as what it is."""
+        return cast(ConsumerThread, self._thread)
+
+    # ---- hand-over ----------------------------------------------------------------------------
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Give everything up before the group hears that we do; heartbeats go on meanwhile."""
+        self.epoch += 1
+        self.stop_flow()  # Faust leaves that out when the old assignment was empty
+        await self.handover.release()
+        await super().on_partitions_revoked(revoked)
+
+    async def perform_seek(self) -> None:
+        """Take over what was assigned. Faust calls this after every assignment, with the flow stopped.
+
+        Faust stops waiting after `broker_request_timeout`; the take-over goes on, and the epoch keeps records back.
+        """
+        self.epoch += 1
+        self._acquiring = asyncio.ensure_future(self._acquire(self.epoch))
+        await asyncio.shield(self._acquiring)
+
+    async def _acquire(self, epoch: int) -> None:
+        assigned = {TP(tp.topic, tp.partition) for tp in self.assignment()}
+        try:
+            offsets = await self.handover.acquire(assigned, lambda: self.epoch == epoch)
+            if self.epoch == epoch:
+                await self.thread.seek_all(epoch, offsets)
+        except IllegalStateError:
+            logger.info("the partitions were taken away while they were taken over")
+        except Exception as exc:
+            if self.epoch == epoch and not self.should_stop:
+                logger.exception("taking over failed")
+                self.handover.fail(EXIT_FAILED, f"taking partitions over failed: {exc!r}")
+
+    async def on_stop(self) -> None:
+        """Give everything up before leaving the group."""
+        self.epoch += 1
+        await self.handover.release()
+        await super().on_stop()
+
+    @Service.task
+    async def _ticker(self) -> None:
+        while not self.should_stop:
+            await self.sleep(_TICK_S)
+            if self.epoch == self.thread.epoch and self.flow_active:
+                try:
+                    await self.handover.tick()
+                except Exception as exc:  # a task that raises would end the worker without its own status
+                    logger.exception("the timer failed")
+                    self.handover.fail(EXIT_FAILED, f"the timer failed: {exc!r}")
+
+    # ---- what the hand-over asks (handover.LogReader) -----------------------------------------
+
+    async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
+        """Return the first position of each log and its last stable offset."""
+        return await self.thread.bounds(list(partitions))
+
+    async def at_end(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        """Return those read to the end that their log has now, with the position the last batch ended at."""
+        return await self.thread.at_end(self.epoch, list(partitions))
+
+    async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit the consumer group's offsets, for lag tools."""
+        await self.thread.commit_group(offsets)
+
+    # ---- records ------------------------------------------------------------------------------
+
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
+        """Yield one message per partition that has records and whose shard has room; its value is the `Batch`."""
+        if not self.flow_active:
+            await self.wait(cast(Any, self.can_resume_flow))
+        active = {tp for tp in self._get_active_partitions() if self.handover.has_room(tp)}
+        if not active or self.should_stop:
+            await self.sleep(_ROOM_S)
+            return
+        all_have_room = len(active) == len(self._active_partitions)
+        try:
+            fetched = await self._getmany(active, timeout if all_have_room else _ROOM_S)
+        except self.consumer_stopped_errors:
+            raise
+        except StateRefused as exc:
+            self.handover.fail(EXIT_REFUSED, str(exc))
+            await self.sleep(timeout)
+            return
+        except Exception as exc:
+            logger.exception("fetching failed")
+            self.handover.fail(EXIT_FAILED, f"fetching failed: {exc!r}")
+            await self.sleep(timeout)
+            return
+        if not isinstance(fetched, Fetched):
+            await self.sleep(_ROOM_S)
+            return
+        for tp, batch in fetched.items():
+            if fetched.epoch != self.epoch or not self.flow_active or self.should_stop:
+                return  # a seek comes or came: these are read again
+            batch.shard = self.handover.shard(tp)
+            if batch.shard is not None:
+                self.handover.expect(batch)
+                self._read_offset[cast(TP, tp)] = None  # no gap tracking
+                yield cast(TP, tp), self._message(cast(TP, tp), batch)
+
+    def _message(self, tp: TP, batch: Batch) -> ConsumerMessage:
+        return ConsumerMessage(
+            tp.topic,
+            tp.partition,
+            batch.offsets[-1],
+            batch.timestamps[-1] / 1000.0,
+            0,
+            None,
+            None,
+            cast(Any, batch),
+            None,
+            None,
+            None,
+            tp,
+            generation_id=self.app.consumer_generation_id,
+        )
+
+    # ---- Faust's commits, off -----------------------------------------------------------------
+
+    def ack(self, message: Any) -> bool:
+        """Forget the message; what counts as done is what a shard has committed."""
+        message.acked = True
+        self._unacked_messages.discard(message)
+        notify(self._waiting_for_ack)
+        return True
+
+    async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
+        """Do nothing: the shards commit."""
+        return False
+
+    async def force_commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
+        """Do nothing: the shards commit."""
+        return False
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Do nothing: Faust would warn that nothing was committed."""
+
+
+class Transport(driver.Transport):
+    """The driver Faust makes for `quietcount://` addresses."""
+
+    Consumer = Consumer
+
+
+class BatchSchema(faust.Schema[Any, Any]):
+    """Passes the batch through where Faust would decode a message."""
+
+    def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
+        """Return the key as it is."""
+        return message.key
+
+    def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
+        """Return the batch as it is."""
+        return message.value
+
+
+drivers.TRANSPORTS.aliases["quietcount"] = f"{__name__}:Transport"
+
+
+def create_app(
+    name: str,
+    connection: Connection,
+    handover: Handover,
+    *,
+    data_dir: Path | str = "var",
+    session_timeout_s: float = 10.0,
+    heartbeat_s: float = 3.0,
+    **settings: Any,
+) -> QuietcountApp:
+    """Return the Faust application of a worker, without its agents.
+
+    Args:
+        name: application id; the consumer group.
+        connection: the cluster.
+        handover: where this worker's shards live.
+        data_dir: directory Faust may use for its own files.
+        session_timeout_s: silence after which the group gives our partitions to others.
+        heartbeat_s: how often we show that we live.
+        settings: further Faust settings.
+    """
+    defaults: dict[str, Any] = {
+        "broker": [f"quietcount://{server.strip()}" for server in connection.bootstrap.split(",")],
+        "broker_credentials": faust_credentials(connection),
+        "broker_client_id": connection.client.get("client.id", "quietcount"),
+        "broker_session_timeout": session_timeout_s,
+        "broker_heartbeat_interval": heartbeat_s,
+        "broker_commit_interval": 3600.0,  # ours does nothing
+        "broker_check_crcs": connection.client.get("check.crcs", "true").lower() != "false",
+        "consumer_auto_offset_reset": "earliest",  # a reset is noticed and refused, see fetch
+        "consumer_max_fetch_size": 4 << 20,
+        "processing_guarantee": "at_least_once",
+        "store": "memory://",
+        "datadir": str(Path(data_dir) / "faust"),
+        "stream_wait_empty": False,
+        "table_standby_replicas": 0,
+        "topic_allow_declare": False,
+        "topic_disable_leader": True,
+        "web_enabled": False,
+    }
+    app = QuietcountApp(name, **{**defaults, **settings})
+    app.handover = handover
+    return app
+
+
+class _Worker(faust.Worker):
+    """Faust's worker, stopped by the hand-over when something went wrong."""
+
+    @Service.task
+    async def _watch(self) -> None:
+        handover = cast(QuietcountApp, self.app).handover
+        await self.wait(handover.stopping.wait())
+        if handover.stopping.is_set():
+            self._schedule_shutdown(signal.SIGTERM)
+
+
+def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
+    """Run the worker until SIGTERM, SIGINT or a failure; return the exit status (see `handover`).
+
+    Logging is left as the caller has set it up. Call it in the main thread, once in a process.
+    """
+    Path(app.conf.datadir).mkdir(parents=True, exist_ok=True)  # Faust makes the last directory only
+    worker = _Worker(app, loglevel=loglevel, override_logging=False, redirect_stdouts=False, quiet=True, workdir=None)
+    try:
+        worker.execute_from_commandline()
+    except SystemExit as exc:
+        status = EXIT_FAILED if exc.code else 0
+    except Exception:
+        logger.exception("the worker failed")
+        status = EXIT_FAILED
+    return status if app.handover.exit_status is None else app.handover.exit_status

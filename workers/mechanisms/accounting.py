@@ -1,0 +1,222 @@
+"""Adding up what mechanisms cost, and converting it once, at the end, to (epsilon, delta).
+
+What: zCDP costs are data (`Cost`); they compose by addition, and one conversion turns the sum into (epsilon, delta).
+Neighbours: one event added or removed.
+
+    Symbol      Here
+    rho         zCDP parameter: every integer Renyi order a >= 2 obeys D_a <= a rho
+    a           Renyi order
+    epsilon, delta   approximate differential privacy
+
+Why integer orders only: the counters' adaptive guarantee (the stream reacts to what was published) is proved by a
+shift within a lattice, for integer orders a >= 2 (`docs/guarantee.md`). Minimising over fewer orders is still a valid
+conversion, and costs nothing that can be seen unless rho is large against ln(1/delta).
+
+Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", Proposition 12 and Corollary 13.
+
+Rounding: every result is rounded to the private side (epsilon and delta up, rho down) to nine significant digits, after
+a margin of 1e-10 that is far above what floating point loses here, so that all machines publish the same number.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
+
+_DIGITS = 9
+# Relative; rho_of takes the wide one, epsilon_of and delta_of the narrow one, so that epsilon_of(rho_of(e, d), d) <= e
+# for every e of at most nine digits (d ln(epsilon) / d ln(rho) is at least 1/2).
+_WIDE_MARGIN = 1e-10
+_NARROW_MARGIN = 1e-11
+_LARGEST_ORDER = 1 << 50
+# A delta below e^-690 (1e-300) is given as that: exp would round it down to nothing.
+_LEAST_LOG_DELTA = -690.0
+_LARGEST_EXPONENT = 700.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a mechanism costs over its whole life, as data.
+
+    Args:
+        rho: zCDP, for one event.
+        deltas: named probabilities of failure, for example ("discovery", 1e-9).
+
+    Raises:
+        ValueError: rho is negative or not a number, or a delta is outside 0..1.
+    """
+
+    rho: float
+    deltas: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_rho(self.rho)
+        for name, delta in self.deltas:
+            if not 0 <= delta <= 1:
+                raise ValueError(f"delta of {name!r} = {delta}: must be a number from 0 to 1")
+
+    @property
+    def delta(self) -> float:
+        """The sum of the named failure probabilities, rounded up."""
+        return float_up(sum((Fraction(delta) for _, delta in self.deltas), Fraction(0)))
+
+
+def compose(costs: Iterable[Cost]) -> Cost:
+    """The cost of running all of them on the same events: rho and deltas add up (of one name, too), rounded up.
+
+    Source: zCDP composes additively, also adaptively (Bun, Steinke 2016, Lemma 2.3); failures by the union bound.
+    """
+    rho = 0.0
+    exact_rho = Fraction(0)
+    deltas: dict[str, Fraction] = {}
+    for cost in costs:
+        if math.isinf(cost.rho):
+            rho = math.inf
+        else:
+            exact_rho += Fraction(cost.rho)
+        for name, delta in cost.deltas:
+            deltas[name] = deltas.get(name, Fraction(0)) + Fraction(delta)
+    named = tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items())
+    return Cost(rho=rho + float_up(exact_rho), deltas=named)
+
+
+def delta_of(rho: float, epsilon: float) -> float:
+    """The smallest delta (rounded up, at most 1) for which rho-zCDP at integer orders gives (epsilon, delta).
+
+    Raises:
+        ValueError: a parameter is negative or not a number.
+    """
+    _check_rho(rho)
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
+    if rho == 0 or math.isinf(epsilon):
+        return 0.0
+    if math.isinf(rho):
+        return 1.0
+
+    def log_delta(order: int) -> float:
+        return (order - 1) * (order * rho - epsilon + math.log1p(-1 / order)) - math.log(order)
+
+    lowest = -_largest(lambda order: -log_delta(order))
+    return min(1.0, _round_up(math.exp(min(max(lowest, _LEAST_LOG_DELTA), 0.0))))
+
+
+def epsilon_of(rho: float, delta: float) -> float:
+    """The smallest epsilon (rounded up) for which rho-zCDP at integer orders gives (epsilon, delta).
+
+    Raises:
+        ValueError: rho is negative or not a number, or delta is not inside 0..1.
+    """
+    _check_rho(rho)
+    _check_delta(delta)
+    if rho == 0:
+        return 0.0
+    if math.isinf(rho):
+        return math.inf
+    lowest = -_largest(lambda order: -(order * rho + _order_cost(order, delta)))
+    return _round_up(max(lowest, 0.0))
+
+
+def rho_of(epsilon: float, delta: float) -> float:
+    """The largest rho (rounded down) that gives (epsilon, delta): what calibration starts from.
+
+    Raises:
+        ValueError: epsilon is not above 0 and finite, or delta is not inside 0..1.
+    """
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon = {epsilon}: must be a finite number above 0")
+    _check_delta(delta)
+    # For a fixed order the epsilon is linear in rho, so each order gives its largest rho directly.
+    rho = _largest(lambda order: (epsilon - _order_cost(order, delta)) / order)
+    if rho <= 0:
+        raise ValueError(f"epsilon = {epsilon}, delta = {delta}: no rho above 0 gives them; raise either")
+    return _round(rho * (1 - _WIDE_MARGIN), ROUND_FLOOR)
+
+
+def paper_epsilon(rho: float, delta: float) -> float:
+    """What the papers' conversion gives, for comparison: rho + 2 sqrt(rho ln(1/delta)), rounded up.
+
+    Source: Bun, Steinke 2016, Proposition 1.3.
+    """
+    _check_rho(rho)
+    _check_delta(delta)
+    return _round_up(rho + 2 * math.sqrt(rho * math.log(1 / delta)))
+
+
+def sampler_delta(epsilon: float, max_items: int, tv: float) -> float:
+    """The delta charged for noise that is sampled from a table and not from the ideal law: (1 + e^epsilon) D0 TV.
+
+    Only cells whose true value differs between neighbours matter, so it grows neither with items nor with ticks.
+
+    Args:
+        epsilon: of the guarantee it is added to.
+        max_items: D0, items one event may touch.
+        tv: `Counter.tv`, over all cells of one item.
+    """
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
+    if epsilon > _LARGEST_EXPONENT:
+        return 1.0
+    return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv))
+
+
+def float_up(value: Fraction) -> float:
+    """The smallest float that is at least value."""
+    nearest = float(value)
+    return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
+
+
+def _order_cost(order: int, delta: float) -> float:
+    """epsilon - order * rho at one Renyi order."""
+    return (-math.log(delta) - math.log(order)) / (order - 1) + math.log1p(-1 / order)
+
+
+def _largest(value: Callable[[int], float]) -> float:
+    """The maximum over integer orders a >= 2 of a function with one peak.
+
+    Any order is valid, so a missed peak would cost accuracy and never privacy: a geometric grid finds the
+    neighbourhood, a ternary search the order.
+    """
+    grid = [2]
+    while grid[-1] < _LARGEST_ORDER:
+        grid.append(grid[-1] + max(1, grid[-1] // 4))
+    values = [value(order) for order in grid]
+    best = max(range(len(grid)), key=values.__getitem__)
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    while high - low > 3:
+        third = (high - low) // 3
+        if value(low + third) < value(high - third):
+            low += third
+        else:
+            high -= third
+    return max(values[best], *(value(order) for order in range(low, high + 1)))
+
+
+def _round_up(value: float) -> float:
+    return _round(value * (1 + _NARROW_MARGIN), ROUND_CEILING)
+
+
+def _round(value: float, rounding: str) -> float:
+    """To nine significant digits; the float nearest to those digits is the same on every machine."""
+    return float(Context(prec=_DIGITS, rounding=rounding).create_decimal(Decimal(value)))
+
+
+def _check_rho(rho: float) -> None:
+    if not rho >= 0:
+        raise ValueError(f"rho = {rho}: must be a number of at least 0")
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ValueError(f"delta = {delta}: must be a number above 0 and below 1")
+
+
+def check_rho_item(rho_item: float) -> None:
+    """Refuse what no noise can be calibrated to.
+
+    Raises:
+        ValueError: rho_item is not a finite number above 0.
+    """
+    if not 0 < rho_item < math.inf:
+        raise ValueError(f"rho_item = {rho_item}: must be a finite number above 0")

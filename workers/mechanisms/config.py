@@ -1,0 +1,252 @@
+"""The public, frozen configuration of a histogram: what is counted, over which ticks, and at what privacy cost.
+
+Every field states its type, its range and, in words, what is allowed; an instance is checked against that when it is
+made, by whoever makes it (a settings file, a stored record, a test), so an instance that exists is valid. Nothing
+learned from data ever enters here.
+
+    D0    max_items    most items of one event that count
+    Dinf  max_count    most that one event adds to one item
+    T     horizon      ticks in one epoch
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LABEL_BYTES_MAX = 1024
+TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
+
+Duration = Annotated[int, Meta(extra={"duration": True})]
+"""Milliseconds in Python; written as "10s" in a settings file."""
+
+
+class Lane(NamedTuple):
+    """What stage 1 must know to bound and add up: histograms that agree in it share one set of contributions."""
+
+    tick_ms: int
+    start_ms: int
+    max_items: int
+    max_count: int
+
+
+class Rule(NamedTuple):
+    """How one field is checked: its name in Python, its name outside, its type with ranges, and these in words."""
+
+    attribute: str
+    name: str
+    hint: Any
+    allowed: str
+    duration: bool
+    required: bool
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A record that holds every field to its annotation when it is made."""
+
+    def __post_init__(self) -> None:
+        for rule in rules(type(self)):
+            value = getattr(self, rule.attribute)
+            try:
+                checked = msgspec.convert(value, rule.hint, dec_hook=_decode)
+            except msgspec.ValidationError:
+                text = f"{value} ms" if rule.duration and isinstance(value, int) else display(value)
+                raise ValueError(f"{self.where()}{rule.name} = {text}: {rule.allowed}") from None
+            if checked is not value:
+                msgspec.structs.force_setattr(self, rule.attribute, checked)
+        for complaint in self.complaints():
+            raise ValueError(self.where() + complaint)
+
+    def where(self) -> str:
+        """What a message about a field begins with."""
+        return ""
+
+    def complaints(self) -> Iterator[str]:
+        """What is wrong with fields that are each right by themselves."""
+        return iter(())
+
+
+class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism"):
+    """What every continual histogram states, whatever its mechanism.
+
+    Attributes:
+        name: the histogram's name, unique within a worker.
+        tick_ms: width of a tick of event time, ms ("tick" outside Python).
+        horizon: ticks in an epoch, or "unbounded": one epoch without an end.
+        start: tick 1 begins here; None is 1970-01-01.
+        max_items: D0, most items of one event that count.
+        max_count: Dinf, most that one event adds to one item.
+        epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.
+        rho: total of one epoch in zCDP.
+        delta: probability, over one epoch, that the guarantee does not cover.
+        counter: how a running count is kept.
+        radix: base of the "tree" counter; None is the best one for the horizon.
+        keys: the declared stream keys, or "public".
+        generation: raised to begin a new mechanism, and a new charge, on purpose.
+        topic: output topic; None is `<worker.name>.<name>`.
+    """
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z0-9_-]{1,100}\Z", description='lower-case letters, digits, "_" and "-", at most 100 of them'
+        ),
+    ]
+    tick_ms: Annotated[Duration, Meta(ge=1, le=31_622_400_000, description="a duration from 1ms to 366d")] = (
+        msgspec.field(name="tick")
+    )
+    horizon: Annotated[
+        Annotated[int, Meta(ge=1, le=2**30)] | Literal["unbounded"],
+        Meta(description='a whole number of ticks from 1 to 1,073,741,824, or "unbounded"'),
+    ]
+    start: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None,
+        Meta(description="a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"),
+    ] = None
+    max_items: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
+    max_count: Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1,000,000")] = 1
+    epsilon: Annotated[
+        Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")
+    ] = None
+    rho: Annotated[Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")] = (
+        None
+    )
+    delta: Annotated[float, Meta(ge=1e-50, le=0.5, description="a number from 1e-50 to 0.5, such as 1e-9")]
+    counter: Annotated[Literal["haar", "tree"], Meta(description='"haar" or "tree"')] = "haar"
+    radix: Annotated[
+        Annotated[int, Meta(ge=2, le=1_024)] | None, Meta(description="a whole number from 2 to 1,024")
+    ] = None
+    keys: Annotated[
+        Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)] | Literal["public"],
+        Meta(description='a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'),
+    ]
+    generation: Annotated[int, Meta(ge=1, le=2**31 - 1, description="a whole number from 1 to 2,147,483,647")] = 1
+    topic: Annotated[
+        Annotated[str, Meta(pattern=TOPIC_NAME)] | None,
+        Meta(description='a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'),
+    ] = None
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism's name, as in settings and snapshots."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def start_given(self) -> bool:
+        """Whether the start was stated rather than left at 1970."""
+        return self.start is not None
+
+    @property
+    def start_ms(self) -> int:
+        """Beginning of tick 1, ms since 1970."""
+        return 0 if self.start is None else (self.start - EPOCH) // timedelta(milliseconds=1)
+
+    @property
+    def horizon_ticks(self) -> int | None:
+        """Ticks in an epoch; None when unbounded."""
+        return None if self.horizon == "unbounded" else self.horizon
+
+    @property
+    def lane(self) -> Lane:
+        """The contributions this histogram is made from."""
+        return Lane(self.tick_ms, self.start_ms, self.max_items, self.max_count)
+
+    def where(self) -> str:
+        return f"histogram {self.name!r}: "
+
+    def complaints(self) -> Iterator[str]:
+        if self.epsilon is not None and self.rho is not None:
+            yield f"epsilon = {self.epsilon} and rho = {self.rho}: exactly one of them"
+        if self.epsilon is None and self.rho is None:
+            yield "epsilon and rho are both missing: exactly one of them"
+        if self.start is None and self.horizon == "unbounded":
+            yield 'start is missing: horizon = "unbounded" needs it, such as 2026-11-21T00:00:00Z'
+        if self.start is not None and (self.start < EPOCH or self.start.microsecond % 1000):
+            yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
+        if self.counter == "tree" and self.horizon == "unbounded":
+            yield 'counter = "tree": needs a horizon in ticks; with horizon = "unbounded" only "haar"'
+        if self.counter != "tree" and self.radix is not None:
+            yield f'radix = {self.radix}: only with counter = "tree"'
+        if self.keys != "public":
+            yield from _label_complaints("keys", self.keys)
+
+
+class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
+    """A histogram over a declared domain: every item of it is published at every tick, and no other item ever.
+
+    Attributes:
+        domain: the labels of the domain, in the order declared.
+    """
+
+    domain: Annotated[
+        Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)],
+        Meta(description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
+    ]
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from _label_complaints("domain", self.domain)
+
+
+class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
+    """A histogram over an unknown domain: an item is published once its noisy count passes the tick's threshold."""
+
+
+MechanismConfig = KnownBaseConfig | UnkBaseConfig
+MECHANISMS: dict[str, type[KnownBaseConfig | UnkBaseConfig]] = {
+    "known_base": KnownBaseConfig,
+    "unk_base": UnkBaseConfig,
+}
+
+
+@cache
+def rules(record: type[Checked]) -> tuple[Rule, ...]:
+    """How each field of a record is checked, in the order of the fields."""
+    hints = get_type_hints(record, include_extras=True)
+    found = []
+    for field in msgspec.structs.fields(record):
+        hint = hints[field.name]
+        metas = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
+        allowed = next((meta.description for meta in metas if meta.description), None)
+        if allowed is None:
+            raise TypeError(f"{record.__name__}.{field.name} does not say in words what is allowed")
+        duration = any((meta.extra or {}).get("duration") for meta in metas)
+        found.append(Rule(field.name, field.encode_name, hint, allowed, duration, field.required))
+    return tuple(found)
+
+
+def display(value: object) -> str:
+    """A value as it would stand in a settings file, cut to a line's worth."""
+    if isinstance(value, datetime):
+        text = value.isoformat().replace("+00:00", "Z")
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
+    """Labels that repeat, or are longer than a label may be."""
+    for label in labels:
+        if len(label.encode()) > LABEL_BYTES_MAX:
+            yield f"{field} holds {display(label)} of {len(label.encode()):,} bytes: at most {LABEL_BYTES_MAX:,} bytes"
+    if len(set(labels)) < len(labels):
+        repeated = next(label for label, times in Counter(labels).items() if times > 1)
+        yield f"{field} holds {display(repeated)} more than once: every one only once"
+
+
+def _decode(kind: type, value: object) -> object:
+    """Makes a path of a string; msgspec asks only about types that are not its own."""
+    if isinstance(value, kind):
+        return value
+    if kind is Path and isinstance(value, str) and value and "\0" not in value:
+        return Path(value)
+    raise ValueError("not a file name")

@@ -1,0 +1,340 @@
+"""The settings file: one TOML file, typed, checked once, with every unknown name refused.
+
+    load(path)       a settings file -> Settings
+    read_key(path)   a key file -> its 32 bytes
+
+A complaint is one line: the file, the field, its value, and what is allowed. Paths in the file are relative to the
+file itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from workers.durations import ALLOWED as DURATIONS_ALLOWED
+from workers.durations import parse_duration
+from workers.errors import SettingsError
+from workers.files import client_values, read_domain, read_file, read_key
+from workers.mechanisms.config import (
+    MECHANISMS,
+    TOPIC_NAME,
+    Checked,
+    Duration,
+    HistogramConfig,
+    KnownBaseConfig,
+    MechanismConfig,
+    UnkBaseConfig,
+    display,
+    rules,
+)
+
+__all__ = [
+    "EventsSettings",
+    "KafkaSettings",
+    "PrivacySettings",
+    "Settings",
+    "WorkerSettings",
+    "load",
+    "read_key",
+]
+
+ALL_KEYS = "$all"
+RECORD_KEY = "$key"
+ALL_STREAM_KEY = "all"
+
+_HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
+_FIELD = "the name of a JSON field"
+
+Record = TypeVar("Record", bound=Checked)
+
+
+class WorkerSettings(Checked, frozen=True, kw_only=True):
+    """[worker]: what this worker is called and where it keeps its things."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
+            description='letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
+        ),
+    ]
+    data_dir: Annotated[Path, Meta(description="a directory name between quotes")]
+    key_file: Annotated[Path, Meta(description="a file name between quotes; `quietcount key new FILE` makes the file")]
+    commit_interval_ms: Annotated[Duration, Meta(ge=10, le=600_000, description="a duration from 10ms to 10m")] = (
+        msgspec.field(name="commit_interval", default=5_000)
+    )
+    owner_partitions: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)] | None,
+        Meta(description="a whole number from 1 to 10,000; without it as many as the events topic has partitions"),
+    ] = None
+
+    def where(self) -> str:
+        return "worker."
+
+
+class KafkaSettings(Checked, frozen=True, kw_only=True):
+    """[kafka]: where the cluster is, and librdkafka's names with the strings it takes.
+
+    May hold secrets: the repr shows names only.
+    """
+
+    bootstrap: Annotated[
+        str, Meta(pattern=rf"^{_HOST}(, ?{_HOST})*\Z", description='"host:port", or several with commas between')
+    ]
+    client: Annotated[dict[str, str], Meta(description="librdkafka names with their values")] = msgspec.field(
+        default_factory=dict
+    )
+
+    def where(self) -> str:
+        return "kafka."
+
+    def __repr__(self) -> str:
+        return f"KafkaSettings(bootstrap={self.bootstrap!r}, client=<{', '.join(self.client)}>)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("bootstrap", self.bootstrap), ("client", sorted(self.client))]
+
+
+class EventsSettings(Checked, frozen=True, kw_only=True):
+    """[events]: which topic, and what in an event is the stream key, the items and the time."""
+
+    topic: Annotated[
+        str,
+        Meta(
+            pattern=TOPIC_NAME, description='a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
+        ),
+    ]
+    key: Annotated[str, Meta(min_length=1, description=f'{_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"')]
+    items: Annotated[str, Meta(min_length=1, description=_FIELD)]
+    timestamp: Annotated[Annotated[str, Meta(min_length=1)] | None, Meta(description=_FIELD)] = None
+    user: Annotated[Annotated[str, Meta(min_length=1)] | None, Meta(description=_FIELD)] = None
+    grace_ms: Annotated[Duration, Meta(ge=0, le=604_800_000, description="a duration from 0s to 7d")] = msgspec.field(
+        name="grace", default=0
+    )
+    max_ahead_ms: Annotated[Duration, Meta(ge=0, le=31_622_400_000, description="a duration from 0s to 366d")] = (
+        msgspec.field(name="max_ahead", default=300_000)
+    )
+    max_bytes: Annotated[
+        int, Meta(ge=1, le=100_000_000, description="a whole number of bytes from 1 to 100,000,000")
+    ] = 1_000_000
+
+    def where(self) -> str:
+        return "events."
+
+    def complaints(self) -> Iterator[str]:
+        if self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
+            yield f'key = {display(self.key)}: {_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
+        taken = {self.key: "key"}
+        for name in ("items", "timestamp", "user"):
+            field = getattr(self, name)
+            if field in taken:
+                yield f"{name} = {display(field)}: a JSON field other than {taken[field]}'s"
+            if field is not None:
+                taken[field] = name
+
+
+class PrivacySettings(Checked, frozen=True, kw_only=True):
+    """[privacy]: what one unit of protection is."""
+
+    unit: Annotated[Literal["event"], Meta(description='"event"; "user" is not available yet, see docs/limits.md')] = (
+        "event"
+    )
+
+    def where(self) -> str:
+        return "privacy."
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the worker is told, checked. Paths in it are absolute when it comes from `load`."""
+
+    worker: WorkerSettings
+    kafka: KafkaSettings
+    events: EventsSettings
+    privacy: PrivacySettings = PrivacySettings()
+    histograms: tuple[MechanismConfig, ...]
+
+    def __post_init__(self) -> None:
+        for complaint in self._complaints():
+            raise ValueError(complaint)
+
+    @property
+    def contributions_topic(self) -> str:
+        """Stage 1's messages to stage 2: one partition an owner."""
+        return f"{self.worker.name}.contributions"
+
+    @property
+    def contribute_state_topic(self) -> str:
+        """Stage 1's state: one partition a source partition, compacted."""
+        return f"{self.worker.name}.contribute-state"
+
+    @property
+    def release_state_topic(self) -> str:
+        """Stage 2's state: one partition an owner, compacted."""
+        return f"{self.worker.name}.release-state"
+
+    @property
+    def rejects_topic(self) -> str:
+        """Dead letters."""
+        return f"{self.worker.name}.rejects"
+
+    def output_topic(self, histogram: HistogramConfig) -> str:
+        """Where a histogram's snapshots go."""
+        return histogram.topic or f"{self.worker.name}.{histogram.name}"
+
+    def _complaints(self) -> Iterator[str]:
+        if not self.histograms:
+            yield "histogram is missing: at least one [[histogram]]"
+        names: set[str] = set()
+        for histogram in self.histograms:
+            if histogram.name in names:
+                yield f"{histogram.where()}name = {display(histogram.name)}: another histogram has this name"
+            names.add(histogram.name)
+            if self.events.key == ALL_KEYS and histogram.keys != (ALL_STREAM_KEY,):
+                only = f'(the one stream key is "{ALL_STREAM_KEY}")'
+                yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
+        used: dict[str, str] = {}
+        for topic, purpose in self._topics():
+            # Kafka takes names that differ in "." and "_" only for one another in its metrics and refuses the second.
+            other = used.setdefault(topic.replace(".", "_"), purpose)
+            if other != purpose:
+                yield f"{purpose} = {display(topic)}: a topic of its own; this one is (but for . and _) {other}"
+
+    def _topics(self) -> Iterator[tuple[str, str]]:
+        for topic in (
+            self.contributions_topic,
+            self.contribute_state_topic,
+            self.release_state_topic,
+            self.rejects_topic,
+        ):
+            yield topic, f"the worker's {topic}"
+        yield self.events.topic, "events.topic"
+        for histogram in self.histograms:
+            yield self.output_topic(histogram), f"{histogram.where()}topic"
+
+
+def load(path: str | Path) -> Settings:
+    """Reads and checks a settings file, and the domain files and secrets it names.
+
+    Raises:
+        SettingsError: one line with the file, the field, its value and what is allowed.
+    """
+    path = Path(path)
+    try:
+        document = tomllib.loads(read_file(path).decode())
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 at byte {error.start:,}: a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from None
+    try:
+        return _settings(document, path.absolute().parent)
+    except (ValueError, SettingsError) as error:
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def _settings(document: Mapping[str, Any], base: Path) -> Settings:
+    """Checks a parsed document section by section; complaints do not name the file yet."""
+    known = ("worker", "kafka", "events", "privacy", "histogram")
+    _refuse_unknown("", document, known)
+    for name in ("worker", "kafka", "events"):
+        if name not in document:
+            raise ValueError(f"[{name}] is missing: a section with {', '.join(_required(_SECTIONS[name]))}")
+    for name in ("worker", "kafka", "events", "privacy"):
+        if not isinstance(document.get(name, {}), dict):
+            raise SettingsError(f"{name} = {display(document[name])}: a section, [{name}]")
+    worker = _section(WorkerSettings, document["worker"], "worker.")
+    worker = msgspec.structs.replace(worker, data_dir=base / worker.data_dir, key_file=base / worker.key_file)
+    kafka = dict(document["kafka"])
+    if "client" in kafka:
+        kafka["client"] = client_values(kafka["client"], base)
+    events = _section(EventsSettings, document["events"], "events.")
+    histograms = document.get("histogram", [])
+    if not isinstance(histograms, list) or not all(isinstance(histogram, dict) for histogram in histograms):
+        raise ValueError("histogram: one or more sections, each begun by [[histogram]] with two brackets")
+    return Settings(
+        worker=worker,
+        kafka=_section(KafkaSettings, kafka, "kafka."),
+        events=events,
+        privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),
+        histograms=tuple(
+            _histogram(histogram, position, events, base) for position, histogram in enumerate(histograms, start=1)
+        ),
+    )
+
+
+_SECTIONS: dict[str, type[Checked]] = {"worker": WorkerSettings, "kafka": KafkaSettings, "events": EventsSettings}
+
+
+def _histogram(
+    values: dict[str, Any], position: int, events: EventsSettings, base: Path
+) -> KnownBaseConfig | UnkBaseConfig:
+    """One [[histogram]], its domain read from the file it names."""
+    values = dict(values)
+    name = values.get("name")
+    where = f"histogram {name!r}: " if isinstance(name, str) else f"histogram {position}: "
+    allowed = " or ".join(f'"{mechanism}"' for mechanism in MECHANISMS)
+    if "mechanism" not in values:
+        raise ValueError(f"{where}mechanism is missing: {allowed}")
+    mechanism = values.pop("mechanism")
+    if not isinstance(mechanism, str) or mechanism not in MECHANISMS:
+        raise ValueError(f"{where}mechanism = {display(mechanism)}: {allowed}")
+    if events.key == ALL_KEYS:
+        values.setdefault("keys", [ALL_STREAM_KEY])
+    record = MECHANISMS[mechanism]
+    if record is KnownBaseConfig:
+        if ("domain" in values) == ("domain_file" in values):
+            raise ValueError(
+                f"{where}domain_file, a file with one label a line, or domain, a list: exactly one of them"
+            )
+        if "domain_file" in values:
+            values["domain"] = _domain(values.pop("domain_file"), where, base)
+    further = ("mechanism", "domain_file") if record is KnownBaseConfig else ("mechanism",)
+    return _section(record, values, where, further)
+
+
+def _domain(value: object, where: str, base: Path) -> list[str]:
+    """The labels of the domain file a histogram names."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{where}domain_file = {display(value)}: a file name between quotes")
+    try:
+        return read_domain(base / value)
+    except SettingsError as error:
+        raise ValueError(f"{where}domain_file = {display(value)}: {error}") from None
+
+
+def _section(record: type[Record], values: dict[str, Any], where: str, further: Iterable[str] = ()) -> Record:
+    """Makes a record of a section's values; messages begin with `where`, and `further` names are known here too."""
+    by_name = {rule.name: rule for rule in rules(record)}
+    _refuse_unknown(where, values, (*by_name, *further))
+    for rule in by_name.values():
+        if rule.required and rule.name not in values:
+            raise ValueError(f"{where}{rule.name} is missing: {rule.allowed}")
+    arguments = {}
+    for name, value in values.items():
+        rule = by_name[name]
+        if rule.duration:
+            try:
+                value = parse_duration(value)
+            except ValueError:
+                raise ValueError(f"{where}{name} = {display(value)}: {rule.allowed}: {DURATIONS_ALLOWED}") from None
+        arguments[rule.attribute] = value
+    return record(**arguments)
+
+
+def _required(record: type[Checked]) -> Iterator[str]:
+    return (rule.name for rule in rules(record) if rule.required)
+
+
+def _refuse_unknown(where: str, values: Iterable[str], known: Iterable[str]) -> None:
+    known = list(known)
+    for name in values:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f'did you mean "{close[0]}"?' if close else f"one of {', '.join(known)}"
+            raise ValueError(f"{where}{name}: unknown name; {hint}")

@@ -1,0 +1,361 @@
+"""A shard's state on local disk: RocksDB as a copy of one partition of a compacted changelog topic.
+
+The changelog in Kafka is the truth; this is what saves reading all of it at every start. Every write holds the changes
+together with the changelog position they bring the copy to, in one RocksDB batch, and is made after the Kafka
+transaction was committed. So the copy may be behind the changelog (then the rest is read again), never ahead of it. A
+copy that cannot be trusted (of another topic, damaged, too old to have seen every deletion) is discarded and read anew.
+
+    key in RocksDB          value
+    b"m"                    identity of the changelog, position, time of the last write as JSON
+    b"d" + key              the value of `key`
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
+
+from workers.errors import SettingsError
+
+if TYPE_CHECKING:
+    from workers.kafka.clients import Connection
+
+logger = logging.getLogger(__name__)
+
+Change = tuple[bytes, bytes | None]  # key and its new value; None deletes it
+
+_META = b"m"
+_DATA = b"d"
+#: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that was away longer may
+#: hold keys whose deletion can no longer be read. Half of that is left as a margin.
+_TRUSTED_S = 12 * 3600
+_READ_RECORDS = 5000
+_PATIENCE_S = 60.0
+_MOST_COPIES = 4
+
+
+@dataclass(frozen=True)
+class Changelog:
+    """Which partition a store is a copy of; `topic_id` tells a re-created topic from its namesake (None: unknown)."""
+
+    topic: str
+    partition: int
+    topic_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What bringing a store up to date took."""
+
+    records: int
+    seconds: float
+    rebuilt: bool
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    """What a copy says of itself, written with every batch."""
+
+    topic: str
+    partition: int
+    topic_id: str | None
+    offset: int
+    written_s: float
+
+
+class _Copy(Protocol):
+    """Where the keys and values are: in memory or on disk."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]: ...
+    def write(self, changes: Iterable[Change], meta: _Meta) -> None: ...
+    def meta(self) -> _Meta | None: ...
+    def wiped(self) -> _Copy: ...
+    def close(self) -> None: ...
+
+
+class Store:
+    """Key-value copy of one changelog partition; used by one thread at a time."""
+
+    def __init__(self, path: Path | str | None, changelog: Changelog) -> None:
+        """Describe the store; nothing is opened until `open` or `load`.
+
+        Args:
+            path: directory of the copy, made when missing; None keeps the copy in memory.
+            changelog: the partition it copies. A copy of another one found at `path` is discarded.
+        """
+        self.changelog = changelog
+        self.path = None if path is None else Path(path)
+        self._copy: _Copy | None = None
+        self._offset: int | None = None
+        self._written_s = 0.0
+        self._wiped = False
+
+    @property
+    def offset(self) -> int | None:
+        """Changelog position up to which this copy is applied; None when nothing is."""
+        return self._offset
+
+    def open(self) -> Store:
+        """Open the copy, discarding one that is damaged or belongs to another changelog."""
+        if self._copy is None:
+            self._offset = None
+            self._copy = _Memory() if self.path is None else _open_disk(self.path)
+            self._recognise(self._copy)
+        return self
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        return self._opened().get(key)
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys that begin with `prefix` and their values, in key order."""
+        return self._opened().items(prefix)
+
+    def write(self, changes: Iterable[Change], offset: int) -> None:
+        """Apply `changes` (a later one of the same key wins) and the position they reach, all or nothing.
+
+        Raises:
+            ValueError: `offset` lies before the position already applied.
+        """
+        if self._offset is not None and offset < self._offset:
+            raise ValueError(f"offset = {offset}: the store is already at {self._offset}")
+        now = time.time()
+        log = self.changelog
+        self._opened().write(changes, _Meta(log.topic, log.partition, log.topic_id, offset, now))
+        self._offset = offset
+        self._written_s = now
+
+    def wipe(self) -> None:
+        """Discard everything; the store is then empty and open."""
+        self._copy = self._opened().wiped()
+        self._offset = None
+        self._wiped = True
+
+    def close(self) -> None:
+        """Close the copy; it can be opened again."""
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy.close()
+
+    def load(self, connection: Connection) -> Loading:
+        """Bring the copy up to the end of the changelog (its last stable offset now); opens it if need be.
+
+        Call it only after the changelog's writer was fenced: then the end does not move.
+
+        Raises:
+            KafkaException: the changelog could not be read within a minute of trying.
+        """
+        started = time.perf_counter()
+        self.open()
+        records = 0
+        consumer = connection.consumer(
+            **{
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,  # the default 500 ms would be waited out at the end
+                "fetch.queue.backoff.ms": 10,
+                "fetch.message.max.bytes": 8_000_000,
+                "queued.max.messages.kbytes": 65_536,
+            }
+        )
+        try:
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(self.changelog.topic, self.changelog.partition), timeout=30
+            )
+            self._distrust(low, high)
+            if self._offset is None or self._offset < high:
+                records = self._read(consumer, low if self._offset is None else self._offset, high)
+        finally:
+            consumer.close()
+        rebuilt, self._wiped = self._wiped, False
+        return Loading(records, time.perf_counter() - started, rebuilt)
+
+    def _distrust(self, low: int, high: int) -> None:
+        """Wipe a copy that the log between `low` and `high` cannot bring up to date."""
+        if self._offset is None:
+            return
+        name = f"{self.changelog.topic}[{self.changelog.partition}]"
+        if not low <= self._offset <= high:
+            logger.warning("%s: the local copy is at %d, the log is %d..%d", name, self._offset, low, high)
+        elif self._offset < high and time.time() - self._written_s > _TRUSTED_S:
+            logger.warning("%s: the local copy is too old to have seen every deletion", name)
+        else:
+            return
+        logger.warning("%s: reading all of it again", name)
+        self.wipe()
+
+    def _read(self, consumer: Any, start: int, high: int) -> int:
+        """Apply the changelog from `start` to its end; returns how many records that were."""
+        # An explicit offset: OFFSET_BEGINNING costs a 500 ms retry (measured).
+        consumer.assign([TopicPartition(self.changelog.topic, self.changelog.partition, start)])
+        records = 0
+        deadline = time.monotonic() + _PATIENCE_S
+        problem = KafkaError(KafkaError._TIMED_OUT, f"reading {self.changelog.topic}[{self.changelog.partition}]")
+        while time.monotonic() < deadline:
+            changes: list[Change] = []
+            position = end = -1
+            for message in consumer.consume(num_messages=_READ_RECORDS, timeout=0.2):
+                error = message.error()
+                if error is None:
+                    changes.append((message.key() or b"", message.value()))
+                    position = message.offset() + 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    end = message.offset()  # a position: it is past the control records
+                elif error.fatal() or not error.retriable():
+                    raise KafkaException(error)
+                else:
+                    problem = error
+            if end >= high:
+                position = max(position, end)
+            if position >= 0:
+                self.write(changes, max(position, self._offset or 0))
+                records += len(changes)
+                deadline = time.monotonic() + _PATIENCE_S
+            if end >= high:
+                return records
+        raise KafkaException(problem)
+
+    def _recognise(self, copy: _Copy) -> None:
+        """Go on from where `copy` stands if it is of our changelog, else wipe it."""
+        meta, log = copy.meta(), self.changelog
+        if meta is None:  # new: nothing was ever written without it
+            return
+        same_id = log.topic_id is None or meta.topic_id is None or log.topic_id == meta.topic_id
+        if (meta.topic, meta.partition) == (log.topic, log.partition) and same_id:
+            self._offset, self._written_s = meta.offset, meta.written_s
+            return
+        logger.warning("%s held the state of another topic: reading all of it again", self.path)
+        self.wipe()
+
+    def _opened(self) -> _Copy:
+        if self._copy is None:
+            raise RuntimeError("the store is not open")
+        return self._copy
+
+
+class _Memory:
+    """A copy that ends with the process: for tests, replay and the embedded cluster."""
+
+    def __init__(self) -> None:
+        self._data: dict[bytes, bytes] = {}
+        self._meta: _Meta | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._data.get(key)
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted(item for item in self._data.items() if item[0].startswith(prefix)))
+
+    def write(self, changes: Iterable[Change], meta: _Meta) -> None:
+        for key, value in changes:
+            if value is None:
+                self._data.pop(key, None)
+            else:
+                self._data[key] = value
+        self._meta = meta
+
+    def meta(self) -> _Meta | None:
+        return self._meta
+
+    def wiped(self) -> _Copy:
+        return _Memory()
+
+    def close(self) -> None:
+        pass
+
+
+class _Disk:
+    """A copy in RocksDB."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._db = Rdict(str(path), _options())
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._db.get(_DATA + key)
+        return value
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        start = _DATA + prefix
+        rows: Iterator[tuple[bytes, bytes]] = self._db.items(from_key=start)  # type: ignore[assignment]  # raw mode: bytes
+        for key, value in rows:
+            if not key.startswith(start):
+                return
+            yield key[len(_DATA) :], value
+
+    def write(self, changes: Iterable[Change], meta: _Meta) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key, value in changes:
+            if value is None:
+                batch.delete(_DATA + key)
+            else:
+                batch.put(_DATA + key, value)
+        batch.put(_META, msgspec.json.encode(meta))
+        self._db.write(batch)
+
+    def meta(self) -> _Meta | None:
+        raw = self._db.get(_META)
+        return None if raw is None else msgspec.json.decode(raw, type=_Meta)
+
+    def wiped(self) -> _Copy:
+        self.close()
+        shutil.rmtree(self._path, ignore_errors=True)
+        return _Disk(self._path)
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _open_disk(path: Path) -> _Disk:
+    """Open the copy at `path`; a damaged one is discarded, one that another process holds is left alone.
+
+    A frozen or slowly ending owner of the partition on this machine may still hold RocksDB's lock. It was fenced, so
+    its copy will never be ahead; ours is then kept beside it.
+    """
+    for number in range(1, _MOST_COPIES + 1):
+        candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")
+        try:
+            return _opened_sound(candidate)
+        except Exception as exc:  # noqa: BLE001  # rocksdict raises plain Exception, told apart by its text
+            if "/LOCK" in str(exc):
+                logger.warning("%s is in use by another process", candidate)
+                continue
+            logger.warning("%s cannot be used and is discarded: %s", candidate, exc)
+            shutil.rmtree(candidate, ignore_errors=True)
+            try:
+                return _Disk(candidate)
+            except Exception as again:
+                raise SettingsError(f"worker.data_dir: {candidate} cannot be written: {again}") from again
+    raise SettingsError(f"worker.data_dir: {path} and {_MOST_COPIES - 1} copies of it are in use by other processes")
+
+
+def _opened_sound(path: Path) -> _Disk:
+    """Open the copy at `path` and see that its own description can be read."""
+    copy = _Disk(path)
+    try:
+        copy.meta()
+    except Exception:
+        copy.close()
+        raise
+    return copy
+
+
+def _options() -> Options:
+    """Return RocksDB's options: raw bytes, little memory a partition, few files."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(16 << 20)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(128)
+    options.set_keep_log_file_num(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    return options
