@@ -19,7 +19,7 @@ import tempfile
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def broker() -> Iterator[str]:
     )
 
 
-def _container() -> Iterator[str]:
+def _container() -> Generator[str, None, None]:
     """Run Kafka in a container."""
     try:
         import docker
@@ -108,7 +108,7 @@ def _container() -> Iterator[str]:
         container.stop()
 
 
-def _local() -> Iterator[str]:
+def _local() -> Generator[str, None, None]:
     """Run Kafka from its jars."""
     java = shutil.which("java")
     if java is None:

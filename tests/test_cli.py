@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import stat
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 
 import pytest
 from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.test_settings import GOOD
 from workers.cli import cli, execute, explain
@@ -50,7 +53,7 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureF
     ("command", "options"),
     [
         (["run"], ["-c"]),
-        (["demo"], ["--seconds", "--rate", "--port", "--bootstrap"]),
+        (["demo"], ["--seconds", "--rate", "--bootstrap"]),
         (["topics"], ["-c", "--create"]),
         (["replay"], ["-c", "--input", "--snapshots"]),
         (["audit"], ["-c"]),
@@ -93,7 +96,7 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["run"], "--config"),
         (["replay", "-c", "x.toml"], "--input"),
         (["demo", "--rate", "0"], "--rate"),
-        (["demo", "--port", "70000"], "65535"),
+        (["demo", "--seconds", "0"], "--seconds"),
         (["key", "new"], "FILE"),
     ],
 )
@@ -240,23 +243,48 @@ def test_replay_does_not_write_over_its_input(config: Path, tmp_path: Path) -> N
     assert events.read_bytes() == EVENTS[0]
 
 
-def test_replay_leaves_no_half_written_snapshots(config: Path, tmp_path: Path) -> None:
-    """A file under the name that was asked for is complete."""
-    output = tmp_path / "out.jsonl"
-    assert execute(["replay", "-c", str(config), "--input", str(tmp_path), "--snapshots", str(output)]) == 2
-    assert not list(tmp_path.glob("out*"))
-
-
-def test_ctrl_c_is_130_and_quiet(config: Path, tmp_path: Path) -> None:
-    """A named pipe tells when the command is reading: its other end opens only then."""
-    pipe = tmp_path / "pipe"
+def test_ctrl_c_is_130_and_quiet_and_leaves_no_half_written_file(config: Path, tmp_path: Path) -> None:
+    """A file under the name that was asked for is complete: the older one stays until the new one is."""
+    pipe, output, part = tmp_path / "pipe", tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
     os.mkfifo(pipe)
-    arguments = ["replay", "-c", str(config), "--input", str(pipe)]
-    with subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True) as process, pipe.open("wb"):
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+    output.write_bytes(b"older")
+    arguments = ["replay", "-c", str(config), "--input", str(pipe), "--snapshots", str(output)]
+    with subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        writing = opened_for(process, pipe)
+        try:
+            while not part.exists() and process.poll() is None:
+                time.sleep(0.01)
+            errors = interrupted(process)
+        finally:
+            os.close(writing)
     assert process.returncode == 130
     assert "Traceback" not in errors
+    assert output.read_bytes() == b"older"
+    assert not part.exists()
+
+
+def opened_for(process: subprocess.Popen[str], pipe: Path) -> int:
+    """The writing end of a named pipe, once the process reads it; a process that ends before fails the test."""
+    while process.poll() is None:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # nobody reads yet
+                raise
+        time.sleep(0.01)
+    raise AssertionError(f"ended with {process.returncode} before it read its input")
+
+
+def interrupted(process: subprocess.Popen[str]) -> str:
+    """What it writes to stderr after Ctrl-C; pressed again where CPython lost one just before a blocking read."""
+    for _ in range(5):
+        process.send_signal(signal.SIGINT)
+        try:
+            return process.communicate(timeout=10)[1]
+        except subprocess.TimeoutExpired:
+            continue
+    process.kill()
+    raise AssertionError("five times Ctrl-C did not end the process")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["replay", "--snapshots", "-"]])
@@ -278,28 +306,46 @@ def test_a_reader_that_has_gone_is_no_error_of_ours(config: Path, tmp_path: Path
 # topics
 
 
-def test_topics_shows_creates_once_and_is_content_after_that(
-    bootstrap: str, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Exit 1 while a topic is missing lets a script wait for them."""
+def for_topics(config: Path, bootstrap: str) -> str:
+    """Points a settings file at a real Kafka, with names nobody else has and three owners; returns worker.name."""
     name = f"cli-{uuid.uuid4().hex[:12]}"
     text = config.read_text(encoding="utf-8").replace('"localhost:9092"', f'"{bootstrap}"')
     text = text.replace('name = "orders"', f'name = "{name}"\nowner_partitions = 3')
     config.write_text(text.replace('topic = "orders"', f'topic = "{name}"'), encoding="utf-8")
-    needed = [
-        name,
-        *(f"{name}.{end}" for end in ("contributions", "contribute-state", "release-state", "rejects", "products")),
-    ]
+    return name
+
+
+def test_topics_shows_creates_once_and_is_content_after_that(
+    bootstrap: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Showing creates nothing, creating twice is as creating once, and what is missing is said on stderr."""
+    name = for_topics(config, bootstrap)
+    ends = ("contributions", "contribute-state", "release-state", "rejects", "products")
+    needed = [name, *(f"{name}.{end}" for end in ends)]
     states = []
-    for arguments, code in ([], 1), (["--create"], 0), (["--create"], 0), ([], 0):
+    for arguments in [], [], ["--create"], ["--create"], []:
         capsys.readouterr()
-        assert execute(["topics", "-c", str(config), *arguments]) == code
-        rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+        assert execute(["topics", "-c", str(config), *arguments]) == 0
+        captured = capsys.readouterr()
+        rows = [line.split() for line in captured.out.splitlines()[1:]]
         assert [row[0] for row in rows] == needed
         states.append({row[1] for row in rows})
+        assert ("--create" in captured.err) == ("missing" in states[-1])
         partitions = {row[0]: row[2] for row in rows}
         assert partitions[f"{name}.contributions"] == partitions[f"{name}.release-state"] == "3"
-    assert states == [{"missing"}, {"created"}, {"there"}, {"there"}]
+    assert states == [{"missing"}, {"missing"}, {"created"}, {"there"}, {"there"}]
+
+
+def test_topics_is_1_where_a_topic_is_not_as_it_must_be(
+    bootstrap: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """State in a topic that is not compacted is lost after a week: a script must not go on from there."""
+    name = for_topics(config, bootstrap)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    [made] = admin.create_topics([NewTopic(f"{name}.release-state", 3, config={"cleanup.policy": "delete"})]).values()
+    made.result()
+    assert execute(["topics", "-c", str(config), "--create"]) == 1
+    assert f"quietcount: {name}.release-state has cleanup.policy = delete" in capsys.readouterr().err
 
 
 def test_every_command_has_a_help_text() -> None:

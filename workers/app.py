@@ -23,6 +23,7 @@ from workers.kafka.shard import Batch
 from workers.kafka.topics import (
     Existing,
     Topic,
+    cautions,
     contribute_state_topic,
     contributions_topic,
     describe,
@@ -84,9 +85,13 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
     topics = look_at_topics(settings, connection)
     absent = [topic.name for topic in missing(topics.plan, topics.existing)]
     if settings.events.topic in absent:
-        raise SettingsError(f"events.topic = {settings.events.topic!r}: no such topic on {settings.kafka.bootstrap}; create it first")
+        raise SettingsError(
+            f"events.topic = {settings.events.topic!r}: no such topic on {settings.kafka.bootstrap}; create it first"
+        )
     if absent:
-        raise SettingsError(f"missing topics: {', '.join(absent)}: create them with `quietcount topics -c FILE --create`")
+        raise SettingsError(
+            f"missing topics: {', '.join(absent)}: create them with `quietcount topics -c FILE --create`"
+        )
     wrong = problems(topics.plan, topics.existing)
     if wrong:
         raise SettingsError("; ".join(wrong))
@@ -96,7 +101,9 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
 class Factory:
     """Makes the shards of this worker; one for each partition that it is assigned."""
 
-    def __init__(self, settings: Settings, connection: Connection, topics: Topics, key: NoiseKey, data_dir: Path | None) -> None:
+    def __init__(
+        self, settings: Settings, connection: Connection, topics: Topics, key: NoiseKey, data_dir: Path | None
+    ) -> None:
         """
         Args:
             settings: of the worker.
@@ -107,7 +114,7 @@ class Factory:
         """
         self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
         self._data_dir = data_dir
-        self._mechanisms: list[Mechanism] = mechanisms(settings)
+        self.mechanisms: list[Mechanism] = mechanisms(settings)
         self._reader = EventReader(settings.events, declared_keys(settings))
         name = settings.worker.name
         self._stream = Stream(
@@ -144,7 +151,7 @@ class Factory:
         merge = Merge(
             histograms(
                 settings,
-                self._mechanisms,
+                self.mechanisms,
                 key=self._key,
                 stream=stream_name(contributions, self._topics.id(contributions)),
                 owner=partition,
@@ -206,8 +213,23 @@ def run(settings: Settings) -> int:
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise SettingsError(f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written") from error
+        raise SettingsError(
+            f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
+        ) from error
+    for caution in cautions(topics.plan, topics.existing):
+        logger.warning("%s", caution)
     embedded = topics.id(settings.events.topic) is None
     factory = Factory(settings, connection, topics, key, None if embedded else data_dir)
+    logger.info("worker %s", settings.worker.name)
+    for config, mechanism in zip(settings.histograms, factory.mechanisms, strict=True):
+        promise = mechanism.guarantee
+        logger.info(
+            "histogram %s: %s, epsilon %.4g and delta %.3g for one %s and epoch",
+            config.name,
+            mechanism.kind,
+            promise.epsilon,
+            promise.delta,
+            promise.unit,
+        )
     uvloop.install()
     return run_app(build_app(settings, factory, connection))

@@ -70,7 +70,8 @@ def cli(context: click.Context, debug: bool) -> None:
 
 @cli.command()
 @config_option
-def run(config: Path) -> int:
+@click.pass_context
+def run(context: click.Context, config: Path) -> int:
     """Run the worker until SIGTERM.
 
     Exit 0 after a clean hand-over, 2 for bad settings or state that does not belong to them, 75 where a newer owner
@@ -78,7 +79,9 @@ def run(config: Path) -> int:
     """
     settings = _load(config)
     from workers.app import run as run_worker
+    from workers.logs import log_to_stderr
 
+    log_to_stderr(debug=context.find_root().obj["debug"])
     return run_worker(settings)
 
 
@@ -87,20 +90,19 @@ def run(config: Path) -> int:
 @click.option(
     "--rate", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, metavar="N", help="Events a second."
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=8_765,
-    show_default=True,
-    metavar="P",
-    help="Of the web page; 0: any.",
-)
 @click.option("--bootstrap", metavar="B", help="A Kafka cluster to use, host:port. Default: an embedded one.")
-def demo(seconds: int | None, rate: int, port: int, bootstrap: str | None) -> int:
+@click.option(
+    "--picture", type=click.Path(path_type=Path), hidden=True, help="Write the last view as SVG; made docs/demo.svg."
+)
+@click.pass_context
+def demo(
+    context: click.Context, seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None
+) -> int:
     """Show live private histograms beside the exact ones, on an embedded Kafka."""
+    _only_one_line(context)
     from workers.demo import run as run_demo
 
-    return run_demo(seconds=seconds, rate=rate, port=port, bootstrap=bootstrap)
+    return run_demo(seconds, rate, bootstrap, picture)
 
 
 @cli.command()

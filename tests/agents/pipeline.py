@@ -37,7 +37,12 @@ def columns(events: Sequence[Event]) -> Events:
 
 
 def contribute(
-    partitions: Sequence[Sequence[Event]], configs: Sequence[HistogramConfig], *, owners: int, grace: int = 0, step: int = 5
+    partitions: Sequence[Sequence[Event]],
+    configs: Sequence[HistogramConfig],
+    *,
+    owners: int,
+    grace: int = 0,
+    step: int = 5,
 ) -> list[list[bytes]]:
     """The messages of each owner partition, sources interleaved `step` events at a time; every tick is closed at the end."""
     lanes = list(dict.fromkeys(config.lane for config in configs))
@@ -78,7 +83,13 @@ class Partition:
         """Forgets all that was not committed; returns the offset to read on at."""
         histograms = [
             Histogram(
-                config, build(config), worker="w", topic=f"w.{config.name}", stream=self.stream, key=self.key, owner=(self.owner, self.owners)
+                config,
+                build(config),
+                worker="w",
+                topic=f"w.{config.name}",
+                stream=self.stream,
+                key=self.key,
+                owner=(self.owner, self.owners),
             )
             for config in self.configs
         ]
@@ -101,8 +112,8 @@ class Partition:
         self.merge.reached(position)
         return position
 
-    def commit(self, ticks_max: int = 3) -> list[Snapshot]:
-        """Releases at most `ticks_max` ticks and stores what changed, as one transaction does."""
+    def commit(self, ticks_max: int = 3) -> list[Snapshot] | None:
+        """Releases at most `ticks_max` ticks and stores what changed, as one transaction does; None when none was complete."""
         released = self.merge.release(ticks_max=ticks_max)
         if released.ticks:
             for key, value in self.merge.changes():
@@ -111,13 +122,17 @@ class Partition:
                 else:
                     self.store[key] = value
             self.store[b"progress"] = msgspec.json.encode(self.merge.progress())
-        return released.snapshots
+        return released.snapshots if released.ticks else None
 
     def run(self, messages: Sequence[bytes]) -> list[Snapshot]:
         """All of them, to the end."""
         self.receive(messages, 0)
+        return self.release_all()
+
+    def release_all(self) -> list[Snapshot]:
+        """Commits until nothing is complete."""
         out: list[Snapshot] = []
-        while part := self.commit():
+        while (part := self.commit()) is not None:
             out += part
         return out
 

@@ -39,7 +39,9 @@ def test_what_is_decoded_is_what_was_counted(tallies: list[dict[str, dict[str, i
                 at = (section.tick, part.keys[key], label.decode())
                 assert at not in got
                 got[at] = n
-    expected = {(t, k, i): n for t, tally in enumerate(tallies, 1) for k, items in tally.items() for i, n in items.items() if n}
+    expected = {
+        (t, k, i): n for t, tally in enumerate(tallies, 1) for k, items in tally.items() for i, n in items.items() if n
+    }
     assert got == expected
     assert seen_keys == {(t, k) for t, tally in enumerate(tallies, 1) for k in tally}
 
@@ -54,7 +56,9 @@ def test_tags_are_those_of_the_stream_key_and_label(tally: dict[str, dict[str, i
                 assert (part.tags[row] == KEY.tags(part.keys[part.key_of_row[row]], [label])[0]).all()
 
 
-@pytest.mark.parametrize("value", [b"", b"{}", b"\x99\x01", encode([], source=0, sequence=0, offset=0, watermark=0, first=0)[0][:-1]])
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"\x99\x01", encode([], source=0, sequence=0, offset=0, watermark=0, first=0)[0][:-1]]
+)
 def test_what_is_no_message_is_refused(value: bytes) -> None:
     """Skipping what cannot be read would lose events silently."""
     with pytest.raises(StateRefused, match="contributions topic"):

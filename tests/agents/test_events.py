@@ -58,7 +58,8 @@ def test_a_record_without_value_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    "products", [b'"a"', b"[]", b'["a","a"]', b'{"a":3,"b":0}', b'["' + b"x" * 1024 + b'"]', b'{"a":99999999999999999999}']
+    "products",
+    [b'"a"', b"[]", b'["a","a"]', b'{"a":3,"b":0}', b'["' + b"x" * 1024 + b'"]', b'{"a":99999999999999999999}'],
 )
 def test_what_is_allowed_is_read(products: bytes) -> None:
     """More than the bounds is no error, and a label of 1,024 bytes is a label."""
@@ -73,7 +74,11 @@ def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
     values = [b'{"q":"a"}', b"{", b'{"q":"b"}', b'{"q":"c"}', b'{"q":"d"}']
     events, rejects = reader.read(values, [b"k1", b"k2", None, b"\xff", b"k5"], [10, 20, 30, 40, 50], latest_ms=None)
     assert (list(events.keys), events.items, events.times.tolist()) == (["k1", "k5"], ["a", "d"], [10, 50])
-    assert [(r.index, r.reason) for r in rejects] == [(1, "not JSON"), (2, "record key is no label"), (3, "record key is no label")]
+    assert [(r.index, r.reason) for r in rejects] == [
+        (1, "not JSON"),
+        (2, "record key is no label"),
+        (3, "record key is no label"),
+    ]
 
 
 def test_one_histogram_for_everything_needs_no_key() -> None:

@@ -43,7 +43,9 @@ def by_hand(events: list[tuple[str, object, int]], grace: int) -> dict[Lane, Cou
 
 @settings(deadline=None)
 @given(st.lists(EVENT, max_size=40), st.sampled_from([0, 5, 25]), st.data())
-def test_where_batches_and_commits_end_changes_nothing(events: list[tuple[str, object, int]], grace: int, data: st.DataObject) -> None:
+def test_where_batches_and_commits_end_changes_nothing(
+    events: list[tuple[str, object, int]], grace: int, data: st.DataObject
+) -> None:
     """A restart re-reads from the last commit: the sums must not depend on where that was."""
     intake, owners = Intake(LANES, grace), 3
     sequences = [0] * owners
@@ -65,7 +67,8 @@ def test_where_batches_and_commits_end_changes_nothing(events: list[tuple[str, o
                 expected_sequence[owner] += 1
                 for section in message.sections:
                     end = section.lane.start_ms + section.tick * section.lane.tick_ms
-                    assert marks[owner] is None or end > marks[owner], "added to a closed tick"
+                    before = marks[owner]
+                    assert before is None or end > before, "added to a closed tick"
                     part = columns_of(section, KEY)
                     for key, label, n in zip(part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True):
                         assert owner_of(part.keys[key], owners) == owner

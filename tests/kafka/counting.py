@@ -97,7 +97,7 @@ class Release(Shard):
 def main(options: dict[str, Any]) -> int:
     """Run the worker that `options` describe."""
     logging.basicConfig(level="INFO", stream=sys.stdout, format="%(created).3f %(levelname)s %(name)s %(message)s")
-    name, connection = options["name"], Connection(options["bootstrap"])
+    name, connection = options["name"], Connection(options["bootstrap"], options["client"])
     events, contributions = options["events"], f"{name}.contributions"
 
     def shard(kind: type[Shard], stage: str, partition: int) -> Shard:
@@ -120,9 +120,7 @@ def main(options: dict[str, Any]) -> int:
         },
         fenced_grace_s=options.get("fenced_grace_s", 30.0),
     )
-    app = create_app(
-        name, connection, handover, data_dir=options["data_dir"], session_timeout_s=6.0, heartbeat_s=1.5
-    )
+    app = create_app(name, connection, handover, data_dir=options["data_dir"], session_timeout_s=6.0, heartbeat_s=1.5)
     for topic in (events, contributions):
 
         async def pass_on(stream: Any) -> None:

@@ -32,14 +32,17 @@ def unique(prefix: str) -> str:
 def create_topic(connection: Connection, name: str, partitions: int = 1, **config: str) -> None:
     """Create a topic; underscores in the names of `config` stand for dots."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    for future in connection.admin().create_topics([NewTopic(name, partitions, 1, config=settings)]).values():
+    admin = connection.admin()  # a client that is let go cancels what was asked of it
+    for future in admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values():
         future.result(30)
-    wait_until(lambda: name in connection.admin().list_topics(timeout=10).topics, f"topic {name}")
+    wait_until(lambda: name in admin.list_topics(timeout=10).topics, f"topic {name}")
 
 
 def read(connection: Connection, topic: str, partition: int = 0, isolation: str = "read_committed") -> list[Message]:
     """Return every message of a partition."""
-    consumer = connection.consumer(**{"enable.partition.eof": True, "isolation.level": isolation})
+    consumer = connection.consumer(
+        **{"enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 10}  # the end comes at once
+    )
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
         consumer.assign([TopicPartition(topic, partition, low)])
@@ -78,7 +81,7 @@ class Scene:
         self.expected: Counter[str] = Counter()
         self.workers: list[Worker] = []
         self._random = random.Random(self.name)
-        self._producer = connection.producer(**{"linger.ms": 5})
+        self._producer = connection.producer(None, **{"linger.ms": 5})
         if create:
             create_topic(connection, self.events, PARTITIONS)
             create_topic(connection, f"{self.name}.contributions", OWNERS)
@@ -143,6 +146,7 @@ class Worker:
         arguments = {
             "name": scene.name,
             "bootstrap": scene.connection.bootstrap,
+            "client": dict(scene.connection.client),
             "events": scene.events,
             "data_dir": str(scene.directory / f"data-{label}"),
             "owners": OWNERS,
@@ -180,9 +184,9 @@ class Worker:
 
 
 @contextmanager
-def scene(bootstrap: str, directory: Path, *, create: bool = True) -> Iterator[Scene]:
+def scene(connection: Connection, directory: Path, *, create: bool = True) -> Iterator[Scene]:
     """Yield a scene on a cluster; its processes are ended."""
-    made = Scene(Connection(bootstrap), directory, create=create)
+    made = Scene(connection, directory, create=create)
     try:
         yield made
     finally:

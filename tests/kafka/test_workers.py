@@ -10,21 +10,22 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.kafka.harness import PARTITIONS, Scene, scene, wait_until
+from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
 
 
 @pytest.fixture
 def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
     """A scene on the real broker."""
-    with scene(bootstrap, tmp_path) as made:
+    with scene(Connection(bootstrap), tmp_path) as made:
         yield made
 
 
 def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
     """A killed worker leaves open transactions and a state copy behind; neither may lose or repeat an event."""
-    counting.send(8000)
-    first = counting.worker("a", slow_s=0.05)
-    wait_until(lambda: 1000 <= counting.contributed(), "the first commits")
+    counting.send(24000)
+    first = counting.worker("a", slow_s=0.4)
+    wait_until(lambda: counting.contributed() >= 1000, "the first commits")
     first.process.kill()
     counting.send(2000)
     assert counting.contributed() < counting.expected.total(), "killed too late to prove anything"
@@ -35,9 +36,9 @@ def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
 
 def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> None:
     """A frozen worker wakes up in the middle of its work, after another one took over: it must not publish."""
-    counting.send(8000)
-    frozen = counting.worker("frozen", slow_s=0.05)
-    wait_until(lambda: 1000 <= counting.contributed(), "the first commits")
+    counting.send(24000)
+    frozen = counting.worker("frozen", slow_s=0.4)
+    wait_until(lambda: counting.contributed() >= 1000, "the first commits")
     frozen.signal(signal.SIGSTOP)
     assert counting.contributed() < counting.expected.total(), "frozen too late to prove anything"
     other = counting.worker("other")
@@ -52,12 +53,13 @@ def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> No
 
 def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
     """Rolling restarts are the operator's daily business: exit 0, and the other worker goes on exactly."""
-    leaving = counting.worker("leaving", slow_s=0.02)
+    leaving = counting.worker("leaving", slow_s=0.4)
     leaving.wait_for("took over")
-    staying = counting.worker("staying", slow_s=0.02)
+    staying = counting.worker("staying", slow_s=0.4)
     staying.wait_for("took over")
-    counting.send(8000)
-    wait_until(lambda: 500 <= counting.contributed(), "the first commits")
+    counting.send(24000)
+    wait_until(lambda: counting.contributed() >= 500, "the first commits")
+    assert counting.contributed() < counting.expected.total() / 2, "handed over too late to prove anything"
     assert leaving.end() == 0
     counting.wait_exact()
     assert staying.end() == 0
@@ -91,7 +93,8 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
         for p in range(PARTITIONS)
     ]
     consumer.close()
-    for future in counting.connection.admin().delete_records(ends).values():
+    admin = counting.connection.admin()
+    for future in admin.delete_records(ends).values():
         future.result(30)
     worker = counting.worker("a")
     assert worker.process.wait(60) == 2
@@ -128,7 +131,7 @@ def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
 
 def test_the_worker_runs_on_the_embedded_cluster(tmp_path: Path) -> None:
     """The demo needs every part of the plumbing on librdkafka's in-process cluster."""
-    with EmbeddedCluster() as cluster, scene(cluster.bootstrap, tmp_path, create=False) as counting:
+    with EmbeddedCluster() as cluster, scene(cluster.connection, tmp_path, create=False) as counting:
         admin = counting.connection.admin()
         for suffix in ("events", "contributions", "contribute-state", "release-state", "totals"):
             admin.list_topics(f"{counting.name}.{suffix}", timeout=10)  # asking makes them

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from workers.errors import HorizonExceeded
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.counters import Counter, make_counter
-from workers.mechanisms.discovery import Discovery
+from workers.mechanisms.discovery import Discovery, _log_theta
 
 
 def mass_of(sigma_squared: Fraction) -> NDArray[np.float64]:
@@ -73,6 +73,52 @@ def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(kind: str, 
         discovery = Discovery(make_counter(kind, 8, rho_item), max_items=1, max_count=1, delta=delta)
         for t in range(1, 9):
             assert shown_by_one_event(discovery, t) <= discovery.delta_at(t)
+
+
+def proved_probability(discovery: Discovery, t: int) -> float:
+    """The smaller of the two bounds on P(X >= m_t + 1/2 - Dinf), each written out anew from the module's proof."""
+    terms = [(float(c), float(sigma_squared)) for c, sigma_squared in discovery.counter.terms(t)]
+    integral = all(c == 1 for c, _ in terms)
+    x = discovery.threshold(t) + (1.0 if integral else 0.5) - discovery.max_count
+    variance = sum(c * c * sigma_squared for c, sigma_squared in terms)
+    bounds = [math.exp(-x * x / (2 * variance)) if x > 0 else 1.0]
+    for u in (0.15, 0.25, 0.5, 1.0):
+        added = sum(c * c * u for c, _ in terms)
+        theta = math.prod(
+            sum(math.exp(-2 * math.pi**2 * n * n * sigma_squared * u / (sigma_squared + u)) for n in range(-40, 41))
+            for _, sigma_squared in terms
+        )
+        for shift in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5):
+            z = (x - shift * math.sqrt(added)) / math.sqrt(variance + added)
+            kept = math.erfc(-shift / math.sqrt(2)) / 2
+            bounds.append(theta * math.erfc(z / math.sqrt(2)) / 2 / kept)
+    return min(bounds)
+
+
+@pytest.mark.parametrize("kind", ["haar", "tree"])
+@pytest.mark.parametrize("rho_item", [0.05, 1.0, 4.0, 20.0])
+def test_every_threshold_is_proved_by_one_of_the_two_bounds(kind: str, rho_item: float) -> None:
+    """Being right by luck, on the cases that convolution can check, is not enough: the proof must cover each one."""
+    for delta in (1e-2, 1e-4, 1e-7):
+        discovery = Discovery(make_counter(kind, 200, rho_item), max_items=1, max_count=1, delta=delta)
+        for t in range(1, 201):
+            assert proved_probability(discovery, t) <= discovery.delta_at(t)
+
+
+@pytest.mark.parametrize("sigma_squared", [0.05, 0.3, 1.0, 20.0])
+@pytest.mark.parametrize("u", [0.15, 0.25, 0.5, 1.0])
+def test_smoothed_noise_has_at_most_theta_times_the_density_of_the_gaussian(sigma_squared: float, u: float) -> None:
+    """The lemma behind bound (b), summed numerically over the integers at points all over the line."""
+    integers = np.arange(-200, 201)
+    masses = np.exp(-(integers**2) / (2 * sigma_squared))
+    masses /= masses.sum()
+    v = sigma_squared * u / (sigma_squared + u)
+    theta = math.exp(_log_theta(v))
+    assert theta == pytest.approx(1 + 2 * sum(math.exp(-2 * math.pi**2 * n * n * v) for n in range(1, 60)), rel=1e-9)
+    for y in np.linspace(-12, 12, 241):
+        density = (masses * np.exp(-((y - integers) ** 2) / (2 * u))).sum() / math.sqrt(2 * math.pi * u)
+        gaussian = math.exp(-y * y / (2 * (sigma_squared + u))) / math.sqrt(2 * math.pi * (sigma_squared + u))
+        assert density <= theta * gaussian * (1 + 1e-12)
 
 
 def test_one_lower_threshold_would_break_the_promise_somewhere() -> None:

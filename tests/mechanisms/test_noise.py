@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import sys
 import threading
 
 import numpy as np
@@ -116,15 +117,20 @@ def test_threads_that_share_a_stream_do_not_mix_their_words() -> None:
     wrong: list[int] = []
 
     def draw(number: int) -> None:
-        for _ in range(30):
+        for _ in range(100):
             if (STREAM.words(tags[number], (1, 1)) != expected[number]).any():
                 wrong.append(number)
 
     threads = [threading.Thread(target=draw, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that threads meet inside a call, as they seldom would
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert wrong == []
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.mechanisms.rows import Columns, Contributions
 from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.rows import Columns, Contributions
 
 KEY = NoiseKey(bytes(range(32)))
 TALLIES = st.dictionaries(

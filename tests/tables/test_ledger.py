@@ -7,17 +7,20 @@ from hypothesis import strategies as st
 
 from tests.mechanisms.test_rows import TALLIES, as_dict, contributions
 from workers.errors import StateRefused
-from workers.mechanisms.rows import Columns
 from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.rows import Columns
 from workers.tables import ledger
 
 NAMES = ["a", "b", "shop"]
 
 
 @given(st.lists(TALLIES, max_size=6), st.data())
-def test_what_was_written_block_by_block_is_what_is_loaded(parts: list[dict[str, dict[str, int]]], data: st.DataObject) -> None:
+def test_what_was_written_block_by_block_is_what_is_loaded(
+    parts: list[dict[str, dict[str, int]]], data: st.DataObject
+) -> None:
     """Recovery must give the very state that was committed, at every commit."""
-    columns, store = Columns(), {}
+    columns = Columns()
+    store: dict[str, bytes] = {}
     for tick, tally in enumerate(parts, 1):
         part = contributions(tally)
         columns.merge(part, np.array([NAMES.index(k) for k in part.keys], dtype=np.int32), add_rows=True)

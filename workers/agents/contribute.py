@@ -7,8 +7,10 @@ partition next. Commits happen at each close of a tick, and every `commit_interv
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,6 +23,8 @@ from workers.kafka.shard import Batch, Outgoing, Shard
 from workers.mechanisms.config import Lane
 from workers.settings import EventsSettings
 from workers.tables.store import Store
+
+logger = logging.getLogger(__name__)
 
 VERSION = 1
 PROGRESS = b"progress"
@@ -79,7 +83,6 @@ class Contribute(Shard):
         lanes: Sequence[Lane],
         reader: EventReader,
         commit_interval_s: float,
-        rejected: Callable[[str], object] = lambda reason: None,
     ) -> None:
         """
         Args:
@@ -92,7 +95,6 @@ class Contribute(Shard):
             lanes: tick grids and bounds to count for.
             reader: decodes events.
             commit_interval_s: most seconds between a record's being read and its being committed.
-            rejected: told the reason of every reject.
         """
         super().__init__(connection, transactional_id, partition, state_topic, store)
         self._stream, self._reader = stream, reader
@@ -101,8 +103,8 @@ class Contribute(Shard):
         self._rejects: list[Outgoing] = []
         self._interval_s = commit_interval_s
         self._last_commit_s = 0.0
-        self._rejected = rejected
-        self.ticks_closed = 0
+        self._new_rejects: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
 
     @property
     def watermark(self) -> int | None:
@@ -117,7 +119,9 @@ class Contribute(Shard):
         progress = msgspec.json.decode(value, type=Progress)
         stream = self._stream
         if progress.version != VERSION:
-            raise StateRefused(f"{self.state_topic}: version {progress.version}; this worker knows {VERSION}: upgrade it")
+            raise StateRefused(
+                f"{self.state_topic}: version {progress.version}; this worker knows {VERSION}: upgrade it"
+            )
         if progress.sources != stream.sources:
             raise StateRefused(
                 f"the events topic {stream.events.topic} has {stream.sources} partitions; the state was made with {progress.sources}: "
@@ -169,7 +173,6 @@ class Contribute(Shard):
 
     def _commit_all(self, offset: int) -> None:
         """One transaction: contributions, rejects, progress."""
-        closes = self._intake.closes()
         messages = [
             Outgoing(self._stream.contributions, owner, None, value)
             for owner, value in self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
@@ -184,9 +187,18 @@ class Contribute(Shard):
             topic_id=self._stream.events_id,
         )
         self.transact(messages + self._rejects, [(PROGRESS, msgspec.json.encode(progress))], offset)
-        self._rejects = []
         self._last_commit_s = time.monotonic()
-        self.ticks_closed += closes
+        if self._rejects:
+            reasons = ", ".join(f"{n} {reason}" for reason, n in self._new_rejects.most_common())
+            logger.warning(
+                "%s[%d]: rejected: %s; see topic %s",
+                self._stream.events.topic,
+                self.partition,
+                reasons,
+                self._stream.rejects,
+            )
+            self.rejected += self._new_rejects
+            self._rejects, self._new_rejects = [], Counter()
 
     def _reject(self, batch: Batch, reject: Reject) -> None:
         value = batch.values[reject.index]
@@ -202,7 +214,5 @@ class Contribute(Shard):
         key = batch.keys[reject.index]
         if key is not None and len(key) > REJECT_BYTES_MAX // 10:
             key = None
-        self._rejects.append(
-            Outgoing(self._stream.rejects, None, key, value, headers)
-        )
-        self._rejected(reject.reason)
+        self._rejects.append(Outgoing(self._stream.rejects, None, key, value, headers))
+        self._new_rejects[reject.reason] += 1

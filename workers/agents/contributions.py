@@ -18,14 +18,14 @@ import msgspec
 import numpy as np
 
 from workers.errors import StateRefused
-from workers.mechanisms.rows import Contributions
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.rows import Contributions
+from workers.tables.packing import pack, unpack
 
 VERSION = 1
 # Below Kafka's default limit of 1 MiB for a message, with room for the header and for what a record batch adds.
 MAX_BYTES = 900_000
-_UNSIGNED = (np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8"))
 
 
 class Section(msgspec.Struct, array_like=True, frozen=True):
@@ -93,9 +93,7 @@ def encode(
             pages[-1].append(section)
             left -= size
     return [
-        _encoder.encode(
-            Message(VERSION, source, sequence + i, i + 1, len(pages), offset, watermark, first, page)
-        )
+        _encoder.encode(Message(VERSION, source, sequence + i, i + 1, len(pages), offset, watermark, first, page))
         for i, page in enumerate(pages)
     ]
 
@@ -139,9 +137,7 @@ def _halves(
 def _section(
     lane: Lane, tick: int, keys: list[str], key_of: list[int], labels: list[bytes], counts: list[int]
 ) -> Section:
-    column = np.array(counts, dtype=np.uint64)
-    largest = int(column.max(initial=0))
-    width = next(i for i, kind in enumerate(_UNSIGNED) if largest <= np.iinfo(kind).max)
+    width, column = pack(np.array(counts, dtype=np.uint64))
     rows_per_key = np.bincount(np.array(key_of, dtype=np.int64), minlength=len(keys))
     return Section(
         lane,
@@ -151,7 +147,7 @@ def _section(
         np.fromiter(map(len, labels), dtype="<u2", count=len(labels)).tobytes(),
         b"".join(labels),
         width,
-        column.astype(_UNSIGNED[width]).tobytes(),
+        column,
     )
 
 
@@ -168,7 +164,9 @@ def decode(value: bytes) -> Message:
             f"the contributions topic holds a message that is none of this version's ({error}): was it written by something else?"
         ) from error
     if message.version != VERSION:
-        raise StateRefused(f"the contributions topic holds a message of version {message.version}; this worker knows {VERSION}")
+        raise StateRefused(
+            f"the contributions topic holds a message of version {message.version}; this worker knows {VERSION}"
+        )
     return message
 
 
@@ -188,5 +186,5 @@ def columns_of(section: Section, key: NoiseKey) -> Contributions:
         np.repeat(np.arange(len(section.keys), dtype=np.int32), section.rows_per_key),
         tags,
         labels,
-        np.frombuffer(section.counts, dtype=_UNSIGNED[section.width]).astype(np.int64),
+        unpack(section.width, section.counts).astype(np.int64),
     )

@@ -6,7 +6,7 @@ with it. Nothing here keeps a label or a key in a message: reasons name fields o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -50,6 +50,7 @@ class EventReader:
         """
         self._events = events
         self._declared = declared_keys
+        self._short = min(LABEL_BYTES_MAX, events.max_bytes)
         self._constant_key = events.key == ALL_KEYS
         self._record_key = events.key == RECORD_KEY
         self._has_time = events.timestamp is not None
@@ -62,7 +63,7 @@ class EventReader:
             fields.append(("time", Annotated[int, msgspec.Meta(ge=0, le=2**53)]))
             rename["time"] = events.timestamp
         kind = msgspec.defstruct("Event", fields, rename=rename, gc=False, frozen=True)
-        self._decode = msgspec.json.Decoder(kind).decode
+        self._decode: Callable[[Any], Any] = msgspec.json.Decoder(kind).decode
 
     def read(
         self,
@@ -86,8 +87,8 @@ class EventReader:
         rejects: list[Reject] = []
         index: list[int] | None = None  # of the decoded ones in the batch; None: all of them
         try:
-            # A record no longer than a label may be cannot hold one that is too long.
-            if max(map(len, values), default=0) > LABEL_BYTES_MAX:  # type: ignore[arg-type]  # a None raises and is looked at alone
+            # A record no longer than a label may be cannot hold one that is too long, nor be too long itself.
+            if max(map(len, values), default=0) > self._short:
                 raise ValueError
             decoded = list(map(self._decode, values))
         except (msgspec.DecodeError, ValueError, TypeError):

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from workers.agents.intake import owner_of
 from workers.agents.snapshots import Frame, LabelCache, Snapshot, snapshots
 from workers.errors import StateRefused
-from workers.mechanisms.rows import Contributions
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.rows import Contributions
 from workers.mechanisms.ticks import TickGrid
 from workers.tables import ledger
 
@@ -27,6 +27,8 @@ Change = tuple[bytes, bytes | None]
 KEYS_TO_A_BLOCK = 1024
 # A stated start is published from the first tick of its epoch on, unless that lies further back than this.
 LEADING_TICKS_MAX = 100_000
+# Parts of a description that follow from others: not worth naming when one of those has changed.
+DERIVED = ("counter.levels", "counter.sigma_squared", "discovery.delta")
 
 
 class Life(msgspec.Struct, kw_only=True):
@@ -47,7 +49,15 @@ class Histogram:
     """The running histogram. Sensitive but for its configuration."""
 
     def __init__(
-        self, config: HistogramConfig, mechanism: Mechanism, *, worker: str, topic: str, stream: str, key: NoiseKey, owner: tuple[int, int]
+        self,
+        config: HistogramConfig,
+        mechanism: Mechanism,
+        *,
+        worker: str,
+        topic: str,
+        stream: str,
+        key: NoiseKey,
+        owner: tuple[int, int],
     ) -> None:
         """
         Args:
@@ -192,7 +202,10 @@ class Histogram:
         """Exact count of every label of one stream key: for the operator's audit, never to be published."""
         columns = self._state.columns
         rows = np.flatnonzero(columns.keys == self._index[name])
-        return {columns.label(row).decode(): count for row, count in zip(rows.tolist(), columns.counts[rows].tolist(), strict=True)}
+        return {
+            columns.label(row).decode(): count
+            for row, count in zip(rows.tolist(), columns.counts[rows].tolist(), strict=True)
+        }
 
     # ---- what is stored ------------------------------------------------------------------------------------------
 
@@ -269,16 +282,21 @@ class Histogram:
         return (self.prefix + rest).encode()
 
     def _compare(self, life: Life) -> None:
-        now, then = msgspec.json.decode(msgspec.json.encode(self.life.description), type=dict[str, object]), life.description
+        now, then = (
+            msgspec.json.decode(msgspec.json.encode(self.life.description), type=dict[str, object]),
+            life.description,
+        )
         if now == then:
             return
-        changed = sorted(k for k in now.keys() | then.keys() if now.get(k) != then.get(k))
+        then_leaves, now_leaves = dict(_leaves(then)), dict(_leaves(now))
+        changed = sorted(k for k in now_leaves.keys() | then_leaves.keys() if now_leaves.get(k) != then_leaves.get(k))
         if "stream" in changed:
             raise StateRefused(
                 f"histogram {self.name!r}: the contributions topic is not the one its state was made from (deleted and made anew?): "
                 f"set generation = {life.generation + 1} to begin again, which is charged again"
             )
-        detail = ", ".join(f"{k} = {_short(then.get(k))} became {_short(now.get(k))}" for k in changed)
+        settings = [k for k in changed if k not in DERIVED] or changed
+        detail = ", ".join(f"{k} = {_short(then_leaves.get(k))} became {_short(now_leaves.get(k))}" for k in settings)
         raise StateRefused(
             f"histogram {self.name!r}: its state belongs to another mechanism ({detail}): change the settings back, "
             f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
@@ -311,6 +329,15 @@ class Histogram:
     def _introduce(self, i: int) -> None:
         labels = self.mechanism.domain()
         self.mechanism.meet_key(self._state, i, self._key.tags(self._keys[i], labels), labels)
+
+
+def _leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The entries of a nested description, by dotted name."""
+    for name, entry in value.items():
+        if isinstance(entry, dict):
+            yield from _leaves(entry, f"{prefix}{name}.")
+        else:
+            yield prefix + name, entry
 
 
 def _short(value: object) -> str:

@@ -106,7 +106,9 @@ class Intake:
             return False
         if before is None:
             return True
-        return any((mark - lane.start_ms) // lane.tick_ms > (before - lane.start_ms) // lane.tick_ms for lane in self._lanes)
+        return any(
+            (mark - lane.start_ms) // lane.tick_ms > (before - lane.start_ms) // lane.tick_ms for lane in self._lanes
+        )
 
     def closes_by_clock(self, now_ms: int) -> bool:
         """Whether the wall clock alone would close a tick now."""
@@ -144,7 +146,12 @@ class Intake:
         messages: list[tuple[int, bytes]] = []
         for to in told:
             pages = encode(
-                shares[to], source=source, sequence=sequences[to], offset=offset, watermark=self.watermark, first=self.first
+                shares[to],
+                source=source,
+                sequence=sequences[to],
+                offset=offset,
+                watermark=self.watermark,
+                first=self.first,
             )
             sequences[to] += len(pages)
             messages += [(to, page) for page in pages]

@@ -185,7 +185,9 @@ class Merge:
         before = self.watermarks[source]
         for section in message.sections:
             if before is not None and section.lane.start_ms + section.tick * section.lane.tick_ms <= before:
-                raise StateRefused(f"contributions offset {offset}: source partition {source} adds to a tick that it had closed")
+                raise StateRefused(
+                    f"contributions offset {offset}: source partition {source} adds to a tick that it had closed"
+                )
         self._sequences[source] += 1
         if message.page == message.pages:
             self.watermarks[source] = message.watermark
@@ -211,7 +213,11 @@ class Merge:
             self._begin(lane, users, self._final.get(lane, complete))
         size = 0
         while released.ticks < ticks_max and size < bytes_max:
-            due = [(end, lane) for lane in self._lanes if (end := self._next_end(lane)) is not None and end <= self._final.get(lane, complete)]
+            due = [
+                (end, lane)
+                for lane in self._lanes
+                if (end := self._next_end(lane)) is not None and end <= self._final.get(lane, complete)
+            ]
             if not due:
                 break
             _, lane = min(due)
@@ -248,7 +254,10 @@ class Merge:
         complete = self._complete()
         if complete is None:
             return
-        self._final = {lane: lane.start_ms + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms for lane in self._lanes}
+        self._final = {
+            lane: lane.start_ms + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms
+            for lane in self._lanes
+        }
 
     def _complete(self) -> int | None:
         """Ticks that end at or before this are complete; None while a source has said nothing."""
@@ -290,9 +299,13 @@ class Merge:
             StateRefused: it belongs to another key, partition count, version or mechanism.
         """
         if progress.version != VERSION:
-            raise StateRefused(f"stored progress has version {progress.version}; this worker knows {VERSION}: upgrade it")
+            raise StateRefused(
+                f"stored progress has version {progress.version}; this worker knows {VERSION}: upgrade it"
+            )
         if progress.key != self._key.fingerprint.hex():
-            raise StateRefused("the key file holds another key than the one this state was made with: bring the old key file back")
+            raise StateRefused(
+                "the key file holds another key than the one this state was made with: bring the old key file back"
+            )
         if len(progress.watermarks) != len(self.watermarks):
             raise StateRefused(
                 f"the events topic has {len(self.watermarks)} partitions; the state was made with {len(progress.watermarks)}: "

@@ -7,8 +7,6 @@ moment the next owner releases the same ticks with the same bytes, or finds them
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from workers.agents.merge import Merge, Progress
@@ -56,7 +54,9 @@ class Release(Shard):
     def process(self, batch: Batch) -> None:
         for value, offset in zip(batch.values, batch.offsets, strict=True):
             if value is None:
-                raise StateRefused(f"contributions offset {offset}: a message without a value: something else writes to this topic")
+                raise StateRefused(
+                    f"contributions offset {offset}: a message without a value: something else writes to this topic"
+                )
             self.merge.receive(value, offset)
         self.merge.reached(batch.end)
         self._release()
@@ -87,4 +87,6 @@ def read_progress(value: bytes) -> Progress:
     try:
         return msgspec.json.decode(value, type=Progress)
     except msgspec.DecodeError as error:
-        raise StateRefused(f"the stored progress cannot be read ({error}): was it written by another version?") from error
+        raise StateRefused(
+            f"the stored progress cannot be read ({error}): was it written by another version?"
+        ) from error

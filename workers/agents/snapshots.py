@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from workers.mechanisms.rows import Columns
 from workers.mechanisms.mechanism import Guarantee, Release
+from workers.mechanisms.rows import Columns
 
 MAX_BYTES = 900_000
 
@@ -78,7 +78,9 @@ def snapshots(
     items = list(zip(names, noisy.tolist(), strict=True))
     starts = np.searchsorted(key_of, np.arange(len(keys) + 1)).tolist()
     for index, key in enumerate(keys):
-        yield from ((key, page) for page in _pages(frame, release, key, items[starts[index] : starts[index + 1]], max_bytes))
+        yield from (
+            (key, page) for page in _pages(frame, release, key, items[starts[index] : starts[index + 1]], max_bytes)
+        )
 
 
 def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray) -> None:
@@ -93,9 +95,7 @@ def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray) -> None:
         names[start : start + length] = sorted(names[start : start + length])
 
 
-def _pages(
-    frame: Frame, release: Release, key: str, items: list[tuple[str, int]], max_bytes: int
-) -> Iterator[bytes]:
+def _pages(frame: Frame, release: Release, key: str, items: list[tuple[str, int]], max_bytes: int) -> Iterator[bytes]:
     whole = _render(frame, release, key, items, 1, 1)
     if len(whole) <= max_bytes:
         yield whole

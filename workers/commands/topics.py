@@ -10,7 +10,17 @@ from rich.table import Table
 
 from workers.durations import format_duration
 from workers.kafka.clients import Connection
-from workers.kafka.topics import INFINITE, Existing, Topic, cautions, create_missing, describe, missing, plan_topics, problems
+from workers.kafka.topics import (
+    INFINITE,
+    Existing,
+    Topic,
+    cautions,
+    create_missing,
+    describe,
+    missing,
+    plan_topics,
+    problems,
+)
 from workers.settings import Settings
 
 EXIT_NOT_READY = 1

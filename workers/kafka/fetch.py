@@ -144,6 +144,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         if error is not None:
             raise error
         fetched = Fetched()
+        if self.epoch != getattr(self.consumer, "epoch", None):  # revoked while we waited: our positions are old
+            return fetched
         fetched.epoch = self.epoch
         for tp in [tp for tp in fetcher._records if tp in partitions and tp in self._chain]:
             try:

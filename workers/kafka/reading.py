@@ -11,6 +11,8 @@ from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 
 _RECORDS = 5000
+# Waited out at the end of every partition: librdkafka gives a batch back when it is full or this is over.
+_POLL_S = 0.05
 _PATIENCE_S = 60.0
 
 
@@ -42,7 +44,7 @@ def read_partition(connection: Connection, topic: str, partition: int, *, whole:
         consumer.assign([TopicPartition(topic, partition, low)])
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
-            for message in consumer.consume(num_messages=_RECORDS, timeout=0.5):
+            for message in consumer.consume(num_messages=_RECORDS, timeout=_POLL_S):
                 error = message.error()
                 if error is None:
                     if (message.offset() or 0) >= high:

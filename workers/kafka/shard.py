@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -266,13 +267,7 @@ class Shard:
                 self._produce(producer, message)
             for key, value in changes:
                 self._produce(producer, Outgoing(self.state_topic, self.partition, key, value))
-            producer.flush(_CALL_S)
-            if self._failure is None:
-                self._commit(producer)
-                if changes and self._state_end < 0:
-                    raise RuntimeError(f"{self.transactional_id}: committed, but no state message was reported")
-                return True
-            failure = self._failure
+            self._commit(producer)  # flushes; a message that could not be delivered makes it ask for an abort
         except KafkaException as exc:
             error: KafkaError = exc.args[0]
             self._raise_if_fenced(error)
@@ -280,6 +275,12 @@ class Shard:
             if not error.txn_requires_abort():
                 self._abort(producer)
                 raise
+        else:
+            if changes and self._state_end < 0:
+                self._serve(producer, 1.0)
+                if self._state_end < 0:
+                    raise RuntimeError(f"{self.transactional_id}: committed, but no state message was reported")
+            return True
         logger.warning("%s: transaction aborted: %s: %s", self.transactional_id, failure.name(), failure.str())
         self._abort(producer)
         if failure.code() in _HOPELESS:
@@ -304,7 +305,17 @@ class Shard:
             except BufferError:
                 if time.monotonic() > deadline:
                     raise
-                producer.poll(0.1)
+                self._serve(producer, 0.1)
+
+    def _serve(self, producer: Producer, wait_s: float) -> None:
+        """Serve delivery reports, raising `KafkaException` for a fatal error."""
+        try:
+            producer.poll(wait_s)
+        except:  # for a fatal error it raises a KafkaError, which is no exception class: nothing else catches it
+            error = sys.exc_info()[1]
+            if isinstance(error, KafkaError):
+                raise KafkaException(error) from None
+            raise
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         """Take note of a delivery report: a failure, or how far the state partition now reaches."""

@@ -6,7 +6,7 @@ topic                        partitions        cleanup   retention   holds
 <name>.contribute-state      as events         compact   -           stage 1's state
 <name>.release-state         owners            compact   -           stage 2's state
 <name>.rejects               as events         delete    default     dead letters
-<name>.<histogram>           owners            delete    infinite    what is published; its records bear the ticks' times
+<name>.<histogram>           owners            delete    infinite    what is published, with the ticks' times
 
 Snapshots bear their tick's time, so with a finite retention those of an old stream would go as soon as they come.
 """
@@ -28,6 +28,8 @@ MAX_INTERNAL_BYTES = 1_048_588
 #: Partitions of an events topic that does not exist yet and whose number nobody gave.
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
+#: Purposes of the topics that have as many partitions as the events topic.
+_AS_EVENTS = ("state of stage 1", "dead letters")
 _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
 
 
@@ -147,7 +149,9 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
         for name in dict.fromkeys(names)
         if name in metadata.topics and metadata.topics[name].error is None
     }
-    if metadata.controller_id == -1 or not found:  # the embedded cluster has no controller and knows neither
+    if (
+        metadata.controller_id not in metadata.brokers or not found
+    ):  # the embedded cluster has no controller and knows neither
         return found
     ids = {
         name: str(future.result().topic_id)
@@ -172,7 +176,11 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         if here is None:
             continue
         if here.partitions != topic.partitions:
-            found.append(f"{topic.name} has {here.partitions} partitions and needs {topic.partitions}")
+            found.append(
+                f"{topic.name} has {here.partitions} partitions and needs {topic.partitions}, as "
+                f"{plan[0].name if topic.purpose in _AS_EVENTS else 'there are owners'}: a number of partitions that "
+                "changed needs a new worker.name (a new stream, charged anew)"
+            )
         policy = here.config.get("cleanup.policy", topic.cleanup_policy)
         if topic.cleanup_policy == "compact" and policy != "compact":
             found.append(f"{topic.name} has cleanup.policy = {policy} and needs compact: state would be lost")
@@ -185,13 +193,15 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
 
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Return what the operator may want to know of the topics that exist, one sentence each; the worker starts all the same."""
+    """Return what the operator may want to know of existing topics, one sentence each; the worker starts anyway."""
     found = []
     for topic in plan:
         here = existing.get(topic.name)
         retention = here.config.get("retention.ms", str(INFINITE)) if here else str(INFINITE)
         if topic.retention_ms == INFINITE and retention != str(INFINITE):
-            found.append(f"{topic.name} has retention.ms = {retention}: what it removes cannot be audited (-1 keeps everything)")
+            found.append(
+                f"{topic.name} has retention.ms = {retention}: what it removes cannot be audited (-1 keeps everything)"
+            )
     return found
 
 
@@ -211,7 +221,8 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
         return []
     admin = connection.admin()
     try:
-        if admin.list_topics(timeout=_ANSWER_S).controller_id == -1:  # embedded: a topic appears when asked for
+        metadata = admin.list_topics(timeout=_ANSWER_S)
+        if metadata.controller_id not in metadata.brokers:  # embedded: a topic appears when asked for
             for topic in wanted:
                 admin.list_topics(topic.name, timeout=_ANSWER_S)
             return [topic.name for topic in wanted]

@@ -289,6 +289,7 @@ def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
     """
     Path(app.conf.datadir).mkdir(parents=True, exist_ok=True)  # Faust makes the last directory only
     worker = _Worker(app, loglevel=loglevel, override_logging=False, redirect_stdouts=False, quiet=True, workdir=None)
+    worker.spinner = None  # it writes terminal codes, also into files
     try:
         worker.execute_from_commandline()
     except SystemExit as exc:

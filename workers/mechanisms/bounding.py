@@ -37,7 +37,7 @@ def bound_lists(keys: Sequence[str], items: Sequence[Items], max_items: int) -> 
         into = by_key.get(key)
         if into is None:
             into = by_key[key] = []
-        if type(labels) is list:
+        if isinstance(labels, list):
             n = len(labels)
             if n < 2:
                 into += labels
@@ -45,7 +45,7 @@ def bound_lists(keys: Sequence[str], items: Sequence[Items], max_items: int) -> 
                 into += labels if labels[0] != labels[1] else labels[:1]
             else:
                 into += list(dict.fromkeys(labels))[:max_items]
-        elif type(labels) is str:
+        elif isinstance(labels, str):
             into.append(labels)
         else:
             into += [label for label, count in list(labels.items())[:max_items] if count]

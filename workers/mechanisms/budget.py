@@ -3,7 +3,7 @@
     delta = delta_conversion + delta_discovery + delta_numerical
 
 `delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items that show that they exist, and
-`delta_numerical` for the distance of the integer sampler from the ideal one: (1 + e^epsilon) * D0 * (distance over one item's cells).
+`delta_numerical` for the distance of the integer sampler from the ideal one (`accounting.sampler_delta`).
 An event touches at most D0 items by at most Dinf, so each item's counter gets rho / (D0 Dinf^2) (000 Alg. 2 and 3).
 """
 
@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from workers.mechanisms.accounting import Cost, epsilon_of, rho_of
+from workers.mechanisms.accounting import Cost, epsilon_of, rho_of, sampler_delta
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.counters import Counter, make_counter
 from workers.mechanisms.mechanism import Guarantee
@@ -71,9 +71,11 @@ def spend(config: HistogramConfig, *, unit: str, discovery_share: float) -> Budg
     counter = make_counter(config.counter, config.horizon_ticks, rho_item, config.radix)
     spent = min(rho, math.nextafter(counter.rho_item * sensitivity_squared, math.inf))
     epsilon = config.epsilon if config.epsilon is not None else epsilon_of(rho, delta_conversion)
-    true_numerical = (1 + math.exp(epsilon)) * config.max_items * config.max_count * float(counter.tv)
+    true_numerical = sampler_delta(epsilon, config.max_items, counter.tv)
     if not true_numerical <= delta_numerical:
-        raise ValueError(f"delta = {config.delta}: below what the integer sampler can promise ({true_numerical / NUMERICAL_SHARE:.1e})")
+        raise ValueError(
+            f"delta = {config.delta}: below what the integer sampler can promise ({true_numerical / NUMERICAL_SHARE:.1e})"
+        )
     return Budget(
         guarantee=Guarantee(unit=unit, rho=spent, epsilon=epsilon, delta=config.delta),
         counter=counter,

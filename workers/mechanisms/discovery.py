@@ -15,7 +15,8 @@ Neighbours: one event added or removed.
 With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf; so m_t is the
 smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are integers, and so X is one).
 
-Two bounds hold for every sum of independent discrete Gaussians with real coefficients; the smaller x_t is taken:
+A small configuration's x_t is computed exactly (`exact_tail`). Else two bounds hold for every sum of independent discrete Gaussians
+with real coefficients, and the smaller x_t is taken:
 (a) Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)).
 (b) Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times that of
     N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v): complete the square; Poisson
@@ -35,6 +36,7 @@ from statistics import NormalDist
 from workers.mechanisms.accounting import Cost, float_up
 from workers.mechanisms.columns import check_tick
 from workers.mechanisms.counters import Counter
+from workers.mechanisms.exact_tail import exact_quantile
 
 SCHEDULES = ("per_tick",)
 
@@ -107,7 +109,10 @@ class Discovery:
         terms = self.counter.terms(t)
         # Noise that is an integer already reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
         integral = all(coefficient.denominator == 1 for coefficient, _ in terms)
-        return math.ceil(self._quantile(self.delta_at(t), terms) + self.max_count - (1.0 if integral else 0.5))
+        delta = self.delta_at(t)
+        exact = exact_quantile(terms, delta)
+        quantile = self._quantile(delta, terms) if exact is None else exact
+        return math.ceil(quantile + self.max_count - (1.0 if integral else 0.5))
 
     def _quantile(self, delta: float, terms: list[tuple[Fraction, Fraction]]) -> float:
         """x_t, the smaller of the two bounds, rounded up."""
@@ -124,7 +129,7 @@ class Discovery:
                 probability = delta * kept * math.exp(-log_theta) * _INWARD
                 if probability > _LEAST_PROBABILITY:
                     quantile = (shift * sd_added - _NORMAL.inv_cdf(probability) * sd_all) * _OUTWARD
-                    smallest = min(smallest, quantile)
+                    smallest = min(smallest, max(quantile, 0.0))
         return smallest
 
     def _constants_of(self, sigma_squared: Fraction) -> tuple[float, ...]:

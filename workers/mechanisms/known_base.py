@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.budget import spend
-from workers.mechanisms.rows import Contributions, Tags
 from workers.mechanisms.config import KnownBaseConfig
 from workers.mechanisms.mechanism import Guarantee, Noise, Release, State
 from workers.mechanisms.noise import NoiseStream
+from workers.mechanisms.rows import Contributions, Tags
 
 
 class KnownBase:

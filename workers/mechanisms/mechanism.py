@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from workers.errors import StateRefused
 from workers.mechanisms.accounting import Cost
-from workers.mechanisms.rows import Columns, Contributions, Rows, Tags
 from workers.mechanisms.noise import NoiseStream
+from workers.mechanisms.rows import Columns, Contributions, Rows, Tags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,9 @@ class State:
 
     def restore(self, name: str, block: bytes) -> None:
         """Takes back a block that `changed` once gave."""
-        raise StateRefused(f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?")
+        raise StateRefused(
+            f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?"
+        )
 
 
 class Noise(Protocol):

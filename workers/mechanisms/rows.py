@@ -94,7 +94,9 @@ class TagIndex:
         slot = (of_rows[rows, 0] & np.uint64(mask)).astype(np.int64)
         while len(rows):
             free = self._slots[slot] < 0
-            self._slots[slot[free]] = rows[free]  # of several rows that want one free slot one gets it; the others go on
+            self._slots[slot[free]] = rows[
+                free
+            ]  # of several rows that want one free slot one gets it; the others go on
             lost = self._slots[slot] != rows
             rows, slot = rows[lost], (slot[lost] + 1) & mask
 

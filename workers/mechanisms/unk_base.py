@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.budget import spend
-from workers.mechanisms.rows import Contributions, Tags
 from workers.mechanisms.config import UnkBaseConfig
 from workers.mechanisms.discovery import Discovery
 from workers.mechanisms.mechanism import Guarantee, Noise, Release, State
 from workers.mechanisms.noise import NoiseStream
+from workers.mechanisms.rows import Contributions, Tags
 
 # Half of delta discovers, half converts: moving it either way changes threshold or noise by a few parts in a thousand.
 DISCOVERY_SHARE = 0.5

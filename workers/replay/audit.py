@@ -53,14 +53,22 @@ class Auditor:
     """One run over all owner partitions."""
 
     def __init__(
-        self, settings: Settings, connection: Connection, topics: Topics, key: NoiseKey, progress: Progress, exact: IO[bytes] | None = None
+        self,
+        settings: Settings,
+        connection: Connection,
+        topics: Topics,
+        key: NoiseKey,
+        progress: Progress,
+        exact: IO[bytes] | None = None,
     ) -> None:
         self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
         self._progress = progress
         self._built = mechanisms(settings)
         self._published: Counter[bytes] = Counter()
         self._ids: set[str] = set()
-        self._next: dict[tuple[str, str], int] = {}  # (histogram, key) -> first tick start that the state does not cover
+        self._next: dict[
+            tuple[str, str], int
+        ] = {}  # (histogram, key) -> first tick start that the state does not cover
         self.tallies: dict[str, Tally] = {config.name: Tally() for config in settings.histograms}
         self.messages = 0
         self.others = 0
@@ -73,7 +81,9 @@ class Auditor:
             Difference: the first one found.
         """
         owners = self._topics.partitions(self._settings.contributions_topic)
-        states = [self._state(owner, owners) for owner in range(owners)]  # before what is published: the worker may be running
+        states = [
+            self._state(owner, owners) for owner in range(owners)
+        ]  # before what is published: the worker may be running
         for topic in self._outputs():
             for message in self._all(topic):
                 self._published[_digest(topic, message.key() or b"", message.value() or b"")] += 1
@@ -189,7 +199,9 @@ class Auditor:
                     known = found["id"] in self._ids
                     newer = found["start"] >= self._next.get((found["histogram"], found["key"]), -1) >= 0
                 except (ValueError, KeyError, TypeError):
-                    raise Difference(f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot") from None
+                    raise Difference(
+                        f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"
+                    ) from None
                 if known and not newer:
                     raise Difference(f"{_name(value)}: published, but the contributions do not give it")
                 self.others += not newer
@@ -227,7 +239,9 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
             print(f"audit: difference: {difference}")
             return EXIT_DIFFERENCE
     for name, tally in auditor.tallies.items():
-        print(f"audit: {name}: {tally.snapshots:,} snapshots of {len(tally.ticks):,} ticks and {len(tally.keys):,} stream keys, byte for byte")
+        print(
+            f"audit: {name}: {tally.snapshots:,} snapshots of {len(tally.ticks):,} ticks and {len(tally.keys):,} stream keys, byte for byte"
+        )
     if auditor.others:
         print(f"audit: {auditor.others:,} snapshots of earlier generations or settings: not computed again")
     print(f"audit: {auditor.messages:,} contributions, no gap and none twice: clean")

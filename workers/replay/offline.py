@@ -73,7 +73,10 @@ def replay(
     reader = EventReader(line_events(settings.events), declared_keys(settings))
     intake = Intake(lanes(settings), settings.events.grace_ms)
     merge = Merge(
-        histograms(settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1), key=key, sources=1, owners=1
+        histograms(settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1),
+        key=key,
+        sources=1,
+        owners=1,
     )
     summary = Summary()
     sequences, offset, at, latest = [0], 0, 0, None

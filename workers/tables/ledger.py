@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from workers.errors import StateRefused
 from workers.mechanisms.rows import Columns
+from workers.tables.packing import pack, unpack
 
 BLOCK_ROWS = 1024
 VERSION = 1
 _HEAD = struct.Struct("<BBH")  # version, width code, rows
-_UNSIGNED = (np.dtype("<u1"), np.dtype("<u2"), np.dtype("<u4"), np.dtype("<u8"))
 
 
 def block_key(kind: str, block: int) -> str:
@@ -55,7 +55,9 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Columns:
     columns = Columns()
     for block, value in sorted(by_kind["L"].items()):
         if columns.n != block * BLOCK_ROWS:
-            raise StateRefused(f"stored ledger: block {block} of labels follows {columns.n} rows; a block before it is missing")
+            raise StateRefused(
+                f"stored ledger: block {block} of labels follows {columns.n} rows; a block before it is missing"
+            )
         _decode_labels(columns, value)
     _fill(columns.counts, by_kind["C"])
     _fill(columns.shown, by_kind["S"])
@@ -94,9 +96,8 @@ def _decode_labels(columns: Columns, value: bytes) -> None:
 
 
 def _encode_column(column: NDArray[np.int64] | NDArray[np.int32]) -> bytes:
-    largest = int(column.max(initial=0))
-    width = next(i for i, kind in enumerate(_UNSIGNED) if largest <= np.iinfo(kind).max)
-    return _HEAD.pack(VERSION, width, len(column)) + column.astype(_UNSIGNED[width]).tobytes()
+    width, data = pack(column)
+    return _HEAD.pack(VERSION, width, len(column)) + data
 
 
 def _fill(column: NDArray[np.int64] | NDArray[np.int32], blocks: Mapping[int, bytes]) -> None:
@@ -105,7 +106,7 @@ def _fill(column: NDArray[np.int64] | NDArray[np.int32], blocks: Mapping[int, by
         start = block * BLOCK_ROWS
         if start + n > len(column):
             raise StateRefused(f"stored ledger: block {block} has more rows than labels; the label block is missing")
-        column[start : start + n] = np.frombuffer(value, dtype=_UNSIGNED[width], count=n, offset=_HEAD.size)
+        column[start : start + n] = unpack(width, value, count=n, offset=_HEAD.size)
 
 
 def _head(value: bytes) -> tuple[int, int]:

@@ -39,6 +39,7 @@ _DATA = b"d"
 #: hold keys whose deletion can no longer be read. Half of that is left as a margin.
 _TRUSTED_S = 12 * 3600
 _READ_RECORDS = 5000
+_POLL_S = 0.02  # waited out once a load, at the end
 _PATIENCE_S = 60.0
 _MOST_COPIES = 4
 
@@ -202,7 +203,7 @@ class Store:
         while time.monotonic() < deadline:
             changes: list[Change] = []
             position = end = -1
-            for message in consumer.consume(num_messages=_READ_RECORDS, timeout=0.2):
+            for message in consumer.consume(num_messages=_READ_RECORDS, timeout=_POLL_S):
                 error = message.error()
                 if error is None:
                     changes.append((message.key() or b"", message.value()))

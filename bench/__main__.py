@@ -1,0 +1,89 @@
+"""All benchmarks in one run, on one real broker: `make bench`, or `python -m bench [--events N] [--only worker|core]`.
+
+    worker   events/s of one `quietcount run` beside a plain Faust table agent on the same topic
+    core     nanoseconds a row and tick of the core's releases
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import mechanism_step, release_columns, worker
+from bench.events import EVENTS_A_TICK, KEYS, produce
+from tests.broker import broker
+from tests.worker.harness import ROOT
+
+PARTITIONS = 4
+
+
+def bench_worker(number: int, domain: int, owners: int, runs: int, plain_events: int) -> None:
+    """One worker beside plain Faust."""
+    print(
+        f"\n{number:,} events, 2 items each, {KEYS} stream keys, {domain:,} items (Zipf), {PARTITIONS} partitions, "
+        f"ticks of {EVENTS_A_TICK:,} events"
+    )
+    with broker() as bootstrap, tempfile.TemporaryDirectory() as directory:
+        table: list[tuple[str, float]] = []
+        topic = ""
+        for i in range(runs):
+            place = worker.site(bootstrap, Path(directory) / str(i), PARTITIONS, owners)
+            last_ms = produce(bootstrap, place.topic, PARTITIONS, number, domain)
+            run = worker.run(place, number, last_ms)
+            topic = place.topic
+            table.append((f"quietcount run, {owners} owner partitions, run {i + 1}", run.rate))
+            print(
+                f"  run {i + 1}: {run.events:,} events in {run.seconds:.2f} s (done {run.since_start_s:.1f} s after the process "
+                f"began), {run.commits} commits, {run.snapshots:,} snapshots of {run.snapshot_bytes / 1e6:.1f} MB",
+                flush=True,
+            )
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.plain_faust", bootstrap, topic, str(PARTITIONS), str(plain_events)],
+            cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise RuntimeError(f"the plain Faust agent failed:\n{done.stderr[-3000:]}")
+        plain = float(done.stdout.split()[-1])
+    print(f"\n{'':52} {'events/s':>10} {'ratio':>8}")
+    print(f"{f'plain Faust table agent ({plain_events:,} events)':52} {plain:10,.0f} {1.0:8.1f}")
+    for name, rate in table:
+        print(f"{name:52} {rate:10,.0f} {rate / plain:8.1f}")
+
+
+def bench_core(rows: int, ticks: int) -> None:
+    """The core alone, on one thread."""
+    print(f"\nunk_base, whole step, {rows:,} rows, horizon 2^16, {ticks} ticks: ns a row and tick")
+    for counter in ("haar", "tree"):
+        step = mechanism_step.measure(rows, ticks, 65_536, counter)
+        print(f"  {counter}: mean {step.mean:.1f}, most {step.most:.0f}; first tick after a restart {step.first:.0f}", flush=True)
+    print("noise alone:")
+    for kind, horizon in (("haar", 65_536), ("haar", None), ("tree", 65_536)):
+        print(f"  {release_columns.measure(kind, horizon, 0.0039, rows, 1, ticks)}", flush=True)
+
+
+def main() -> None:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=("worker", "core"), default=None)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--domain", type=int, default=10_000)
+    parser.add_argument("--owners", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--plain-events", type=int, default=20_000)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--ticks", type=int, default=64)
+    given = parser.parse_args()
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
+    if given.only != "core":
+        bench_worker(given.events, given.domain, given.owners, given.runs, given.plain_events)
+    if given.only != "worker":
+        bench_core(given.rows, given.ticks)
+
+
+if __name__ == "__main__":
+    main()

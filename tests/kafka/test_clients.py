@@ -1,0 +1,92 @@
+"""One description of the cluster for every client, and no client with less security than was asked for."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
+
+from workers.errors import SettingsError
+from workers.kafka.clients import RESERVED, Connection, client_config, connect, faust_credentials
+
+SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.password": "hush-hush"}
+
+
+def test_operator_settings_reach_every_client() -> None:
+    """[kafka.client] is librdkafka's own vocabulary; TOML's types become its strings."""
+    config = client_config({"bootstrap": "a:1,b:2", "client": {"socket.keepalive.enable": True, "retries": 7}}, x="y")
+    assert config["bootstrap.servers"] == "a:1,b:2"
+    assert (config["socket.keepalive.enable"], config["retries"], config["x"]) == ("true", "7", "y")
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_settings_the_worker_depends_on_cannot_be_changed(name: str) -> None:
+    """An operator who sets isolation.level would break exactly-once without knowing."""
+    with pytest.raises(SettingsError, match=name):
+        Connection("a:1", {name: "x"})
+
+
+def test_secrets_are_not_in_the_repr() -> None:
+    """Reprs end up in logs."""
+    assert "hush" not in repr(connect("a:1", SASL))
+
+
+def test_an_empty_address_is_refused() -> None:
+    """librdkafka would wait for ever for a broker that was never named."""
+    with pytest.raises(SettingsError, match=r"kafka\.bootstrap"):
+        Connection("  ")
+
+
+def test_plaintext_needs_no_credentials() -> None:
+    """The default of both libraries."""
+    assert faust_credentials(Connection("a:1")) is None
+
+
+def test_tls_is_verified_unless_switched_off() -> None:
+    """Both libraries verify by default; switching it off must be explicit and hold for both."""
+    found = faust_credentials(Connection("a:1", {"security.protocol": "SSL"}))
+    assert isinstance(found, SSLCredentials)
+    assert (found.context.verify_mode, found.context.check_hostname) == (ssl.CERT_REQUIRED, True)
+    name_only = {"security.protocol": "ssl", "ssl.endpoint.identification.algorithm": "none"}
+    found = faust_credentials(Connection("a:1", name_only))
+    assert isinstance(found, SSLCredentials)
+    assert (found.context.verify_mode, found.context.check_hostname) == (ssl.CERT_REQUIRED, False)
+    off = {"security.protocol": "ssl", "enable.ssl.certificate.verification": "false"}
+    found = faust_credentials(Connection("a:1", off))
+    assert isinstance(found, SSLCredentials)
+    assert found.context.verify_mode == ssl.CERT_NONE
+
+
+def test_passwords_reach_the_faust_consumer() -> None:
+    """The consumer is another library and must log in as the producers do."""
+    found = faust_credentials(Connection("a:1", {"security.protocol": "sasl_ssl", **SASL}))
+    assert isinstance(found, SASLCredentials)
+    assert (found.protocol.value, found.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-512")
+    assert (found.username, found.password) == ("quiet", "hush-hush")
+    assert found.ssl_context is not None
+    plain = faust_credentials(Connection("a:1", {"security.protocol": "sasl_plaintext", **SASL}))
+    assert isinstance(plain, SASLCredentials)
+    assert plain.protocol.value == "SASL_PLAINTEXT"
+
+
+def test_kerberos_is_the_mechanism_unless_another_is_named() -> None:
+    """librdkafka's default."""
+    found = faust_credentials(Connection("a:1", {"security.protocol": "sasl_plaintext"}))
+    assert isinstance(found, GSSAPICredentials)
+
+
+@pytest.mark.parametrize(
+    ("client", "named"),
+    [
+        ({"security.protocol": "tls"}, "security.protocol = 'tls'"),
+        ({"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism = 'OAUTHBEARER'"),
+        ({"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.username": "u"}, "sasl.password"),
+        ({"security.protocol": "ssl", "ssl.keystore.location": "x"}, "ssl.keystore.location"),
+        ({"security.protocol": "ssl", "ssl.ca.location": "/nonexistent"}, r"ssl\.\*"),
+    ],
+)
+def test_security_that_cannot_be_translated_is_refused(client: dict[str, str], named: str) -> None:
+    """Ignoring one of these would connect with less than was asked for."""
+    with pytest.raises(SettingsError, match=named):
+        faust_credentials(Connection("a:1", client))

@@ -1,0 +1,263 @@
+"""What the hand-over decides, without a broker: which shard works, when the clock may speak, how the worker ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import pytest
+
+from workers.errors import Fenced, QuietcountError, SettingsError, StateRefused
+from workers.kafka.clients import Connection
+from workers.kafka.handover import MOST_WAITING, Handover, Partition
+from workers.kafka.shard import Batch, Shard
+from workers.tables.store import Changelog, Store
+
+EVENTS: list[Partition] = [("events", 0), ("events", 1)]
+
+
+class Log:
+    """A log reader with fixed answers."""
+
+    def __init__(self) -> None:
+        self.log: dict[Partition, tuple[int, int]] = {}
+        self.ends: dict[Partition, int] = {}
+        self.asked: list[Partition] = []
+        self.told: dict[Partition, int] = {}
+
+    async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
+        return {tp: self.log.get(tp, (0, 100)) for tp in partitions}
+
+    async def at_end(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        self.asked += partitions
+        return {tp: end for tp, end in self.ends.items() if tp in self.asked}
+
+    async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
+        self.told.update(offsets)
+
+
+class Recorder(Shard):
+    """A shard without Kafka that writes down what it was asked."""
+
+    def __init__(self, partition: int) -> None:
+        store = Store(None, Changelog("state", partition))
+        super().__init__(Connection("unused:9092"), f"shard-{partition}", partition, "state", store)
+        self.starts_at: int | None = 0
+        self.fails: Exception | None = None
+        self.seen: list[object] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def open(self) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.offset = self.committed = self.starts_at
+
+    def process(self, batch: Batch) -> None:
+        self.gate.wait(30)
+        if self.fails is not None:
+            raise self.fails
+        self.seen.append(batch.start)
+
+    def wants_clock(self, now_ms: int) -> bool:
+        return True
+
+    def clock(self, now_ms: int) -> None:
+        self.seen.append(("clock", now_ms))
+
+
+class Stage:
+    """A hand-over over recorders."""
+
+    def __init__(self, **options: float) -> None:
+        self.log = Log()
+        self.made: dict[int, Recorder] = {}
+        self.prepare: Callable[[Recorder], None] = lambda shard: None
+        self.handover = Handover({"events": self.make}, now_ms=lambda: 5000, exit_deadline_s=3600, **options)
+        self.handover.reader = self.log
+
+    def make(self, partition: int) -> Recorder:
+        shard = self.made[partition] = Recorder(partition)
+        self.prepare(shard)
+        return shard
+
+    def batch(self, partition: int, start: int, end: int) -> Batch:
+        """Return a batch as the transport would: counted as on its way."""
+        batch = Batch(start, end, [b"x"], [None], [0], [start], self.handover.shard(("events", partition)))
+        self.handover.expect(batch)
+        return batch
+
+
+def run(scenario: Callable[[Stage], Awaitable[None]], **options: float) -> Stage:
+    """Run a scenario in a loop of its own and give every shard up at the end."""
+    stage = Stage(**options)
+
+    async def main() -> None:
+        await scenario(stage)
+        for shard in stage.made.values():
+            shard.gate.set()
+        await stage.handover.release()
+
+    asyncio.run(main())
+    return stage
+
+
+async def settle(done: Callable[[], bool]) -> None:
+    """Let tasks and threads work until `done()`."""
+    for _ in range(1000):
+        if done():
+            return
+        await asyncio.sleep(0.005)
+    raise TimeoutError
+
+
+def test_acquire_says_where_to_read_on() -> None:
+    """A stored position is the authority; without one the log's beginning."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.log.log = {EVENTS[0]: (10, 50), EVENTS[1]: (10, 50)}
+        stage.prepare = lambda shard: setattr(shard, "starts_at", 50 if shard.partition else None)
+        assert await stage.handover.acquire(EVENTS) == {EVENTS[0]: 10, EVENTS[1]: 50}
+
+    assert run(scenario).handover.exit_status is None
+
+
+@pytest.mark.parametrize(("stored", "reason"), [(9, "retention removed records"), (51, "re-created or lost its tail")])
+def test_a_stored_position_outside_the_log_is_refused(
+    stored: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records that were never counted are gone, or others have their numbers: going on would be silently wrong."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.log.log = {EVENTS[0]: (10, 50)}
+        stage.prepare = lambda shard: setattr(shard, "starts_at", stored)
+        assert await stage.handover.acquire(EVENTS[:1]) == {}
+        assert stage.handover.stopping.is_set()
+
+    assert run(scenario).handover.exit_status == 2
+    assert reason in caplog.text
+
+
+def test_a_slow_shard_does_not_hold_up_another() -> None:
+    """Partitions are independent: one commit that takes long must not stop the rest."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.handover.acquire(EVENTS)
+        slow, fast = stage.made[0], stage.made[1]
+        slow.gate.clear()
+        await stage.handover.feed(stage.batch(0, 0, 1))
+        for start in range(5):
+            await stage.handover.feed(stage.batch(1, start, start + 1))
+        await settle(lambda: fast.offset == 5)
+        assert (slow.seen, fast.seen) == ([], [0, 1, 2, 3, 4])
+        slow.gate.set()
+        await settle(lambda: slow.offset == 1)
+
+    run(scenario)
+
+
+def test_what_waits_for_a_shard_is_bounded() -> None:
+    """Without a bound a backlog would be fetched into memory."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.handover.acquire(EVENTS)
+        stage.made[0].gate.clear()
+        for start in range(MOST_WAITING):
+            assert stage.handover.has_room(EVENTS[0])
+            await stage.handover.feed(stage.batch(0, start, start + 1))
+        assert not stage.handover.has_room(EVENTS[0])
+        assert stage.handover.has_room(EVENTS[1])
+        stage.made[0].gate.set()
+        await settle(lambda: stage.handover.has_room(EVENTS[0]))
+
+    run(scenario)
+
+
+def test_the_clock_speaks_only_to_a_shard_that_stands_at_the_end() -> None:
+    """A tick closed by the clock while records wait would push them into a later tick."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.handover.acquire(EVENTS)
+        here, behind = stage.made[0], stage.made[1]
+        stage.log.ends = {EVENTS[0]: 0, EVENTS[1]: 7}  # the second has a batch up to 7 on its way
+        await stage.handover.tick()
+        await settle(lambda: bool(here.seen))
+        await settle(lambda: not stage.handover._at_work)
+        assert (here.seen, behind.seen) == ([("clock", 5000)], [])
+        behind.gate.clear()  # now it is queued behind the batch, and stands at its end by then
+        await stage.handover.feed(stage.batch(1, 0, 7))
+        await stage.handover.tick()
+        behind.gate.set()
+        await settle(lambda: len(behind.seen) == 2)
+        assert behind.seen == [0, ("clock", 5000)]
+
+    run(scenario)
+
+
+def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so() -> None:
+    """A newer owner exists: publish nothing more, and do not hold its partition for ever."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.handover.acquire(EVENTS)
+        stage.made[0].fails = Fenced("newer")
+        await stage.handover.feed(stage.batch(0, 0, 1))
+        await settle(lambda: stage.made[0].closed)
+        assert stage.handover.shard(EVENTS[0]) is None
+        assert stage.handover.shard(EVENTS[1]) is not None
+        await settle(lambda: stage.handover.exit_status is not None)
+
+    assert run(scenario, fenced_grace_s=0.05).handover.exit_status == 75
+
+
+def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten() -> None:
+    """After a freeze the group has moved on: joining again is all there is to do."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.handover.acquire(EVENTS)
+        stage.made[0].fails = Fenced("newer")
+        await stage.handover.feed(stage.batch(0, 0, 1))
+        await settle(lambda: stage.made[0].closed)
+        await stage.handover.acquire(EVENTS)
+        await asyncio.sleep(0.2)
+        assert stage.handover.shard(EVENTS[0]) is not None
+
+    assert run(scenario, fenced_grace_s=0.05).handover.exit_status is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [(StateRefused("no"), 2), (SettingsError("no"), 2), (QuietcountError("no"), 2), (ZeroDivisionError("no"), 70)],
+)
+@pytest.mark.parametrize("where", ["open", "process"])
+def test_a_failure_ends_the_worker_with_its_status(
+    where: str, failure: Exception, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refusals are one message for the operator; anything else is a defect and shows its traceback."""
+
+    async def scenario(stage: Stage) -> None:
+        if where == "open":
+            stage.prepare = lambda shard: setattr(shard, "fails", failure)
+            assert await stage.handover.acquire(EVENTS) == {}
+        else:
+            await stage.handover.acquire(EVENTS)
+            stage.made[0].fails = failure
+            await stage.handover.feed(stage.batch(0, 0, 1))
+            await settle(stage.handover.stopping.is_set)
+
+    assert run(scenario).handover.exit_status == status
+    assert any(record.exc_info for record in caplog.records) == (status == 70)
+
+
+def test_a_batch_of_a_shard_that_was_given_up_does_nothing() -> None:
+    """Batches under way when partitions are revoked belong to the next owner."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.handover.acquire(EVENTS)
+        old, late = stage.made[0], stage.batch(0, 0, 1)
+        await stage.handover.release()
+        await stage.handover.feed(late)
+        await asyncio.sleep(0.05)
+        assert (old.seen, old.offset) == ([], 0)
+
+    assert run(scenario).handover.exit_status is None

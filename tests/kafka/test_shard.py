@@ -1,0 +1,174 @@
+"""A shard's transactions on a real broker: all of it once, or nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from tests.kafka.harness import create_topic, read, unique
+from workers.errors import Fenced
+from workers.kafka.clients import Connection
+from workers.kafka.shard import Batch, Outgoing, Shard, ShardClosed
+from workers.tables.store import Change, Changelog, Store
+
+
+class Keeper(Shard):
+    """Keeps what it is told; its offset is in its state."""
+
+    def restore(self) -> None:
+        stored = self.store.get(b"offset")
+        self.offset = 0 if stored is None else int(stored)
+
+    def process(self, batch: Batch) -> None:
+        pass
+
+
+class AbortsOnce(Keeper):
+    """Meets an error that requires an abort after everything was sent, the first time it commits."""
+
+    aborts = 1
+
+    def _commit(self, producer: Producer) -> None:
+        if self.aborts:
+            self.aborts -= 1
+            producer.flush(30)
+            raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
+        super()._commit(producer)
+
+
+class Cluster:
+    """An output and a state topic on the real broker, and shards on them."""
+
+    def __init__(self, bootstrap: str, directory: Path) -> None:
+        self.connection = Connection(bootstrap)
+        self.directory = directory
+        self.name = unique("shard")
+        self.output, self.state = f"{self.name}.out", f"{self.name}.state"
+        create_topic(self.connection, self.output)
+        create_topic(self.connection, self.state, cleanup_policy="compact")
+
+    def shard(self, kind: type[Shard] = Keeper, path: str | None = "state") -> Any:
+        """Return an open shard; all of them have the same transactional id."""
+        where = None if path is None else self.directory / path
+        made = kind(self.connection, self.name, 0, self.state, Store(where, Changelog(self.state, 0)))
+        made.open()
+        return made
+
+    def published(self, isolation: str = "read_committed") -> list[bytes | None]:
+        """Return the values of the output topic."""
+        return [message.value() for message in read(self.connection, self.output, 0, isolation)]
+
+
+@pytest.fixture
+def cluster(bootstrap: str, tmp_path: Path) -> Cluster:
+    """Topics of their own for each test."""
+    return Cluster(bootstrap, tmp_path)
+
+
+def say(cluster: Cluster, *values: bytes) -> Sequence[Outgoing]:
+    return [Outgoing(cluster.output, 0, b"k", value, [("h", b"1")], 1234) for value in values]
+
+
+def test_messages_and_state_become_visible_together(cluster: Cluster) -> None:
+    """The whole point: output, state and position in one transaction."""
+    shard = cluster.shard()
+    changes: list[Change] = [(b"offset", b"7"), (b"a", b"1"), (b"a", b"2"), (b"gone", None)]
+    shard.transact(say(cluster, b"one", b"two"), changes, 7)
+    message = read(cluster.connection, cluster.output)[0]
+    assert cluster.published() == [b"one", b"two"]
+    assert (message.key(), message.headers(), message.timestamp()[1]) == (b"k", [("h", b"1")], 1234)
+    assert [(m.key(), m.value()) for m in read(cluster.connection, cluster.state)] == changes
+    assert dict(shard.store.items()) == {b"offset": b"7", b"a": b"2"}
+    assert shard.store.offset == 4
+    assert shard.committed == 7
+    shard.close()
+
+
+def test_an_aborted_transaction_is_repeated_and_published_once(cluster: Cluster) -> None:
+    """The broker may ask for an abort at any time: what was sent before it must never be seen."""
+    shard = cluster.shard(AbortsOnce)
+    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    assert cluster.published() == [b"one", b"two"]
+    assert cluster.published("read_uncommitted") == [b"one", b"one", b"two"], "nothing was aborted"
+    assert shard.stats.aborted == 1
+    assert shard.stats.transactions == 2
+    shard.close()
+    again = cluster.shard(path="other")
+    assert again.offset == 2
+    again.close()
+
+
+def test_a_fenced_shard_publishes_nothing(cluster: Cluster) -> None:
+    """Two owners of one partition must never both publish."""
+    old = cluster.shard()
+    old.transact(say(cluster, b"old"), [(b"offset", b"1")], 1)
+    new = cluster.shard(path="new")
+    with pytest.raises(Fenced):
+        old.transact(say(cluster, b"zombie"), [(b"offset", b"2"), (b"zombie", b"1")], 2)
+    assert old.store.get(b"zombie") is None
+    new.transact(say(cluster, b"new"), [(b"offset", b"3")], 3)
+    assert cluster.published() == [b"old", b"new"]
+    old.close()
+    new.close()
+
+
+def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(cluster: Cluster) -> None:
+    """A kill between the commit and the RocksDB write leaves the copy behind: never ahead, never wrong."""
+    shard = cluster.shard()
+    shard.transact([], [(b"offset", b"1"), (b"a", b"1"), (b"b", b"1")], 1)
+    shard.store.close()  # the process dies here, as far as RocksDB can tell
+    with pytest.raises(RuntimeError, match="not open"):
+        shard.transact(say(cluster, b"last"), [(b"offset", b"2"), (b"a", None)], 2)
+    again = cluster.shard()
+    assert again.offset == 2
+    assert dict(again.store.items()) == {b"b": b"1", b"offset": b"2"}
+    assert again.stats.loaded_records == 2, "only what was missing is read"
+    assert cluster.published() == [b"last"]
+    again.close()
+
+
+def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluster) -> None:
+    """A killed owner's transaction must be aborted by the take-over and its changes must not be read."""
+    dead = cluster.shard()
+    dead.transact([], [(b"offset", b"1")], 1)
+    producer = dead._producer
+    producer.begin_transaction()
+    producer.produce(cluster.state, b"999", b"offset", 0)
+    producer.flush(10)
+    heir = cluster.shard(path="heir")
+    assert heir.offset == 1
+    heir.transact([], [(b"offset", b"2")], 2)
+    assert heir.store.offset == read(cluster.connection, cluster.state)[-1].offset() + 1  # type: ignore[operator]  # set
+    heir.close()
+    dead.close()
+
+
+def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_ever(cluster: Cluster) -> None:
+    """Too large stays too large: the worker must stop with the reason instead of turning in circles."""
+    small = f"{cluster.name}.small"
+    create_topic(cluster.connection, small, max_message_bytes="1000")
+    shard = cluster.shard()
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        shard.transact([*say(cluster, b"one"), Outgoing(small, 0, None, os.urandom(10_000))], [(b"a", b"1")], 1)
+    assert cluster.published() == []
+    assert shard.store.get(b"a") is None
+    shard.close()
+
+
+def test_a_batch_that_starts_elsewhere_is_refused(cluster: Cluster) -> None:
+    """A gap loses records and an overlap counts them twice: neither may pass."""
+    shard = cluster.shard(path=None)
+    shard.feed(Batch(0, 5, [b"x"], [None], [0], [3]))
+    assert shard.offset == 5
+    for start in (4, 6):
+        with pytest.raises(RuntimeError, match="stands at 5"):
+            shard.feed(Batch(start, 9, [b"x"], [None], [0], [8]))
+    shard.close()
+    with pytest.raises(ShardClosed):
+        shard.feed(Batch(5, 9, [b"x"], [None], [0], [8]))

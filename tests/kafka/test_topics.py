@@ -1,0 +1,106 @@
+"""The topics a worker needs: planned from what exists, created where missing, never altered."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kafka.harness import create_topic, unique
+from workers.errors import SettingsError
+from workers.kafka.clients import Connection
+from workers.kafka.embedded import PARTITIONS, EmbeddedCluster
+from workers.kafka.topics import Existing, cautions, create_missing, describe, missing, plan_topics, problems
+
+
+def partitions(**existing: int) -> dict[str, int]:
+    """Return planned partition counts by short name; underscores in `existing` stand for hyphens."""
+    found = {f"w.{name.replace('_', '-')}": count for name, count in existing.items()}
+    known = {name: Existing(name, count) for name, count in found.items()}
+    plan = plan_topics("w", "w.events", None, None, ["w.products"], known)
+    return {topic.name.removeprefix("w."): topic.partitions for topic in plan}
+
+
+def test_partition_counts_follow_the_events_topic() -> None:
+    """One state partition for each source partition, or progress would be lost."""
+    assert partitions(events=6) == {
+        "events": 6, "contributions": 6, "contribute-state": 6, "release-state": 6, "rejects": 6, "products": 6,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("sibling", ["contributions", "release_state"])
+def test_missing_topics_take_the_partitions_of_their_siblings(sibling: str) -> None:
+    """Owners were fixed at the first start: a topic made later must fit them."""
+    planned = partitions(events=6, **{sibling: 2})
+    assert (planned["contributions"], planned["release-state"], planned["contribute-state"]) == (2, 2, 6)
+
+
+def test_owners_that_contradict_existing_topics_are_refused() -> None:
+    """Stream keys are hashed onto owners: another number would split their counts."""
+    existing = {"w.contributions": Existing("w.contributions", 2)}
+    with pytest.raises(SettingsError, match=r"owner_partitions = 3.*has 2"):
+        plan_topics("w", "e", 4, 3, [], existing)
+    both = {**existing, "w.release-state": Existing("w.release-state", 3)}
+    with pytest.raises(SettingsError, match="same number"):
+        plan_topics("w", "e", 4, None, [], both)
+
+
+def test_contributions_are_kept_for_ever_and_state_is_compacted() -> None:
+    """The audit reads every contribution again; state is found by its last value."""
+    plan = {topic.name: topic for topic in plan_topics("w", "e", 4, 2, [], {})}
+    assert plan["w.contributions"].config()["retention.ms"] == "-1"
+    assert {name for name, topic in plan.items() if topic.cleanup_policy == "compact"} == {
+        "w.contribute-state", "w.release-state",
+    }  # fmt: skip
+
+
+def test_create_makes_what_is_missing_and_alters_nothing(bootstrap: str) -> None:
+    """An operator's own settings of a topic are theirs."""
+    connection, name = Connection(bootstrap), unique("topics")
+    events = f"{name}.events"
+    create_topic(connection, events, 3, retention_ms="12345")
+    outputs = [f"{name}.out"]
+    names = [topic.name for topic in plan_topics(name, events, None, 2, outputs, {})]
+    existing = describe(connection, names)
+    plan = plan_topics(name, events, None, 2, outputs, existing)
+    assert create_missing(connection, plan, existing) == [topic.name for topic in plan if topic.name != events]
+    after = describe(connection, names)
+    assert missing(plan, after) == []
+    assert problems(plan, after) == []
+    assert {n: t.partitions for n, t in after.items()} == {t.name: t.partitions for t in plan}
+    assert after[events].config["retention.ms"] == "12345"
+    assert after[f"{name}.contributions"].config["retention.ms"] == "-1"
+    assert len({topic.topic_id for topic in after.values()} - {None}) == len(plan)
+    assert create_missing(connection, plan, after) == []
+    assert create_missing(connection, plan, existing) == [], "created by somebody else meanwhile"
+
+
+def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
+    """A state topic that deletes by age forgets the progress, and then counts everything again."""
+    connection, name = Connection(bootstrap), unique("topics")
+    create_topic(connection, f"{name}.contribute-state", 2, max_message_bytes="9000000")
+    create_topic(connection, f"{name}.contributions", 2, retention_ms="60000", max_message_bytes="9000000")
+    plan = plan_topics(name, f"{name}.events", 2, 2, [], {})
+    existing = describe(connection, [topic.name for topic in plan])
+    assert [line.split(" and ")[0] for line in problems(plan, existing)] == [
+        f"{name}.contribute-state has cleanup.policy = delete"
+    ]
+    assert [line.split(":")[0] for line in cautions(plan, existing)] == [
+        f"{name}.contributions has retention.ms = 60000"
+    ]
+
+
+def test_a_broker_that_does_not_answer_is_named() -> None:
+    """The first mistake everybody makes: the message says which address and what to check."""
+    with pytest.raises(SettingsError, match=r"kafka\.bootstrap = '127\.0\.0\.1:1'.*Check the address"):
+        describe(Connection("127.0.0.1:1"), ["x"])
+
+
+def test_topics_of_the_embedded_cluster_have_no_id() -> None:
+    """It has no controller to ask: the demo must start all the same."""
+    with EmbeddedCluster() as cluster:
+        plan = plan_topics("demo", "demo.events", PARTITIONS, None, ["demo.products"], {})
+        names = [topic.name for topic in plan]
+        assert describe(cluster.connection, names) == {}
+        assert create_missing(cluster.connection, plan, {}) == names
+        after = describe(cluster.connection, names)
+        assert list(after.values()) == [Existing(name, PARTITIONS) for name in names]
+        assert problems(plan, after) == []

@@ -1,0 +1,169 @@
+"""Chaos: two workers are killed at random moments, again and again, while events come in; then everything must add up.
+
+The first part of the events is there before the workers start, dated into the past, some of them later than the grace
+allows; the rest comes in live. What each tick must hold is computed here, from the rule in interfaces and architecture
+alone. The suite runs a short version; the long one is
+
+    python -m tests.worker.chaos --events 1000000 --kills 20 [--bootstrap B] [--seed N] [--directory D]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.broker import broker
+from tests.worker.harness import Contributed, Site, assert_contiguous, known, unk
+from workers.mechanisms.config import Lane
+
+SOURCES, OWNERS = 4, 2
+GRACE_MS = 8_000
+KEYS = [f"k{i}" for i in range(10)]
+LABELS = [f"item-{i}" for i in range(2_000)]
+HISTOGRAMS = (
+    unk("unknown", tick="1s", max_items=2),
+    known("known", tick="2s", max_items=3, max_count=2, keys=KEYS, domain=LABELS[:50]),
+)
+
+
+@dataclass
+class Oracle:
+    """What the contributions must hold, computed event by event."""
+
+    lanes: list[Lane]
+    watermarks: list[int | None] = field(default_factory=lambda: [None] * SOURCES)
+    total: Counter[Contributed] = field(default_factory=Counter)
+
+    def take(self, partition: int, event: dict[str, Any]) -> None:
+        """Adds one event: late ones count in the tick that is open at the partition's watermark."""
+        at, before = event["ts"], self.watermarks[partition]
+        mark = at if before is None else max(before, at - GRACE_MS)
+        self.watermarks[partition] = mark
+        for lane in self.lanes:
+            tick = (max(at, mark) - lane.start_ms) // lane.tick_ms + 1
+            items = event["items"]
+            counts = items if isinstance(items, dict) else Counter(items)
+            for label, n in list(counts.items())[: lane.max_items]:
+                if n:
+                    self.total[Contributed(lane, tick, event["key"], label)] += min(n, lane.max_count)
+
+
+def make_event(rng: random.Random, at: int) -> dict[str, Any]:
+    """An event: a list with repeats, or counts, of Zipf-like labels."""
+    labels = [LABELS[min(int(rng.paretovariate(0.9)) - 1, len(LABELS) - 1)] for _ in range(rng.choice((1, 2, 2, 3, 4)))]
+    items: object = labels if rng.random() < 0.8 else {label: rng.randrange(4) for label in labels}
+    return {"key": rng.choice(KEYS), "items": items, "ts": at}
+
+
+def backlog(rng: random.Random, events: int, end_ms: int, span_ms: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Events of the past, nearly in order; one in twenty is late, some beyond the grace."""
+    for i in range(events):
+        at = end_ms - span_ms + span_ms * i // events
+        late = rng.randrange(2 * GRACE_MS) if rng.random() < 0.05 else 0
+        yield i % SOURCES, make_event(rng, at - late)
+
+
+def chaos(bootstrap: str, directory: Path, *, events: int, kills: int, seed: int, gap_s: tuple[float, float]) -> dict[str, Any]:
+    """Runs it, asserts everything, and returns figures.
+
+    Args:
+        bootstrap: broker.
+        directory: for settings, data and logs.
+        events: how many, half of them before the workers start.
+        kills: how many times a worker is killed.
+        seed: of events and kills.
+        gap_s: least and most seconds from one kill to the next.
+    """
+    rng = random.Random(seed)
+    site = Site(bootstrap, directory, HISTOGRAMS, partitions=SOURCES, owners=OWNERS, events={"grace": f"{GRACE_MS}ms"})
+    lanes = list(dict.fromkeys(histogram.lane for histogram in site.settings.histograms))
+    oracle = Oracle(lanes)
+    begun_ms = time.time_ns() // 1_000_000
+    for partition, event in backlog(rng, events // 2, begun_ms - GRACE_MS, 60_000):
+        site.produce(partition, [event], flush=False)
+        oracle.take(partition, event)
+    site.produce(0, [])  # flush
+    workers = [site.worker("one"), site.worker("two")]
+    gaps = [rng.uniform(*gap_s) for _ in range(kills)]
+    rate = (events - events // 2) / max(sum(gaps), 1.0)
+    killed, sent, next_kill, restarts = 0, 0, time.monotonic() + gaps[0] if kills else 0.0, []
+    started = time.monotonic()
+    last = begun_ms
+    try:
+        while killed < kills or sent < events - events // 2:
+            due = min(int((time.monotonic() - started) * rate) + 1, events - events // 2)
+            for _ in range(due - sent):
+                last = time.time_ns() // 1_000_000
+                partition, event = rng.randrange(SOURCES), make_event(rng, last - rng.randrange(2_000))
+                site.produce(partition, [event], flush=False)
+                oracle.take(partition, event)
+            sent = max(sent, due)
+            site.produce(0, [])  # flush: an event is in the log long before its tick's grace is over
+            if killed < kills and time.monotonic() >= next_kill:
+                victim = rng.randrange(2)
+                if not workers[victim].running():
+                    raise AssertionError(f"a worker ended by itself:\n{workers[victim].output()[-3000:]}")
+                workers[victim].kill()
+                killed += 1
+                restarts.append((time.monotonic() + rng.uniform(0, 1.5), victim))
+                next_kill = time.monotonic() + (gaps[killed] if killed < kills else 0.0)
+            for at, victim in list(restarts):
+                if time.monotonic() >= at:
+                    restarts.remove((at, victim))
+                    workers[victim] = site.worker(("one", "two")[victim])
+            time.sleep(0.02)
+        for _, victim in restarts:
+            workers[victim] = site.worker(("one", "two")[victim])
+        site.wait_published(last + 2_000, 180)
+        assert [worker.stop() for worker in workers] == [0, 0], "\n".join(worker.output()[-2000:] for worker in workers)
+    finally:
+        for worker in workers:
+            worker.kill()
+    return check(site, oracle) | {"seconds": round(time.monotonic() - started, 1), "kills": killed, "events": events}
+
+
+def check(site: Site, oracle: Oracle) -> dict[str, Any]:
+    """Everything adds up, everything is published once, audit agrees."""
+    found = site.contributed()
+    wrong = [(what, found[what], n) for what, n in oracle.total.items() if found[what] != n]
+    extra = [(what, n) for what, n in found.items() if what not in oracle.total]
+    assert not wrong and not extra, (
+        f"{len(wrong)} wrong of {len(oracle.total)}, such as {wrong[:5]}; {len(extra)} too many, such as {extra[:5]}; "
+        f"{found.total()} counted, {oracle.total.total()} produced"
+    )
+    snapshots = site.snapshots()
+    assert_contiguous(snapshots)
+    served = {(s["histogram"], s["key"]) for s in snapshots}
+    assert served == {(name, key) for name in ("unknown", "known") for key in KEYS}
+    audit = site.audit()
+    assert audit.returncode == 0, audit.stdout + audit.stderr
+    return {"counted": found.total(), "snapshots": len(snapshots), "ticks": len({(s["histogram"], s["end"]) for s in snapshots})}
+
+
+def main() -> None:
+    """The long version."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--least-gap", type=float, default=1.0)
+    parser.add_argument("--most-gap", type=float, default=18.0)
+    parser.add_argument("--directory", type=Path, default=None, help="kept; default: a temporary one")
+    given = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    print(f"seed {seed}", flush=True)
+    with broker() as bootstrap, tempfile.TemporaryDirectory() as temporary:
+        directory = given.directory or Path(temporary)
+        gap = (given.least_gap, given.most_gap)
+        print(chaos(bootstrap, directory, events=given.events, kills=given.kills, seed=seed, gap_s=gap))
+
+
+if __name__ == "__main__":
+    main()

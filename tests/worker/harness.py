@@ -1,0 +1,321 @@
+"""What the tests of the whole worker share: one worker's site on a real broker, its processes, its topics.
+
+    site = Site(bootstrap, tmp_path, histograms=[...])   settings file, key, topics
+    with site.worker() as worker: ...                    a `quietcount run` process
+    site.produce(partition, events), site.snapshots(), site.contributed(), site.audit()
+
+Nothing here measures time; `until` polls with a deadline far beyond what is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from confluent_kafka import KafkaException, Message
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+
+from workers.agents.contributions import columns_of, decode
+from workers.kafka.clients import Connection
+from workers.kafka.reading import read_partition
+from workers.mechanisms.config import Lane
+from workers.mechanisms.noise import NoiseKey
+from workers.settings import Settings, load
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120.0
+
+T = TypeVar("T")
+Toml = Mapping[str, object]
+
+
+class Contributed(NamedTuple):
+    """What the contributions topic holds for one item in one tick."""
+
+    lane: Lane
+    tick: int
+    key: str
+    label: str
+
+
+def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
+    """Asks until the answer is true, and returns it."""
+    deadline = time.monotonic() + patience_s
+    while not (answer := ask()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {patience_s:g} s: {what}")
+        time.sleep(0.25)
+    return answer
+
+
+def unk(name: str = "items", **changes: object) -> dict[str, object]:
+    """An unk_base histogram with so little noise that items show."""
+    return {
+        "name": name, "mechanism": "unk_base", "tick": "1s", "horizon": 65_536, "max_items": 2,
+        "epsilon": 20.0, "delta": 1e-6, "keys": "public",
+    } | changes  # fmt: skip
+
+
+def known(name: str = "known", **changes: object) -> dict[str, object]:
+    """A known_base histogram."""
+    return unk(name, mechanism="known_base", domain=["a", "b", "c"]) | changes
+
+
+class Worker:
+    """One `quietcount run` process; killed at the end of its `with` block if it still runs."""
+
+    def __init__(self, config: Path, log: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(command("run", "-c", str(config)), cwd=ROOT, stdout=output, stderr=output)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+        if kind is not None:
+            print(f"--- {self.log.name}\n{self.output()}", file=sys.stderr)
+
+    def output(self) -> str:
+        """What it has written so far."""
+        return self.log.read_text(errors="replace")
+
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, also to one that is stopped."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        self.signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Waits for its end by itself; returns the exit status."""
+        return self.process.wait(PATIENCE_S)
+
+
+class Site:
+    """A worker name of its own on a broker, with its events topic, settings file, key and data directories."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        directory: Path,
+        histograms: Iterable[Toml],
+        *,
+        partitions: int = 4,
+        owners: int = 2,
+        worker: Toml | None = None,
+        events: Toml | None = None,
+        create: bool = True,
+    ) -> None:
+        self.directory = directory
+        self.connection = Connection(bootstrap)
+        self.name = f"t{uuid.uuid4().hex[:12]}"
+        self.topic = f"{self.name}-events"
+        self.partitions = partitions
+        self.admin = self.connection.admin()
+        self._workers = 0
+        self._producer = self.connection.producer(**{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
+        self.document: dict[str, Any] = {
+            "worker": {
+                "name": self.name, "data_dir": "data", "key_file": "key", "commit_interval": "500ms",
+                "owner_partitions": owners, **(worker or {}),
+            },
+            "kafka": {"bootstrap": bootstrap},
+            "events": {"topic": self.topic, "key": "key", "items": "items", "timestamp": "ts", **(events or {})},
+            "histogram": [dict(histogram) for histogram in histograms],
+        }  # fmt: skip
+        directory.mkdir(parents=True, exist_ok=True)
+        assert quietcount("key", "new", str(directory / "key")).returncode == 0
+        self.config = self.write(self.document)
+        if create:
+            self.create_events()
+            self.create_topics()
+
+    # ---- settings and topics -----------------------------------------------------------------------------------------
+
+    def write(self, document: Mapping[str, Any], name: str = "settings.toml") -> Path:
+        """Writes a settings file."""
+        path = self.directory / name
+        path.write_text(toml(document))
+        return path
+
+    @property
+    def settings(self) -> Settings:
+        return load(self.config)
+
+    @property
+    def key(self) -> NoiseKey:
+        return NoiseKey((self.directory / "key").read_bytes())
+
+    def create_events(self) -> None:
+        """Makes the events topic."""
+        for future in self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)]).values():
+            future.result()
+
+        def visible() -> bool:
+            found = self.admin.list_topics(timeout=10).topics.get(self.topic)
+            return found is not None and len(found.partitions) == self.partitions
+
+        until(visible, "the events topic appears")
+
+    def create_topics(self) -> None:
+        """`quietcount topics --create`."""
+        done = quietcount("topics", "-c", str(self.config), "--create")
+        assert done.returncode == 0, done.stderr + done.stdout
+
+    # ---- processes ---------------------------------------------------------------------------------------------------
+
+    def worker(self, data: str = "data") -> Worker:
+        """Starts a worker process; two at the same time need two `data` directories."""
+        config = self.write(self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml")
+        self._workers += 1
+        return Worker(config, self.directory / f"worker-{self._workers}.log")
+
+    def run_to_end(self) -> subprocess.CompletedProcess[str]:
+        """Runs a worker that is expected to end by itself."""
+        return quietcount("run", "-c", str(self.write(self.document)))
+
+    def audit(self, *further: str) -> subprocess.CompletedProcess[str]:
+        """`quietcount audit`."""
+        return quietcount("audit", "-c", str(self.config), *further)
+
+    def assert_clean(self) -> None:
+        """Audit finds nothing, and every page of every snapshot stands there once, without a tick missing."""
+        done = self.audit()
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert_contiguous(self.snapshots())
+
+    # ---- records -----------------------------------------------------------------------------------------------------
+
+    def produce(self, partition: int, events: Iterable[object], *, key: bytes | None = None, flush: bool = True) -> None:
+        """Sends events (objects become JSON, bytes go as they are) to one partition."""
+        for event in events:
+            value = event if isinstance(event, bytes) or event is None else json.dumps(event).encode()
+            while True:
+                try:
+                    self._producer.produce(self.topic, value, key, partition)
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+            self._producer.poll(0)
+        if flush:
+            assert self._producer.flush(60) == 0
+
+    def read(self, topic: str) -> Iterator[Message]:
+        """All committed records of a topic, partition by partition."""
+        found = self.admin.list_topics(timeout=10).topics[topic]
+        for partition in sorted(found.partitions):
+            yield from read_partition(self.connection, topic, partition)
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """All published snapshots, in the order of their partitions."""
+        settings = self.settings
+        topics = [settings.output_topic(histogram) for histogram in settings.histograms]
+        return [json.loads(message.value() or b"") for topic in topics for message in self.read(topic)]
+
+    def published_to(self) -> dict[str, int]:
+        """Where each histogram stands: the least end over its stream keys, ms; a histogram without snapshots has 0."""
+        settings, reached = self.settings, {}
+        for histogram in settings.histograms:
+            ends: dict[bytes | None, int] = {}
+            for message in self.read(settings.output_topic(histogram)):
+                ends[message.key()] = max(ends.get(message.key(), 0), message.timestamp()[1])  # that of a snapshot is its end
+            reached[histogram.name] = min(ends.values(), default=0)
+        return reached
+
+    def wait_published(self, time_ms: int, patience_s: float = PATIENCE_S) -> None:
+        """Waits until every stream key of every histogram has a snapshot of a tick that ends after `time_ms`."""
+
+        def reached() -> bool:
+            try:
+                return min(self.published_to().values()) > time_ms
+            except KafkaException:  # a reader that gave up on a busy broker asks again
+                return False
+
+        until(reached, f"snapshots up to {time_ms}", patience_s)
+
+    def contributed(self) -> Counter[Contributed]:
+        """The contributions topic, added up."""
+        total: Counter[Contributed] = Counter()
+        for message in self.read(self.settings.contributions_topic):
+            for section in decode(message.value() or b"").sections:
+                columns = columns_of(section, self.key)
+                rows = zip(columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True)
+                for index, label, count in rows:
+                    total[Contributed(section.lane, section.tick, columns.keys[index], label.decode())] += count
+        return total
+
+    def rejects(self) -> list[tuple[bytes | None, dict[str, str]]]:
+        """(value, headers) of every reject, by source partition and offset."""
+        found = []
+        for message in self.read(self.settings.rejects_topic):
+            headers = {name: (value or b"").decode() for name, value in message.headers() or ()}
+            found.append((message.value(), headers))
+        return sorted(found, key=lambda reject: (int(reject[1]["partition"]), int(reject[1]["offset"])))
+
+
+def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:
+    """Every (histogram, key, id, tick, page) once, and every tick of a key between its first and its last."""
+    pages: dict[tuple[str, str, str, int], list[int]] = {}
+    starts: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for s in snapshots:
+        mine = pages.setdefault((s["histogram"], s["key"], s["id"], s["tick"]), [])
+        if not mine:
+            starts.setdefault((s["histogram"], s["key"]), []).append((s["start"], s["end"]))
+        mine.append(s["page"])
+        assert 1 <= s["page"] <= s["pages"]
+    for place, numbers in pages.items():
+        assert sorted(numbers) == list(range(1, len(numbers) + 1)), f"{place}: pages {numbers}"
+    for of_key, ticks in starts.items():
+        ticks.sort()
+        for (_, end), (start, _) in zip(ticks, ticks[1:], strict=False):
+            assert start == end, f"{of_key}: a tick ends at {end}, the next begins at {start}"
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of `quietcount`."""
+    return [sys.executable, "-m", "workers.cli", *arguments]
+
+
+def quietcount(*arguments: str, patience_s: float = 2 * PATIENCE_S) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    return subprocess.run(
+        command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=patience_s, check=False, env=dict(os.environ)
+    )
+
+
+def toml(document: Mapping[str, Any]) -> str:
+    """A settings document as TOML."""
+    lines: list[str] = []
+    for section, values in document.items():
+        for one in values if isinstance(values, list) else [values]:
+            lines.append(f"[[{section}]]" if isinstance(values, list) else f"[{section}]")
+            # JSON's strings, numbers and lists of them are TOML's; a date stands bare.
+            lines += [f"{name} = {value if isinstance(value, Bare) else json.dumps(value)}" for name, value in one.items()]
+    return "\n".join(lines) + "\n"
+
+
+class Bare(str):
+    """A TOML value that is written without quotes: a date."""

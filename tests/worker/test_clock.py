@@ -1,0 +1,45 @@
+"""What closes a tick: the events' time, and the wall clock where a partition is read to its end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.worker.harness import Site, known, until
+
+
+def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path: Path) -> None:
+    """A quiet shop must not hold up the histograms of all others, and empty ticks are published as well."""
+    site = Site(bootstrap, tmp_path, [known(keys=["k", "silent"])])
+    with site.worker() as worker:
+        at = time.time_ns() // 1_000_000
+        site.produce(2, [{"key": "k", "items": "a", "ts": at}])  # partitions 0, 1 and 3 never see an event
+        site.wait_published(at + 5_000)
+        assert worker.stop() == 0
+    site.assert_clean()
+    snapshots = site.snapshots()
+    assert {s["key"] for s in snapshots} == {"k", "silent"}
+    for key in ("k", "silent"):
+        assert len({s["tick"] for s in snapshots if s["key"] == key}) >= 5
+
+
+def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(bootstrap: str, tmp_path: Path) -> None:
+    """A closed tick never changes, no event is lost, and a wrong clock must not close everybody's ticks."""
+    site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"max_ahead": "10s"})
+    with site.worker() as worker:
+        at = time.time_ns() // 1_000_000
+        site.produce(0, [{"key": "k", "items": "a", "ts": at}])
+        site.wait_published(at)
+        site.produce(0, [{"key": "k", "items": "b", "ts": at}])  # its tick is closed
+        site.produce(0, [{"key": "k", "items": "c", "ts": at + 3_600_000}])
+        until(lambda: any(what.label == "b" for what in site.contributed()), "the late event is contributed")
+        until(site.rejects, "the early event is rejected")
+        site.wait_published(at + 5_000)
+        assert worker.stop() == 0
+    ticks = {what.label: what.tick for what in site.contributed()}
+    assert ticks["a"] == at // 1_000 + 1
+    assert ticks["b"] > ticks["a"]
+    assert "c" not in ticks
+    assert [headers["reason"] for _, headers in site.rejects()] == ["dated too far ahead"]
+    assert max(s["end"] for s in site.snapshots()) < at + 3_600_000
+    site.assert_clean()

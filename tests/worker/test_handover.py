@@ -1,0 +1,101 @@
+"""How partitions go from one worker to another: frozen, told to stop, or robbed of its transactional id."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.worker.harness import Site, known, unk, until
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def burst(site: Site, number: int) -> int:
+    """Sends some events of this moment to every partition; returns the moment."""
+    at = now_ms()
+    for partition in range(site.partitions):
+        site.produce(partition, ({"key": f"k{i % 3}", "items": ["a", f"x{i % 7}"], "ts": at} for i in range(number)))
+    return at
+
+
+def total(site: Site) -> int:
+    """Contributions of one lane, added up."""
+    counted = site.contributed()
+    lane = next(iter(counted)).lane
+    return sum(n for what, n in counted.items() if what.lane == lane)
+
+
+def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(bootstrap: str, tmp_path: Path) -> None:
+    """A machine that pauses and comes back is the classic way to have two owners of one partition."""
+    site = Site(bootstrap, tmp_path, [unk(), known()])
+    sent = 0
+    with site.worker("one") as one, site.worker("two") as two:
+        site.wait_published(burst(site, 500))
+        burst(site, 5_000)  # at work while it freezes
+        one.signal(signal.SIGSTOP)
+        site.wait_published(burst(site, 500))  # every partition goes on: the other one has them all
+        one.signal(signal.SIGCONT)
+        burst(site, 5_000)
+        site.wait_published(burst(site, 500))
+        assert two.stop() == 0
+        site.wait_published(burst(site, 500))  # only the one that was frozen is left
+        sent = 4 * (500 + 5_000 + 500 + 5_000 + 500 + 500)
+        assert one.running()
+        assert one.stop() == 0
+    assert total(site) == 2 * sent
+    site.assert_clean()
+
+
+def test_worker_whose_transactional_id_is_taken_by_a_stranger_exits_75(bootstrap: str, tmp_path: Path) -> None:
+    """Two that both believe to own a partition must not both publish, and a supervisor must hear of it."""
+    site = Site(bootstrap, tmp_path, [unk()])
+    with site.worker() as worker:
+        site.wait_published(burst(site, 100))
+        stranger = site.connection.producer(f"{site.name}-contribute-0")
+        stranger.init_transactions(30)
+        burst(site, 100)
+        assert worker.ended() == 75
+        assert "is another worker using the same worker.name" in worker.output()
+        assert "Traceback" not in worker.output()
+    with site.worker() as worker:  # which fences the stranger in its turn
+        site.wait_published(burst(site, 100))
+        assert worker.stop() == 0
+    assert total(site) == 2 * 4 * 300
+    site.assert_clean()
+
+
+def test_sigterm_under_load_hands_over_and_exits_0(bootstrap: str, tmp_path: Path) -> None:
+    """A deployment replaces workers all day long."""
+    site = Site(bootstrap, tmp_path, [unk(), known()])
+    with site.worker("one") as one:
+        site.wait_published(burst(site, 100))
+        burst(site, 20_000)
+        assert one.stop() == 0
+        assert "Traceback" not in one.output()
+    with site.worker("two") as two:
+        site.wait_published(burst(site, 100))
+        assert two.stop() == 0
+    assert total(site) == 2 * 4 * 20_200
+    site.assert_clean()
+
+
+def test_second_worker_takes_its_share_while_the_first_goes_on(bootstrap: str, tmp_path: Path) -> None:
+    """Scaling out moves partitions under load, without a kill."""
+    site = Site(bootstrap, tmp_path, [unk()])
+    moved: list[dict[str, Any]] = []
+    with site.worker("one") as one:
+        site.wait_published(burst(site, 10_000))
+        with site.worker("two") as two:
+            until(lambda: (tmp_path / "two").is_dir() and any((tmp_path / "two").glob("contribute-*")), "partitions move")
+            site.wait_published(burst(site, 10_000))
+            moved = site.snapshots()
+            assert one.stop() == 0
+            site.wait_published(burst(site, 100))
+            assert two.stop() == 0
+    assert moved
+    assert total(site) == 2 * 4 * 20_100
+    site.assert_clean()

@@ -1,0 +1,137 @@
+"""What the worker refuses: exit 2, one line that says what to do, no traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
+
+from tests.worker.harness import Site, unk, until
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Exit 2, and one line on stderr with these words."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    lines = [line for line in done.stderr.splitlines() if " INFO " not in line and " WARNING " not in line]
+    assert len(lines) == 1, done.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+@pytest.fixture
+def site(bootstrap: str, tmp_path: Path) -> Site:
+    """A site that has never run, its topics there."""
+    return Site(bootstrap, tmp_path, [unk()], partitions=2, owners=1)
+
+
+def run_once(site: Site) -> None:
+    """A run that leaves state behind."""
+    at = time.time_ns() // 1_000_000
+    site.produce(0, [{"key": "k", "items": "a", "ts": at}])
+    with site.worker() as worker:
+        site.wait_published(at)
+        assert worker.stop() == 0
+
+
+def test_key_file_that_is_missing_or_readable_by_others_is_refused(site: Site) -> None:
+    """Whoever reads the key can subtract the noise."""
+    key = site.directory / "key"
+    key.chmod(0o644)
+    assert_refused(site.run_to_end(), "mode 0644", "chmod 600")
+    key.unlink()
+    assert_refused(site.run_to_end(), "quietcount key new")
+
+
+def test_unknown_setting_is_refused(site: Site) -> None:
+    """A typing error in the privacy budget must not pass for the default."""
+    site.document["histogram"][0]["epsilom"] = 0.1
+    assert_refused(site.run_to_end(), "epsilom", 'did you mean "epsilon"')
+
+
+def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) -> None:
+    """Starting on a topic that a typing error named would publish nothing, silently."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
+    assert_refused(site.run_to_end(), "events.topic", site.topic, "create it")
+    site.create_events()
+    assert_refused(site.run_to_end(), f"{site.name}.contributions", "quietcount topics", "--create")
+
+
+def test_broker_that_does_not_answer_is_refused(site: Site) -> None:
+    """A wrong address must be told from an outage of the worker."""
+    site.document["kafka"]["bootstrap"] = "127.0.0.1:1"
+    assert_refused(site.run_to_end(), "kafka.bootstrap", "127.0.0.1:1")
+
+
+def test_another_key_file_on_old_state_is_refused(site: Site) -> None:
+    """Other noise on the same counts: the difference of two releases gives both away."""
+    run_once(site)
+    (site.directory / "key").write_bytes(bytes(range(32)))
+    assert_refused(site.run_to_end(), "key file", "bring the old key file back")
+
+
+def test_changed_epsilon_needs_a_new_generation(site: Site) -> None:
+    """A changed mechanism on old state would publish the same counts under a promise that does not hold."""
+    run_once(site)
+    histogram: dict[str, Any] = site.document["histogram"][0]
+    histogram["epsilon"] = 2.0
+    assert_refused(site.run_to_end(), "'items'", "generation = 2")
+    histogram["generation"] = 2
+    site.config = site.write(site.document)
+    old = {s["id"] for s in site.snapshots()}
+    at = time.time_ns() // 1_000_000
+    with site.worker() as worker:
+        site.produce(1, [{"key": "k", "items": "b", "ts": at}])
+        until(lambda: any(s["id"] not in old and s["end"] > at for s in site.snapshots()), "the new generation publishes")
+        assert worker.stop() == 0
+    assert site.audit().returncode == 0
+    histogram["generation"] = 1
+    assert_refused(site.run_to_end(), "generation 2 was already used")
+
+
+def test_changed_number_of_partitions_is_refused(site: Site) -> None:
+    """Another number of partitions puts events and owners elsewhere: what was counted by whom is not known any more."""
+    run_once(site)
+    enlarge(site, site.topic, 3)
+    assert_refused(site.run_to_end(), site.topic, "3 partitions")
+
+
+def test_changed_number_of_owners_is_refused(site: Site) -> None:
+    """A stream key that moves to another owner would begin again at zero."""
+    run_once(site)
+    site.document["worker"]["owner_partitions"] = 2
+    assert_refused(site.run_to_end(), "worker.owner_partitions = 2")
+    enlarge(site, f"{site.name}.contributions", 2)
+    assert_refused(site.run_to_end(), "partitions")
+
+
+def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
+    """Its offsets mean other events now."""
+    run_once(site)
+    for future in site.admin.delete_topics([site.topic]).values():
+        future.result()
+    until(lambda: site.topic not in site.admin.list_topics(timeout=10).topics, "the topic is gone")
+    site.create_events()
+    for partition in range(2):
+        site.produce(partition, [{"key": "k", "items": "a", "ts": 1}] * 10)
+    assert_refused(site.run_to_end(), "deleted and made anew", "new worker name")
+
+
+def test_foreign_message_among_the_contributions_is_refused(site: Site) -> None:
+    """What stage 1 did not write has no place in a sum that is published."""
+    run_once(site)
+    producer = site.connection.producer()
+    producer.produce(f"{site.name}.contributions", b"hello", partition=0)
+    assert producer.flush(30) == 0
+    assert_refused(site.run_to_end(), "contributions", "written by something else")
+
+
+def enlarge(site: Site, topic: str, partitions: int) -> None:
+    """Gives a topic more partitions, and waits until everybody sees them."""
+    for future in site.admin.create_partitions([NewPartitions(topic, partitions)]).values():
+        future.result()
+    until(lambda: len(site.admin.list_topics(timeout=10).topics[topic].partitions) == partitions, "the new partitions")

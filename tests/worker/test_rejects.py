@@ -1,0 +1,104 @@
+"""Bad input, end to end: every kind goes to the rejects topic with its reason, and stops nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.harness import Site, known, unk, until
+
+GOOD_BETWEEN = 5
+
+
+def broken(at: int) -> list[tuple[object, str]]:
+    """Records that are no events, with the reason that must be given."""
+
+    def event(**changes: Any) -> dict[str, Any]:
+        made = {"key": "k", "items": ["a"], "ts": at} | changes
+        return {name: value for name, value in made.items() if value is not ...}
+
+    return [
+        (None, "no value"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe{}", "not JSON"),
+        (b'{"key":"k","items":["\xff"],"ts":%d}' % at, "not JSON"),
+        (b'{"key":"k","items":["a"],"ts":NaN}', "not JSON"),
+        (b"[" * 2_000, "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b'"text"', "not a JSON object"),
+        (b"null", "not a JSON object"),
+        (event(key=...), "missing field 'key'"),
+        (event(items=...), "missing field 'items'"),
+        (event(ts=...), "missing field 'ts'"),
+        (event(key=7), "field 'key' is not a string"),
+        (event(key=None), "field 'key' is not a string"),
+        (event(items=7), "field 'items' is not a string, list or object"),
+        (event(items=["a", 7]), "field 'items' has an item that is not a string"),
+        (event(items={"a": -1}), "a count in 'items' is not a non-negative integer"),
+        (event(items={"a": 1.5}), "a count in 'items' is not a non-negative integer"),
+        (event(items={"a": True}), "a count in 'items' is not a non-negative integer"),
+        (event(items={"a": "1"}), "a count in 'items' is not a non-negative integer"),
+        (event(ts="yesterday"), "field 'ts' is not a time in ms"),
+        (event(ts=-1), "field 'ts' is not a time in ms"),
+        (event(ts=at + 0.5), "field 'ts' is not a time in ms"),
+        (event(ts=2**60), "field 'ts' is not a time in ms"),
+        (event(ts=at + 3_600_000), "dated too far ahead"),
+        (event(items="x" * 1_025), "label too long"),
+        (event(items=["ä" * 513]), "label too long"),
+        (event(items={"x" * 1_025: 1}), "label too long"),
+        (event(key="x" * 1_025), "label too long"),
+        (event(note="x" * 20_000), "record too large"),
+    ]
+
+
+@pytest.mark.parametrize("commit_interval", ["500ms"])
+def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_around_it_count(
+    bootstrap: str, tmp_path: Path, commit_interval: str
+) -> None:
+    """One bad producer must not stop the histograms of all others, nor take a good event with it."""
+    site = Site(
+        bootstrap, tmp_path, [unk(), known(max_items=3, max_count=5)], partitions=2, owners=1,
+        worker={"commit_interval": commit_interval}, events={"max_bytes": 10_000},
+    )  # fmt: skip
+    at = time.time_ns() // 1_000_000
+    bad = broken(at)
+    good = {"key": "k", "items": ["a", "a", "b"], "ts": at, "unknown": {"more": [1, None]}}
+    for value, _ in bad:
+        site.produce(1, [good] * GOOD_BETWEEN + [value], flush=False)
+    site.produce(1, [good])
+    with site.worker() as worker:
+        until(lambda: len(site.rejects()) >= len(bad), "all rejects")
+        site.wait_published(at)
+        assert worker.stop() == 0
+        assert "Traceback" not in worker.output()
+    rejects = site.rejects()
+    assert [headers["reason"] for _, headers in rejects] == [reason for _, reason in bad]
+    originals = [m.value() for m in site.read(site.topic)]
+    for (value, headers), number in zip(rejects, range(len(bad)), strict=True):
+        offset = number * (GOOD_BETWEEN + 1) + GOOD_BETWEEN
+        assert headers == headers | {"topic": site.topic, "partition": "1", "offset": str(offset)}
+        assert value == originals[offset]
+    n = GOOD_BETWEEN * len(bad) + 1
+    found = {(what.lane.max_count, what.label): count for what, count in site.contributed().items()}
+    assert found == {(1, "a"): n, (1, "b"): n, (5, "a"): 2 * n, (5, "b"): n}
+    site.assert_clean()
+
+
+def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Path) -> None:
+    """With `$key` and without a time field the record itself brings what can be broken."""
+    site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"key": "$key"})
+    del site.document["events"]["timestamp"]
+    site.config = site.write(site.document)
+    for key in (b"k", None, b"\xff", b"x" * 1_025, b"stranger", b"k"):
+        site.produce(0, [{"items": "a"}], key=key)
+    with site.worker() as worker:
+        until(lambda: len(site.rejects()) >= 4, "all rejects")
+        until(site.contributed, "the good ones")
+        assert worker.stop() == 0
+    reasons = [headers["reason"] for _, headers in site.rejects()]
+    assert reasons == ["record key is no label"] * 3 + ["key not declared"]
+    assert site.contributed().total() == 2

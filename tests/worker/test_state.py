@@ -1,0 +1,43 @@
+"""The local copy of the state may vanish or be old: Kafka has it all."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from tests.worker.harness import Site, known, unk
+
+
+def burst(site: Site) -> None:
+    """Events of this moment on every partition; waits until they are published."""
+    at = time.time_ns() // 1_000_000
+    for partition in range(site.partitions):
+        site.produce(partition, ({"key": f"k{i % 5}", "items": [f"x{i % 1_500}", "a"], "ts": at} for i in range(3_000)))
+    site.wait_published(at)
+
+
+def test_state_is_recovered_without_and_from_an_old_local_copy(bootstrap: str, tmp_path: Path) -> None:
+    """A machine is replaced, or a disk restored from a backup: what follows must be the same bytes as ever."""
+    site = Site(bootstrap, tmp_path, [unk(), known(keys=["k0", "k1", "k2", "k3", "k4"])])
+    data, old = tmp_path / "data", tmp_path / "old"
+    with site.worker() as worker:
+        burst(site)
+        worker.kill()
+    shutil.copytree(data, old)
+    with site.worker() as worker:
+        burst(site)
+        worker.kill()
+    shutil.rmtree(data)
+    with site.worker() as worker:  # from the changelog alone
+        burst(site)
+        worker.kill()
+    site.assert_clean()
+    shutil.rmtree(data)
+    shutil.copytree(old, data)
+    with site.worker() as worker:  # from a copy that is two runs old
+        burst(site)
+        assert worker.stop() == 0
+    site.assert_clean()
+    counted = site.contributed()
+    assert counted.total() == 4 * site.partitions * 3_000 * 2

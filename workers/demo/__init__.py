@@ -1,0 +1,41 @@
+"""`quietcount demo`: real flights, an embedded Kafka, the real worker, and private histograms beside exact counts.
+
+    flights     the data
+    generator   sends it
+    exact       exact counts of what was sent, which only a demo may know
+    child       the worker's settings and process
+    boards      published snapshots beside the exact counts
+    promise     the guarantee, in words
+    view        how that looks on a terminal
+    stop        when to end
+    session     all of it together
+
+Nothing here is part of a worker; what a worker publishes is read as anybody downstream would read it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workers.demo.stop import Stop
+
+
+def run(seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None = None) -> int:
+    """Runs the demo until Ctrl-C or for `seconds`; whatever it started is gone afterwards.
+
+    Args:
+        seconds: how long; None: until Ctrl-C.
+        rate: events a second.
+        bootstrap: a Kafka cluster; None: an embedded one.
+        picture: where to write the last view as SVG.
+
+    Returns:
+        0, or the exit code for a worker that failed.
+
+    Raises:
+        SettingsError: the flights are not installed, or no broker answers.
+    """
+    with Stop(seconds) as stop:  # first of all: from here on a Ctrl-C ends it in order
+        from workers.demo.session import Session
+
+        return Session(rate, bootstrap, picture).run(stop)

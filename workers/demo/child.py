@@ -1,0 +1,159 @@
+"""The demo's worker: a directory of its own with key, settings and log, and the real command as a child process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from workers.commands.key import new_key
+from workers.demo.flights import DESTINATIONS, ORIGINS
+from workers.kafka.clients import Connection
+from workers.settings import Settings, load
+
+TICK_MS = 2_000
+#: Ticks of an epoch: 34 minutes. A longer one would need more noise.
+HORIZON = 1_024
+EPSILON = 1.0
+DELTA = 1e-9
+LOG_LINES = 15
+PATIENCE_S = 15.0
+
+SETTINGS = """\
+[worker]
+name = {name}
+data_dir = "state"
+key_file = "noise.key"
+commit_interval = "1s"
+
+[kafka]
+bootstrap = {bootstrap}
+client = {client}
+
+[events]
+topic = {topic}
+key = "origin"
+items = "dest"
+grace = "500ms"
+
+[[histogram]]
+name = "destinations"
+mechanism = "unk_base"
+counter = "haar"
+{common}
+[[histogram]]
+name = "top12"
+mechanism = "known_base"
+counter = "tree"
+domain = {domain}
+{common}"""
+
+COMMON = """\
+keys = {keys}
+tick = "{tick_ms}ms"
+horizon = {horizon}
+start = {start}
+max_items = 1
+epsilon = {epsilon}
+delta = {delta}
+"""
+
+
+def settings_text(name: str, connection: Connection, start_ms: int) -> str:
+    """The settings file of the demo's worker.
+
+    Args:
+        name: of the worker.
+        connection: to the cluster.
+        start_ms: start of tick 1, ms since 1970.
+    """
+    start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    common = COMMON.format(
+        keys=json.dumps(ORIGINS), tick_ms=TICK_MS, horizon=HORIZON, start=start, epsilon=EPSILON, delta=DELTA
+    )
+    return SETTINGS.format(
+        name=json.dumps(name),
+        bootstrap=json.dumps(connection.bootstrap),
+        client=_inline(connection.client),
+        topic=json.dumps(f"{name}.flights"),
+        domain=json.dumps(DESTINATIONS),
+        common=common,
+    )
+
+
+def _inline(table: Mapping[str, str]) -> str:
+    """A TOML inline table of strings."""
+    return "{" + ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in table.items()) + "}"
+
+
+class Child:
+    """The worker's process and directory; on exit from the context both are gone."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="quietcount-demo-", ignore_cleanup_errors=True)
+        self.path = Path(self._directory.name)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop(hurry=lambda: kind is not None)
+        finally:
+            self._directory.cleanup()
+
+    @property
+    def config(self) -> Path:
+        """The settings file."""
+        return self.path / "demo.toml"
+
+    def prepare(self, text: str) -> Settings:
+        """Writes key and settings; returns the settings as the worker will read them."""
+        new_key(self.path / "noise.key")
+        self.config.write_text(text, encoding="utf-8")
+        return load(self.config)
+
+    def start(self) -> None:
+        """Starts the worker; a Ctrl-C at the terminal does not reach it, `stop` does."""
+        command = [sys.executable, "-m", "workers.cli", "run", "-c", str(self.config)]
+        with (self.path / "worker.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, or was never started."""
+        return None if self._process is None else self._process.poll()
+
+    def last_lines(self) -> list[str]:
+        """The end of its log."""
+        try:
+            text = (self.path / "worker.log").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return []
+        return text.splitlines()[-LOG_LINES:]
+
+    def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
+        """Asks it to end, and kills it when it does not within `PATIENCE_S`, or as soon as `hurry` says so."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+            deadline = time.monotonic() + PATIENCE_S
+            while process.poll() is None and time.monotonic() < deadline and not hurry():
+                time.sleep(0.02)
+        if process.poll() is None:
+            process.kill()
+        process.wait()

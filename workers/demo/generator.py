@@ -1,0 +1,108 @@
+"""Sends flights to the events topic, so many a second, and tells the exact counts what it sent."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from workers.demo.exact import ExactCounts
+from workers.demo.flights import Flight
+
+#: Sends are spread over steps of this length.
+STEP_S = 0.01
+#: Most events with one timestamp, so that counting them stays short beside a tick.
+BURST = 2_000
+#: A generator this far behind its rate (the computer slept, or cannot do more) does not catch up.
+BEHIND_S = 0.5
+
+
+class Generator(threading.Thread):
+    """The source of events; ends when told to, or with `error` set."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        partitions: int,
+        rate: int,
+        year: Callable[[], Iterator[Flight]],
+        exact: ExactCounts,
+    ) -> None:
+        """
+        Args:
+            producer: to send with.
+            topic: the events topic.
+            partitions: of that topic; events go to each in turn.
+            rate: events a second.
+            year: the flights from the first of January on; asked again when they are over.
+            exact: told what was sent.
+        """
+        super().__init__(name="generator", daemon=True)
+        self._producer, self._topic, self._partitions, self._rate = producer, topic, partitions, rate
+        self._year, self._exact = year, exact
+        self._halt = threading.Event()
+        self.sent = 0
+        self.failed = 0
+        self.years = 0
+        self.simulated = ""
+        self.error: Exception | None = None
+
+    def stop(self) -> None:
+        """Ends it; what was sent is delivered as far as that takes no more than a second."""
+        self._halt.set()
+        if self.ident is not None:
+            self.join(5)
+            self._producer.flush(1)
+
+    def run(self) -> None:
+        try:
+            self._send()
+        except Exception as error:  # noqa: BLE001 (the main thread raises it)
+            self.error = error
+
+    def _send(self) -> None:
+        source = self._flights()
+        clock_ms = 0
+        due, last = 0.0, time.monotonic()
+        while not self._halt.wait(STEP_S):
+            now = time.monotonic()
+            due = min(due + (now - last) * self._rate, max(1.0, self._rate * BEHIND_S))
+            last = now
+            while due >= 1 and not self._halt.is_set():
+                clock_ms = max(
+                    clock_ms, time.time_ns() // 1_000_000
+                )  # timestamps never go back, whatever the clock does
+                flights = [next(source) for _ in range(min(int(due), BURST))]
+                self._exact.add(clock_ms, [(flight.origin, flight.dest) for flight in flights])
+                for flight in flights:
+                    self._produce(flight, clock_ms)
+                due -= len(flights)
+                self.simulated = flights[-1].time
+            self._producer.poll(0)
+
+    def _flights(self) -> Iterator[Flight]:
+        while True:
+            self.years += 1
+            yield from self._year()
+
+    def _produce(self, flight: Flight, clock_ms: int) -> None:
+        value = json.dumps(
+            {"origin": flight.origin, "dest": flight.dest, "carrier": flight.carrier, "departure": flight.time}
+        )
+        partition = self.sent % self._partitions
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, value.encode(), partition=partition, timestamp=clock_ms, on_delivery=self._told
+                )
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+        self.sent += 1
+
+    def _told(self, error: KafkaError | None, _message: Message) -> None:
+        self.failed += error is not None

@@ -1,0 +1,246 @@
+"""One run of the demo: brings up cluster, worker, generator and viewer, shows what is published, takes all down."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from rich.console import Console
+from rich.live import Live
+
+from workers.demo.boards import Boards, Row
+from workers.demo.child import HORIZON, TICK_MS, Child, settings_text
+from workers.demo.exact import ExactCounts
+from workers.demo.flights import DESTINATIONS, ORIGINS, find_flights, flights
+from workers.demo.generator import Generator
+from workers.demo.promise import promise
+from workers.demo.stop import Stop
+from workers.demo.view import Scene, ordinal, picture, render
+from workers.errors import SettingsError
+from workers.kafka.clients import Connection
+from workers.kafka.embedded import PARTITIONS, EmbeddedCluster
+from workers.kafka.topics import create_missing, describe, plan_topics
+from workers.mechanisms.ticks import TickGrid
+from workers.settings import KafkaSettings, Settings
+
+EXIT_FAILED = 70
+#: Exit codes of the worker that say something by themselves are passed on.
+PASSED_ON = (2, 75)
+REFRESH_S = 0.2
+#: Nothing published for so long: something is wrong, and the demo says so.
+SILENCE_S = 60.0
+SPEED_OVER_S = 3.0
+PLAIN_ITEMS = 4
+
+
+class Session:
+    """One run."""
+
+    def __init__(self, rate: int, bootstrap: str | None, picture_path: Path | None) -> None:
+        self._rate, self._bootstrap, self._picture = rate, bootstrap, picture_path
+        self._console = Console(highlight=False)
+        self._name = f"demo-{secrets.token_hex(4)}"
+        self._samples: deque[tuple[float, int]] = deque()
+        self._first_s: float | None = None
+        self._year = 1
+        self._told = 0
+
+    def run(self, stop: Stop) -> int:
+        """Runs until `stop` says so; see `workers.demo.run`."""
+        path = find_flights()
+        with ExitStack() as stack:
+            connection = self._connect(stack)
+            start_ms = int(time.time()) * 1000
+            child = stack.enter_context(Child())
+            settings = child.prepare(settings_text(self._name, connection, start_ms))
+            created = self._create_topics(connection, settings)
+            self._names = [histogram.name for histogram in settings.histograms]
+            self._promise = promise(settings, HORIZON * TICK_MS)
+            exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=start_ms, horizon=HORIZON))
+            self._boards = Boards(exact, self._names, ORIGINS)
+            producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
+            generator = self._generator = Generator(
+                producer, settings.events.topic, PARTITIONS, self._rate, lambda: flights(path), exact
+            )
+            consumer = stack.enter_context(closing(self._subscribe(connection, settings)))
+            failed, ended = False, None
+            try:
+                if not stop.wanted():
+                    child.start()
+                    generator.start()
+                failed = self._show(stop, child, consumer)
+                ended = child.exit_code
+            finally:
+                self._ending(stop)
+                generator.stop()
+                child.stop(hurry=stop.urgent)
+                if self._bootstrap:
+                    self._print(f"Left on {self._bootstrap}: topics {', '.join(created)}")
+            if generator.error is not None:
+                raise generator.error
+            if failed:
+                self._complain(child, ended)
+                return ended if ended in PASSED_ON else EXIT_FAILED
+            self._summarise(settings, stop)
+            return 0
+
+    def _connect(self, stack: ExitStack) -> Connection:
+        if self._bootstrap is None:
+            return stack.enter_context(EmbeddedCluster()).connection
+        try:
+            return Connection(KafkaSettings(bootstrap=self._bootstrap).bootstrap)
+        except ValueError as error:
+            raise SettingsError(f"--bootstrap: {error}") from None
+
+    def _create_topics(self, connection: Connection, settings: Settings) -> list[str]:
+        outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
+        existing = describe(connection, [])
+        plan = plan_topics(self._name, settings.events.topic, PARTITIONS, None, outputs, existing)
+        return create_missing(connection, plan, existing)
+
+    def _subscribe(self, connection: Connection, settings: Settings) -> Consumer:
+        """A consumer as anybody downstream would have it: it sees nothing but what is published."""
+        consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
+        topics = [settings.output_topic(histogram) for histogram in settings.histograms]
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for topic in topics for p in range(PARTITIONS)])
+        return consumer
+
+    def _show(self, stop: Stop, child: Child, consumer: Consumer) -> bool:
+        """Shows what arrives until it is time to end; returns whether the worker failed."""
+        scene = self._scene(stop)
+        with self._display() as live:
+            heard = time.monotonic()
+            while not stop.wanted():
+                if self._receive(consumer):
+                    heard = time.monotonic()
+                    if self._first_s is None:
+                        self._first_s = stop.elapsed_s
+                scene = self._scene(stop)
+                if live is not None:
+                    live.update(render(scene, self._console), refresh=True)
+                else:
+                    self._tell()
+                if live is None and self._generator.years > self._year:
+                    self._year = self._generator.years
+                    self._print(f"the year is over: it begins again, for the {ordinal(self._year)} time")
+                if self._generator.error is not None:
+                    break
+                if not stop.wanted() and (child.exit_code is not None or time.monotonic() - heard > SILENCE_S):
+                    return True
+        if live is not None:
+            self._console.print(render(scene, self._console))
+        if self._picture is not None:
+            picture(scene, self._picture)
+        return False
+
+    @contextmanager
+    def _display(self) -> Iterator[Live | None]:
+        """The live view on a terminal; elsewhere None, and plain lines."""
+        if not self._console.is_terminal:
+            self._print(
+                f"{self._rate:,} flights a second from 2013-01-01 on; the first private histogram takes some seconds."
+            )
+            yield None
+            return
+        with Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+            yield live
+
+    def _receive(self, consumer: Consumer) -> int:
+        """Takes in what has arrived; returns how many boards are new."""
+        before = self._boards.snapshots
+        for message in consumer.consume(num_messages=500, timeout=REFRESH_S):
+            error = message.error()
+            if error is None:
+                self._boards.receive(json.loads(message.value() or b""))
+            elif error.fatal() or not error.retriable():
+                raise KafkaException(error)
+        return self._boards.snapshots - before
+
+    def _scene(self, stop: Stop) -> Scene:
+        now, sent = time.monotonic(), self._generator.sent
+        self._samples.append((now, sent))
+        while len(self._samples) > 2 and now - self._samples[0][0] > SPEED_OVER_S:
+            self._samples.popleft()
+        (before, first), seconds = self._samples[0], now - self._samples[0][0]
+        return Scene(
+            boards=self._boards.newest,
+            discovered=self._names[0],
+            declared=self._names[1],
+            keys=ORIGINS,
+            labels=DESTINATIONS,
+            promise=self._promise,
+            horizon=HORIZON,
+            simulated=self._generator.simulated,
+            sent=sent,
+            speed=(sent - first) / seconds if now > before else 0.0,
+            year=self._generator.years,
+            elapsed_s=stop.elapsed_s,
+            now_ms=time.time_ns() // 1_000_000,
+            state="the worker starts ...",
+        )
+
+    def _tell(self) -> None:
+        """Plain lines for the newest tick that all boards have reached, if there is a new one."""
+        boards = self._boards.newest
+        if not self._boards.complete() or self._boards.ticks <= self._told:
+            return
+        self._told = self._boards.ticks
+        discovered, declared = self._names
+        first = boards[discovered, ORIGINS[0]]
+        age = max(0, time.time_ns() // 1_000_000 - first.end_ms) / 1000
+        sent, date = self._generator.sent, self._generator.simulated
+        self._print(f"tick {first.tick}, {age:.1f} s old; {sent:,} events sent, now {date}")
+        for origin in ORIGINS:
+            board = boards[discovered, origin]
+            rows = "  ".join(_plain(row) for row in board.rows[:PLAIN_ITEMS]) or "nothing yet"
+            shown = f"{len(board.rows)} shown, {board.hidden} hidden, threshold {board.threshold or 0:.0f}"
+            self._print(f"  {discovered} {origin} +-{2 * board.sd:.0f}: {rows}  ({shown})")
+        best = "  ".join(f"{origin}-{_plain(boards[declared, origin].rows[0])}" for origin in ORIGINS)
+        self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
+
+    def _ending(self, stop: Stop) -> None:
+        if self._console.is_terminal and not stop.urgent():
+            self._console.print("Ending: the worker hands over ...", style="bright_black")
+
+    def _complain(self, child: Child, ended: int | None) -> None:
+        """What is known of a worker that ended by itself, or (None) published nothing for too long."""
+        silent = f"has published nothing for {SILENCE_S:.0f} s"
+        what = silent if ended is None else f"ended by itself with exit code {ended}"
+        print(f"quietcount: the demo's worker {what}; the end of its log:", file=sys.stderr)
+        for line in child.last_lines():
+            print(f"  {line}", file=sys.stderr)
+
+    def _summarise(self, settings: Settings, stop: Stop) -> None:
+        boards, generator = self._boards, self._generator
+        self._print("")
+        events = f"{generator.sent:,} events in {stop.elapsed_s:.0f} s"
+        self._print(f"{events}; {boards.ticks} ticks and {boards.snapshots} snapshots seen.")
+        if generator.failed:
+            self._print(f"{generator.failed:,} events did not reach Kafka, so the exact counts are too large.")
+        if self._first_s is None:
+            self._print("Nothing was published yet: that takes some seconds.")
+        else:
+            self._print(f"The first private histogram was there after {self._first_s:.1f} s.")
+        for histogram in settings.histograms:
+            errors = boards.errors[histogram.name]
+            if errors.counts:
+                self._print(
+                    f"{histogram.name} ({histogram.mechanism}, {histogram.counter}): {errors.counts:,} counts, "
+                    f"mean absolute error {errors.mean_absolute:.1f} with sd {errors.mean_sd:.1f}, "
+                    f"{errors.share_within:.1%} within 2 sd"
+                )
+        self._print(self._promise)
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, soft_wrap=True)
+
+
+def _plain(row: Row) -> str:
+    return f"{row.label} {row.private:,} (exact {row.exact:,})"
