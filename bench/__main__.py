@@ -48,7 +48,7 @@ def bench_worker(number: int, domain: int, owners: int, runs: int, plain_events:
         )  # fmt: skip
         if done.returncode != 0:
             raise RuntimeError(f"the plain Faust agent failed:\n{done.stderr[-3000:]}")
-        plain = float(done.stdout.split()[-1])
+        plain = float(done.stdout.rpartition("=")[2])
     print(f"\n{'':52} {'events/s':>10} {'ratio':>8}")
     print(f"{f'plain Faust table agent ({plain_events:,} events)':52} {plain:10,.0f} {1.0:8.1f}")
     for name, rate in table:

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 KEYS = 10
 ITEMS_AN_EVENT = 2
 TICK_S = 10
-EVENTS_A_TICK = 10_000
+EVENTS_A_TICK = 50_000
 
 
 def events(number: int, domain: int, end_ms: int) -> Iterator[bytes]:

@@ -86,7 +86,7 @@ def _container() -> Generator[str, None, None]:
     """Run Kafka in a container."""
     try:
         import docker
-        from testcontainers.kafka import KafkaContainer
+        from testcontainers.community.kafka import KafkaContainer
     except ImportError as exc:
         raise BrokerUnavailable(f"testcontainers is not installed ({exc})") from exc
     try:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.test_settings import GOOD
 from workers.cli import cli, execute, explain
@@ -252,7 +252,7 @@ def test_ctrl_c_is_130_and_quiet_and_leaves_no_half_written_file(config: Path, t
     with subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True) as process:
         writing = opened_for(process, pipe)
         try:
-            while not part.exists() and process.poll() is None:
+            while not part.exists() and output.read_bytes() == b"older" and process.poll() is None:
                 time.sleep(0.01)
             errors = interrupted(process)
         finally:

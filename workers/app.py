@@ -6,6 +6,7 @@ hand each record batch to its shard; everything else happens there (`agents/cont
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import AsyncIterable
 from dataclasses import dataclass
@@ -232,4 +233,8 @@ def run(settings: Settings) -> int:
             promise.unit,
         )
     uvloop.install()
+    # Events are short-lived lists without cycles: with Python's usual thresholds, looking for cycles in them costs a third of
+    # what it takes to read them (measured: 1.65 us an event with the usual ones, 0.93 with these).
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
     return run_app(build_app(settings, factory, connection))

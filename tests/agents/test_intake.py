@@ -31,7 +31,7 @@ def by_hand(events: list[tuple[str, object, int]], grace: int) -> dict[Lane, Cou
     mark = None
     for key, items, time in events:
         mark = time if mark is None else max(mark, time - grace)
-        counts: dict[str, int] = dict(items) if isinstance(items, dict) else Counter(items)  # type: ignore[arg-type,call-overload]  # as drawn
+        counts: dict[str, int] = dict(items) if isinstance(items, dict) else Counter(items)  # type: ignore[call-overload]  # a list, as drawn
         for lane in LANES:
             if time < lane.start_ms:
                 continue

@@ -61,6 +61,17 @@ def read(connection: Connection, topic: str, partition: int = 0, isolation: str 
         consumer.close()
 
 
+def settled(connection: Connection, topic: str, partition: int = 0) -> None:
+    """Wait until no transaction is open: a commit returns before its marker is in every partition."""
+    where = TopicPartition(topic, partition)
+    consumers = [connection.consumer(**{"isolation.level": f"read_{kind}"}) for kind in ("committed", "uncommitted")]
+    try:
+        wait_until(lambda: len({each.get_watermark_offsets(where, timeout=30) for each in consumers}) == 1, topic)
+    finally:
+        for each in consumers:
+            each.close()
+
+
 def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
     """Wait until `done()`; `TimeoutError` naming `what` otherwise."""
     deadline = time.monotonic() + patience_s

@@ -14,7 +14,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from tests.kafka.harness import create_topic, unique
+from tests.kafka.harness import create_topic, settled, unique
 from workers.kafka.clients import Connection
 from workers.kafka.columns import ColumnRecords
 
@@ -73,6 +73,7 @@ def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str
             producer.abort_transaction(30)
         else:
             producer.commit_transaction(30)
+    settled(connection, topic)
     for start, visible in ((0, 60), (5, 55), (45, 37)):
         rows, position = asyncio.run(expected(bootstrap, topic, start))
         records = asyncio.run(response(bootstrap, topic, start))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tests.kafka.harness import create_topic, read, unique
+from tests.kafka.harness import create_topic, read, settled, unique
 from workers.errors import Fenced
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Batch, Outgoing, Shard, ShardClosed
@@ -61,7 +61,12 @@ class Cluster:
 
     def published(self, isolation: str = "read_committed") -> list[bytes | None]:
         """Return the values of the output topic."""
-        return [message.value() for message in read(self.connection, self.output, 0, isolation)]
+        return [message.value() for message in self.messages(self.output, isolation)]
+
+    def messages(self, topic: str, isolation: str = "read_committed") -> list[Message]:
+        """Return the messages of a topic, once all that was committed can be seen."""
+        settled(self.connection, topic)
+        return read(self.connection, topic, 0, isolation)
 
 
 @pytest.fixture
@@ -79,10 +84,10 @@ def test_messages_and_state_become_visible_together(cluster: Cluster) -> None:
     shard = cluster.shard()
     changes: list[Change] = [(b"offset", b"7"), (b"a", b"1"), (b"a", b"2"), (b"gone", None)]
     shard.transact(say(cluster, b"one", b"two"), changes, 7)
-    message = read(cluster.connection, cluster.output)[0]
+    message = cluster.messages(cluster.output)[0]
     assert cluster.published() == [b"one", b"two"]
     assert (message.key(), message.headers(), message.timestamp()[1]) == (b"k", [("h", b"1")], 1234)
-    assert [(m.key(), m.value()) for m in read(cluster.connection, cluster.state)] == changes
+    assert [(m.key(), m.value()) for m in cluster.messages(cluster.state)] == changes
     assert dict(shard.store.items()) == {b"offset": b"7", b"a": b"2"}
     assert shard.store.offset == 4
     assert shard.committed == 7
@@ -144,7 +149,7 @@ def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluste
     heir = cluster.shard(path="heir")
     assert heir.offset == 1
     heir.transact([], [(b"offset", b"2")], 2)
-    assert heir.store.offset == read(cluster.connection, cluster.state)[-1].offset() + 1  # type: ignore[operator]  # set
+    assert heir.store.offset == cluster.messages(cluster.state)[-1].offset() + 1  # type: ignore[operator]  # set
     heir.close()
     dead.close()
 

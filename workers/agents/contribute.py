@@ -111,6 +111,14 @@ class Contribute(Shard):
         """Up to where this source partition has closed its ticks, ms since 1970."""
         return self._intake.watermark
 
+    def open(self) -> None:
+        if self.partition >= self._stream.sources:
+            raise StateRefused(
+                f"the events topic {self._stream.events.topic} got more partitions than the {self._stream.sources} that it had: "
+                "a changed partition count needs a new worker name (a new stream, charged anew)"
+            )
+        super().open()
+
     def restore(self) -> None:
         self._last_commit_s = time.monotonic()
         value = self.store.get(PROGRESS)

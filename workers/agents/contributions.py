@@ -105,7 +105,7 @@ def _cut(lane: Lane, tick: int, tally: Tally, room: int) -> Iterator[tuple[Secti
     counts: list[int] = []
     key_of: list[int] = []
     for index, items in enumerate(tally.values()):
-        present = {label: count for label, count in items.items() if count}
+        present = {label: count for label, count in items.items() if count} if 0 in items.values() else items
         labels += map(str.encode, present)
         counts += present.values()
         key_of += [index] * len(present)

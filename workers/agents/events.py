@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
@@ -63,6 +63,7 @@ class EventReader:
             fields.append(("time", Annotated[int, msgspec.Meta(ge=0, le=2**53)]))
             rename["time"] = events.timestamp
         kind = msgspec.defstruct("Event", fields, rename=rename, gc=False, frozen=True)
+        self._size: Callable[[Any], int] = len  # raises for None, which is then looked at alone
         self._decode: Callable[[Any], Any] = msgspec.json.Decoder(kind).decode
 
     def read(
@@ -88,7 +89,7 @@ class EventReader:
         index: list[int] | None = None  # of the decoded ones in the batch; None: all of them
         try:
             # A record no longer than a label may be cannot hold one that is too long, nor be too long itself.
-            if max(map(len, values), default=0) > self._short:
+            if max(map(self._size, values), default=0) > self._short:
                 raise ValueError
             decoded = list(map(self._decode, values))
         except (msgspec.DecodeError, ValueError, TypeError):
@@ -113,7 +114,7 @@ class EventReader:
                 else:
                     good.append(i)
             decoded, times, names = [decoded[i] for i in good], times[good], [names[i] for i in good]
-        return Events([n for n in names if n is not None], [e.items for e in decoded], times), rejects
+        return Events(cast(list[str], names), [e.items for e in decoded], times), rejects
 
     def _times(self, decoded: Sequence[Any], timestamps: Sequence[int], index: list[int] | None) -> NDArray[np.int64]:
         if self._has_time:

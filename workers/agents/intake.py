@@ -72,11 +72,15 @@ class Intake:
 
     def _count(self, lane: Lane, ticks: NDArray[np.int64], events: Events) -> None:
         low, high = int(ticks.min()), int(ticks.max())
+        in_order = bool((ticks[1:] >= ticks[:-1]).all())
         for tick in (low,) if low == high else np.unique(ticks).tolist():
             if tick < 1:
                 continue
             keys, items = events.keys, events.items
-            if low != high:
+            if low != high and in_order:
+                start, stop = np.searchsorted(ticks, (tick, tick + 1)).tolist()
+                keys, items = keys[start:stop], items[start:stop]
+            elif low != high:
                 index = np.flatnonzero(ticks == tick).tolist()
                 keys, items = [keys[i] for i in index], [items[i] for i in index]
             tallies = self._open.get((lane, tick))

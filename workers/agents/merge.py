@@ -139,7 +139,7 @@ class Merge:
             waiting_bytes_max: what may wait in memory.
         """
         self.histograms = histograms
-        self._key, self._owners = key, owners
+        self._key, self.owners = key, owners
         self._lanes: dict[Lane, list[Histogram]] = {}
         for histogram in histograms:
             self._lanes.setdefault(histogram.lane, []).append(histogram)
@@ -279,7 +279,7 @@ class Merge:
             version=VERSION,
             offset=self._waiting.first_offset(self._position),
             position=self._position,
-            owners=self._owners,
+            owners=self.owners,
             key=self._key.fingerprint.hex(),
             watermarks=self.watermarks,
             firsts=self._firsts,
@@ -311,9 +311,9 @@ class Merge:
                 f"the events topic has {len(self.watermarks)} partitions; the state was made with {len(progress.watermarks)}: "
                 "a changed partition count needs a new worker name (a new stream, charged anew)"
             )
-        if progress.owners != self._owners:
+        if progress.owners != self.owners:
             raise StateRefused(
-                f"the contributions topic has {self._owners} partitions; the state was made with {progress.owners}: "
+                f"the contributions topic has {self.owners} partitions; the state was made with {progress.owners}: "
                 "a changed partition count needs a new worker name (a new stream, charged anew)"
             )
         self.watermarks, self._firsts, self._sequences = progress.watermarks, progress.firsts, progress.sequences

@@ -44,6 +44,14 @@ class Release(Shard):
         self.merge = merge
         self.ticks_released = 0
 
+    def open(self) -> None:
+        if self.partition >= self.merge.owners:
+            raise StateRefused(
+                f"the contributions topic got more partitions than the {self.merge.owners} that it had: "
+                "a changed partition count needs a new worker name (a new stream, charged anew)"
+            )
+        super().open()
+
     def restore(self) -> None:
         value = self.store.get(PROGRESS)
         if value is not None:

@@ -31,6 +31,7 @@ class Generator(threading.Thread):
         rate: int,
         year: Callable[[], Iterator[Flight]],
         exact: ExactCounts,
+        ahead: int | None,
     ) -> None:
         """
         Args:
@@ -40,16 +41,22 @@ class Generator(threading.Thread):
             rate: events a second.
             year: the flights from the first of January on; asked again when they are over.
             exact: told what was sent.
+            ahead: most events to send before `go`; None: any number.
         """
         super().__init__(name="generator", daemon=True)
         self._producer, self._topic, self._partitions, self._rate = producer, topic, partitions, rate
         self._year, self._exact = year, exact
+        self._ahead = ahead
         self._halt = threading.Event()
         self.sent = 0
         self.failed = 0
         self.years = 0
         self.simulated = ""
         self.error: Exception | None = None
+
+    def go(self) -> None:
+        """The worker reads: from now on nothing is held back."""
+        self._ahead = None
 
     def stop(self) -> None:
         """Ends it; what was sent is delivered as far as that takes no more than a second."""
@@ -73,10 +80,12 @@ class Generator(threading.Thread):
             due = min(due + (now - last) * self._rate, max(1.0, self._rate * BEHIND_S))
             last = now
             while due >= 1 and not self._halt.is_set():
-                clock_ms = max(
-                    clock_ms, time.time_ns() // 1_000_000
-                )  # timestamps never go back, whatever the clock does
-                flights = [next(source) for _ in range(min(int(due), BURST))]
+                room = BURST if self._ahead is None else min(BURST, self._ahead - self.sent)
+                if room <= 0:
+                    due = 0
+                    break
+                clock_ms = max(clock_ms, time.time_ns() // 1_000_000)  # never back, whatever the clock does
+                flights = [next(source) for _ in range(min(int(due), room))]
                 self._exact.add(clock_ms, [(flight.origin, flight.dest) for flight in flights])
                 for flight in flights:
                     self._produce(flight, clock_ms)

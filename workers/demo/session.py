@@ -36,6 +36,8 @@ PASSED_ON = (2, 75)
 REFRESH_S = 0.2
 #: Nothing published for so long: something is wrong, and the demo says so.
 SILENCE_S = 60.0
+#: The embedded cluster keeps 5 MiB a partition, about 200,000 events; no more than this may wait for the worker to start.
+EMBEDDED_AHEAD = 100_000
 SPEED_OVER_S = 3.0
 PLAIN_ITEMS = 4
 
@@ -66,8 +68,9 @@ class Session:
             exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=start_ms, horizon=HORIZON))
             self._boards = Boards(exact, self._names, ORIGINS)
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
+            ahead = None if self._bootstrap else EMBEDDED_AHEAD
             generator = self._generator = Generator(
-                producer, settings.events.topic, PARTITIONS, self._rate, lambda: flights(path), exact
+                producer, settings.events.topic, PARTITIONS, self._rate, lambda: flights(path), exact, ahead
             )
             consumer = stack.enter_context(closing(self._subscribe(connection, settings)))
             failed, ended = False, None
@@ -122,6 +125,7 @@ class Session:
                     heard = time.monotonic()
                     if self._first_s is None:
                         self._first_s = stop.elapsed_s
+                        self._generator.go()
                 scene = self._scene(stop)
                 if live is not None:
                     live.update(render(scene, self._console), refresh=True)
@@ -134,7 +138,7 @@ class Session:
                     break
                 if not stop.wanted() and (child.exit_code is not None or time.monotonic() - heard > SILENCE_S):
                     return True
-        if live is not None:
+        if live is not None and self._boards.snapshots:
             self._console.print(render(scene, self._console))
         if self._picture is not None:
             picture(scene, self._picture)

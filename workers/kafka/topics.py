@@ -28,8 +28,6 @@ MAX_INTERNAL_BYTES = 1_048_588
 #: Partitions of an events topic that does not exist yet and whose number nobody gave.
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
-#: Purposes of the topics that have as many partitions as the events topic.
-_AS_EVENTS = ("state of stage 1", "dead letters")
 _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
 
 
@@ -177,9 +175,10 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
             continue
         if here.partitions != topic.partitions:
             found.append(
-                f"{topic.name} has {here.partitions} partitions and needs {topic.partitions}, as "
-                f"{plan[0].name if topic.purpose in _AS_EVENTS else 'there are owners'}: a number of partitions that "
-                "changed needs a new worker.name (a new stream, charged anew)"
+                f"{plan[0].name} has {topic.partitions} partitions, but {topic.name} was made for {here.partitions}: a "
+                "changed partition count needs a new worker.name (a new stream, charged anew)"
+                if topic.purpose == "state of stage 1"
+                else f"{topic.name} has {here.partitions} partitions and needs {topic.partitions}"
             )
         policy = here.config.get("cleanup.policy", topic.cleanup_policy)
         if topic.cleanup_policy == "compact" and policy != "compact":
