@@ -1,7 +1,7 @@
 """All benchmarks in one run, on one real broker: `make bench`, or `python -m bench [--events N] [--only worker|core]`.
 
-    worker   events/s of one `quietcount run` beside a plain Faust table agent on the same topic
-    core     nanoseconds a row and tick of the core's releases
+worker   events/s of one `quietcount run` beside a plain Faust table agent on the same topic
+core     nanoseconds a row and tick of the core's releases
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def bench_core(rows: int, ticks: int) -> None:
     print(f"\nunk_base, whole step, {rows:,} rows, horizon 2^16, {ticks} ticks: ns a row and tick")
     for counter in ("haar", "tree"):
         step = mechanism_step.measure(rows, ticks, 65_536, counter)
-        print(f"  {counter}: mean {step.mean:.1f}, most {step.most:.0f}; first tick after a restart {step.first:.0f}", flush=True)
+        print(
+            f"  {counter}: mean {step.mean:.1f}, most {step.most:.0f}; first tick after a restart {step.first:.0f}",
+            flush=True,
+        )
     print("noise alone:")
     for kind, horizon in (("haar", 65_536), ("haar", None), ("tree", 65_536)):
         print(f"  {release_columns.measure(kind, horizon, 0.0039, rows, 1, ticks)}", flush=True)

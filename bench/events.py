@@ -34,7 +34,12 @@ def events(number: int, domain: int, end_ms: int) -> Iterator[bytes]:
 def produce(bootstrap: str, topic: str, partitions: int, number: int, domain: int) -> int:
     """Fills the topic, an event to each partition in turn; returns the time of the last event."""
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "linger.ms": 50, "compression.type": "lz4", "queue.buffering.max.messages": 1_000_000}
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 50,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 1_000_000,
+        }
     )
     end_ms = time.time_ns() // 1_000_000
     for i, value in enumerate(events(number, domain, end_ms)):

@@ -18,9 +18,7 @@ from workers.agents import contribute
 from workers.agents.merge import Progress
 from workers.agents.release import PROGRESS
 
-HISTOGRAM = unk(
-    "products", tick=f"{TICK_S}s", horizon=8_640, max_items=ITEMS_AN_EVENT, epsilon=1.0, delta=1e-9
-)
+HISTOGRAM = unk("products", tick=f"{TICK_S}s", horizon=8_640, max_items=ITEMS_AN_EVENT, epsilon=1.0, delta=1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,9 @@ class Run:
 
 def site(bootstrap: str, directory: Path, partitions: int, owners: int) -> Site:
     """A worker's site with the settings that are measured."""
-    return Site(bootstrap, directory, [HISTOGRAM], partitions=partitions, owners=owners, worker={"commit_interval": "5s"})
+    return Site(
+        bootstrap, directory, [HISTOGRAM], partitions=partitions, owners=owners, worker={"commit_interval": "5s"}
+    )
 
 
 def run(place: Site, number: int, last_ms: int) -> Run:
@@ -60,7 +60,9 @@ def run(place: Site, number: int, last_ms: int) -> Run:
         until(done, "the backlog is published", 900)
         worker.stop()
     first_ms, counted, commits = _first_commit(place)
-    end_ms = max(_released(place, owner, last_ms) for owner in range(settings.worker.owner_partitions or place.partitions))
+    end_ms = max(
+        _released(place, owner, last_ms) for owner in range(settings.worker.owner_partitions or place.partitions)
+    )
     values = [len(message.value() or b"") for message in place.read(output)]
     return Run(
         number - counted, (end_ms - first_ms) / 1000, (end_ms - begun_ms) / 1000, len(values), sum(values), commits

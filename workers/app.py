@@ -154,7 +154,7 @@ class Factory:
                 settings,
                 self.mechanisms,
                 key=self._key,
-                stream=stream_name(contributions, self._topics.id(contributions)),
+                stream=stream_name((contributions, self._topics.id(contributions)), (state, self._topics.id(state))),
                 owner=partition,
                 owners=owners,
             ),

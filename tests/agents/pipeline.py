@@ -88,6 +88,7 @@ class Partition:
                 worker="w",
                 topic=f"w.{config.name}",
                 stream=self.stream,
+                events={"items": "items"},
                 key=self.key,
                 owner=(self.owner, self.owners),
             )

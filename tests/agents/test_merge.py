@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.agents.pipeline import KEY, Event, Partition, contribute, exact, unk
+from workers.agents.histogram import Histogram
 from workers.agents.intake import owner_of
 from workers.errors import StateRefused
 from workers.mechanisms.config import EPOCH, KnownBaseConfig
@@ -172,7 +173,7 @@ def test_a_key_may_be_declared_later_but_not_withdrawn() -> None:
         ({"key": NoiseKey(bytes(32))}, "key file holds another key"),
         ({"sources": 2}, "events topic has 2 partitions"),
         ({"owners": 2}, "contributions topic has 2 partitions"),
-        ({"stream": "made anew"}, "contributions topic is not the one"),
+        ({"stream": "made anew"}, "internal topics are not those"),
     ],
 )
 def test_state_of_another_key_or_topic_is_refused(other: dict[str, object], said: str) -> None:
@@ -201,3 +202,35 @@ def test_a_stated_start_publishes_from_the_first_tick_of_the_epoch() -> None:
         _, messages = run(events, config)
         body = json.loads(Partition([config], 1).run(messages)[0].value)
         assert body["start"] + 1 == first
+
+
+def test_a_state_that_was_lost_brings_other_noise() -> None:
+    """Without it the ticks would be counted from the beginning again: the same noise would give the difference away."""
+    partition, messages = run(TEN, unk(), stop=5)
+    partition.configs = [unk(generation=2)]
+    position = partition.restart()
+    partition.receive(messages[position:], position)
+    before = {json.loads(s.value)["id"] for s in partition.release_all()}
+    again = {json.loads(s.value)["id"] for s in Partition([unk(generation=2)], 1).run(messages)}
+    assert before and again and not before & again
+
+
+def test_times_in_another_unit_are_refused_instead_of_publishing_for_hours() -> None:
+    """Seconds taken for milliseconds lie in January 1970: millions of empty ticks would follow."""
+    with pytest.raises(StateRefused, match="1970-01-21T.*in ms"):
+        run([("k1", ["a"], 1_795_219_200), ("k1", ["a"], 1_795_219_200_000)], unk())
+
+
+def test_a_changed_field_or_topic_is_a_changed_mechanism() -> None:
+    """Other items under the same running counts would be another stream under the same noise."""
+    config = unk()
+
+    def histogram(topic: str, items: str) -> Histogram:
+        return Histogram(
+            config, build(config), worker="w", topic=topic, stream="s", events={"items": items}, key=KEY, owner=(0, 1)
+        )
+
+    life = histogram("t", "a").life
+    for other in (histogram("t2", "a"), histogram("t", "b")):
+        with pytest.raises(StateRefused, match="topic|events.items"):
+            other.restore(life, [])

@@ -70,7 +70,9 @@ def backlog(rng: random.Random, events: int, end_ms: int, span_ms: int) -> Itera
         yield i % SOURCES, make_event(rng, at - late)
 
 
-def chaos(bootstrap: str, directory: Path, *, events: int, kills: int, seed: int, gap_s: tuple[float, float]) -> dict[str, Any]:
+def chaos(
+    bootstrap: str, directory: Path, *, events: int, kills: int, seed: int, gap_s: tuple[float, float]
+) -> dict[str, Any]:
     """Runs it, asserts everything, and returns figures.
 
     Args:
@@ -144,7 +146,11 @@ def check(site: Site, oracle: Oracle) -> dict[str, Any]:
     assert served == {(name, key) for name in ("unknown", "known") for key in KEYS}
     audit = site.audit()
     assert audit.returncode == 0, audit.stdout + audit.stderr
-    return {"counted": found.total(), "snapshots": len(snapshots), "ticks": len({(s["histogram"], s["end"]) for s in snapshots})}
+    return {
+        "counted": found.total(),
+        "snapshots": len(snapshots),
+        "ticks": len({(s["histogram"], s["end"]) for s in snapshots}),
+    }
 
 
 def main() -> None:

@@ -19,9 +19,10 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from confluent_kafka import KafkaException, Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
@@ -80,10 +81,12 @@ class Worker:
         with log.open("ab") as output:
             self.process = subprocess.Popen(command("run", "-c", str(config)), cwd=ROOT, stdout=output, stderr=output)
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.kill()
         if kind is not None:
             print(f"--- {self.log.name}\n{self.output()}", file=sys.stderr)
@@ -136,7 +139,7 @@ class Site:
         self.partitions = partitions
         self.admin = self.connection.admin()
         self._workers = 0
-        self._producer = self.connection.producer(**{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
+        self._producer = self.connection.producer(None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
         self.document: dict[str, Any] = {
             "worker": {
                 "name": self.name, "data_dir": "data", "key_file": "key", "commit_interval": "500ms",
@@ -209,7 +212,9 @@ class Site:
 
     # ---- records -----------------------------------------------------------------------------------------------------
 
-    def produce(self, partition: int, events: Iterable[object], *, key: bytes | None = None, flush: bool = True) -> None:
+    def produce(
+        self, partition: int, events: Iterable[object], *, key: bytes | None = None, flush: bool = True
+    ) -> None:
         """Sends events (objects become JSON, bytes go as they are) to one partition."""
         for event in events:
             value = event if isinstance(event, bytes) or event is None else json.dumps(event).encode()
@@ -241,7 +246,9 @@ class Site:
         for histogram in settings.histograms:
             ends: dict[bytes | None, int] = {}
             for message in self.read(settings.output_topic(histogram)):
-                ends[message.key()] = max(ends.get(message.key(), 0), message.timestamp()[1])  # that of a snapshot is its end
+                ends[message.key()] = max(
+                    ends.get(message.key(), 0), message.timestamp()[1]
+                )  # that of a snapshot is its end
             reached[histogram.name] = min(ends.values(), default=0)
         return reached
 
@@ -271,7 +278,7 @@ class Site:
         """(value, headers) of every reject, by source partition and offset."""
         found = []
         for message in self.read(self.settings.rejects_topic):
-            headers = {name: (value or b"").decode() for name, value in message.headers() or ()}
+            headers = {name: bytes(value).decode() for name, value in cast(list[tuple[str, bytes]], message.headers())}
             found.append((message.value(), headers))
         return sorted(found, key=lambda reject: (int(reject[1]["partition"]), int(reject[1]["offset"])))
 
@@ -290,7 +297,7 @@ def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:
         assert sorted(numbers) == list(range(1, len(numbers) + 1)), f"{place}: pages {numbers}"
     for of_key, ticks in starts.items():
         ticks.sort()
-        for (_, end), (start, _) in zip(ticks, ticks[1:], strict=False):
+        for (_, end), (start, _) in pairwise(ticks):
             assert start == end, f"{of_key}: a tick ends at {end}, the next begins at {start}"
 
 
@@ -302,7 +309,13 @@ def command(*arguments: str) -> list[str]:
 def quietcount(*arguments: str, patience_s: float = 2 * PATIENCE_S) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     return subprocess.run(
-        command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=patience_s, check=False, env=dict(os.environ)
+        command(*arguments),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=patience_s,
+        check=False,
+        env=dict(os.environ),
     )
 
 
@@ -313,7 +326,9 @@ def toml(document: Mapping[str, Any]) -> str:
         for one in values if isinstance(values, list) else [values]:
             lines.append(f"[[{section}]]" if isinstance(values, list) else f"[{section}]")
             # JSON's strings, numbers and lists of them are TOML's; a date stands bare.
-            lines += [f"{name} = {value if isinstance(value, Bare) else json.dumps(value)}" for name, value in one.items()]
+            lines += [
+                f"{name} = {value if isinstance(value, Bare) else json.dumps(value)}" for name, value in one.items()
+            ]
     return "\n".join(lines) + "\n"
 
 

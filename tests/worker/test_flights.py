@@ -37,7 +37,8 @@ def departures() -> list[Event]:
     today = datetime.datetime.now(tz=datetime.UTC).date()
     moved = datetime.timedelta(days=(today - moments[-1][0].date()).days - 1)
     events = [
-        {"origin": r.origin, "what": [r.dest, r.carrier], "ts": int((at + moved).timestamp() * 1000)} for at, r in moments
+        {"origin": r.origin, "what": [r.dest, r.carrier], "ts": int((at + moved).timestamp() * 1000)}
+        for at, r in moments
     ]
     assert len(events) == DEPARTURES
     return sorted(events, key=lambda event: int(event["ts"]))

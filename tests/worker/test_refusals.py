@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
 
 from tests.worker.harness import Site, unk, until
+from workers.app import Factory, check_topics
+from workers.errors import StateRefused
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -86,7 +88,9 @@ def test_changed_epsilon_needs_a_new_generation(site: Site) -> None:
     at = time.time_ns() // 1_000_000
     with site.worker() as worker:
         site.produce(1, [{"key": "k", "items": "b", "ts": at}])
-        until(lambda: any(s["id"] not in old and s["end"] > at for s in site.snapshots()), "the new generation publishes")
+        until(
+            lambda: any(s["id"] not in old and s["end"] > at for s in site.snapshots()), "the new generation publishes"
+        )
         assert worker.stop() == 0
     assert site.audit().returncode == 0
     histogram["generation"] = 1
@@ -135,3 +139,14 @@ def enlarge(site: Site, topic: str, partitions: int) -> None:
     for future in site.admin.create_partitions([NewPartitions(topic, partitions)]).values():
         future.result()
     until(lambda: len(site.admin.list_topics(timeout=10).topics[topic].partitions) == partitions, "the new partitions")
+
+
+def test_partition_that_appears_while_the_worker_runs_is_refused_too(site: Site) -> None:
+    """The group assigns a new partition minutes later, when metadata is fetched anew; its events belong to no known source."""
+    settings = site.settings
+    topics = check_topics(settings, site.connection)
+    factory = Factory(settings, site.connection, topics, site.key, None)
+    with pytest.raises(StateRefused, match="more partitions than the 2"):
+        factory.contribute(2).open()
+    with pytest.raises(StateRefused, match="more partitions than the 1"):
+        factory.release(1).open()

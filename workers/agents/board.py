@@ -18,9 +18,9 @@ def output_topic(settings: Settings, config: HistogramConfig) -> str:
     return config.topic or f"{settings.worker.name}.{config.name}"
 
 
-def stream_name(topic: str, topic_id: str | None) -> str:
-    """Names a contributions topic and its incarnation, for the mechanism ids."""
-    return f"{topic}#{topic_id or ''}"
+def stream_name(*topics: tuple[str, str | None]) -> str:
+    """Names topics with their incarnations (name, broker's id or None), for the mechanism ids."""
+    return " ".join(f"{name}#{topic_id or ''}" for name, topic_id in topics)
 
 
 def lanes(settings: Settings) -> list[Lane]:
@@ -61,10 +61,12 @@ def histograms(
         settings: of the worker.
         built: `mechanisms(settings)`.
         key: the operator's root key.
-        stream: names the contributions topic and its incarnation.
+        stream: names the topics between and behind the stages and their incarnations.
         owner: this owner partition.
         owners: number of owner partitions.
     """
+    events = settings.events
+    counted = {"topic": events.topic, "key": events.key, "items": events.items, "timestamp": events.timestamp}
     return [
         Histogram(
             config,
@@ -72,6 +74,7 @@ def histograms(
             worker=settings.worker.name,
             topic=output_topic(settings, config),
             stream=stream,
+            events=counted,
             key=key,
             owner=(owner, owners),
         )

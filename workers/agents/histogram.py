@@ -56,6 +56,7 @@ class Histogram:
         worker: str,
         topic: str,
         stream: str,
+        events: Mapping[str, object],
         key: NoiseKey,
         owner: tuple[int, int],
     ) -> None:
@@ -65,7 +66,8 @@ class Histogram:
             mechanism: built from them.
             worker: the worker's name.
             topic: where its snapshots go.
-            stream: names the contributions topic and its incarnation, for the mechanism id.
+            stream: names the topics between and behind the stages and their incarnations, for the mechanism id.
+            events: what of an event is counted, for the mechanism id.
             key: the operator's root key.
             owner: (this owner partition, number of them).
         """
@@ -81,6 +83,8 @@ class Histogram:
             tick_ms=config.tick_ms,
             start_ms=config.start_ms,
             stream=stream,
+            topic=topic,
+            events=events,
             mechanism=mechanism.public(),
         )
         promise = mechanism.guarantee
@@ -292,7 +296,7 @@ class Histogram:
         changed = sorted(k for k in now_leaves.keys() | then_leaves.keys() if now_leaves.get(k) != then_leaves.get(k))
         if "stream" in changed:
             raise StateRefused(
-                f"histogram {self.name!r}: the contributions topic is not the one its state was made from (deleted and made anew?): "
+                f"histogram {self.name!r}: the internal topics are not those its state was made with (deleted and made anew?): "
                 f"set generation = {life.generation + 1} to begin again, which is charged again"
             )
         settings = [k for k in changed if k not in DERIVED] or changed
@@ -317,7 +321,9 @@ class Histogram:
             self._introduce(i)
 
     def _bind(self, epoch: int) -> None:
-        self._id = mechanism_id(self.life.description, epoch)
+        if self.life.first is None:
+            raise StateRefused(f"histogram {self.name!r}: an epoch begins before its first tick is known")
+        self._id = mechanism_id(self.life.description, self.life.first, epoch)
         self._noise = self.mechanism.noise(self._key.stream(self._id))
 
     def _meet(self, name: str, tick: int) -> None:

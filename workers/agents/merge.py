@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
@@ -27,6 +28,8 @@ VERSION = 1
 WAITING_BYTES_MAX = 256 << 20
 # A transaction carries several ticks while a backlog is worked off.
 TICKS_MAX = 500
+# More ticks than this from a stream's first event to now mean times in another unit, or hours of empty snapshots.
+BACKLOG_TICKS_MAX = 10_000_000
 BYTES_MAX = 8 << 20
 
 
@@ -180,7 +183,7 @@ class Merge:
             raise StateRefused(
                 f"contributions offset {offset}: source partition {source} sent number {message.sequence} where {self._sequences[source]} "
                 "follows: its progress was lost or restored from a copy. Going on would count events twice or not at all; begin anew: "
-                "another worker name, or delete all internal topics together"
+                "another worker name, or all internal topics deleted together (either is a new stream, charged anew)"
             )
         before = self.watermarks[source]
         for section in message.sections:
@@ -244,7 +247,16 @@ class Merge:
             return
         for histogram in users:
             if histogram.next is None and histogram.grid.end(max(1, histogram.grid.holding(first))) <= complete:
-                histogram.start_at(histogram.begin(first))
+                tick = histogram.begin(first)
+                ahead = histogram.grid.holding(complete) - tick
+                if ahead > BACKLOG_TICKS_MAX:
+                    when = datetime.fromtimestamp(first / 1000, UTC).isoformat(timespec="seconds")
+                    raise StateRefused(
+                        f"histogram {histogram.name!r}: the first event bears the time {when}, {ahead:,} ticks ago: more than "
+                        f"{BACKLOG_TICKS_MAX:,} would have to be published. Are the events' times in ms? If they are right, set "
+                        "start later or tick wider"
+                    )
+                histogram.start_at(tick)
         starts = [h.next for h in users]
         if None not in starts:
             self._waiting.drop_before(lane, min(s for s in starts if s is not None))

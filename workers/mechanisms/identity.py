@@ -1,7 +1,8 @@
 """The mechanism id: a hash of every public parameter that changes a noise value or its meaning (mechanisms.md 1).
 
-Noise is made from it, so two configurations, epochs, generations or streams never share noise. The stream is named by the id that
-the broker gave the contributions topic: a topic that was deleted and made anew holds other data, and gets other noise.
+Noise is made from it, so two configurations, epochs, generations or streams never share noise. The stream is named by the ids that
+the broker gave the contributions and release-state topics: a topic that was deleted and made anew holds other data, or has forgotten
+which data was published, and gets other noise. So does a histogram whose first tick is another one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+# Raised by whoever changes how a value, a threshold or a snapshot is computed: the same id means the same bytes.
 VERSION = 1
 
 
@@ -21,6 +23,8 @@ def describe(
     tick_ms: int,
     start_ms: int,
     stream: str,
+    topic: str,
+    events: Mapping[str, object],
     mechanism: Mapping[str, object],
 ) -> dict[str, object]:
     """The parameters that identify a mechanism in all of its epochs, as JSON.
@@ -31,7 +35,9 @@ def describe(
         generation: raised on purpose for a new mechanism and a new charge.
         tick_ms: tick width.
         start_ms: start of tick 1 of epoch 1, ms since 1970.
-        stream: name and broker's id of the contributions topic, or "replay".
+        stream: names and broker's ids of the topics between and behind the stages, or "replay".
+        topic: output topic.
+        events: what of an event is counted: topic and fields.
         mechanism: `Mechanism.public()`.
     """
     return {
@@ -42,11 +48,13 @@ def describe(
         "tick_ms": tick_ms,
         "start_ms": start_ms,
         "stream": stream,
+        "topic": topic,
+        "events": events,
         **mechanism,
     }
 
 
-def mechanism_id(description: Mapping[str, object], epoch: int) -> bytes:
-    """16 bytes that name one epoch of a mechanism; published as 32 hex digits."""
-    text = json.dumps({**description, "epoch": epoch}, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+def mechanism_id(description: Mapping[str, object], first: int, epoch: int) -> bytes:
+    """16 bytes that name one epoch of a mechanism, published from global tick `first` on; in snapshots as 32 hex digits."""
+    text = json.dumps({**description, "first": first, "epoch": epoch}, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"qc-mechanism-id").digest()

@@ -109,12 +109,13 @@ class Auditor:
         if value is None:
             return None
         stored = read_progress(value)
-        fresh = self._histograms(owner, owners, stream_name(contributions, self._topics.id(contributions)))
+        stream = stream_name((contributions, self._topics.id(contributions)), (topic, self._topics.id(topic)))
+        fresh = self._histograms(owner, owners, stream)
         merge = self._merge(fresh, owners)
         merge.restore(stored, store.items)  # refuses what belongs to another key, topic or mechanism
         ends = {h.name: h.next for h in fresh if h.next is not None}
         lives = {h.name: (h.life.first, h.served()) for h in fresh}
-        again = self._histograms(owner, owners, stream_name(contributions, self._topics.id(contributions)))
+        again = self._histograms(owner, owners, stream)
         for histogram in again:
             first, since = lives[histogram.name]
             if first is not None:
