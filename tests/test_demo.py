@@ -231,7 +231,7 @@ def test_a_bar_is_solid_to_2_sd_below_and_marks_the_exact_count() -> None:
     """10 columns of 10 each: 70 +- 2 * 10, exact 80."""
     assert bar(Row("x", 70, 81), 10, 99.9, 10).plain == "▆▆▆▆▆┝━┿┃┥"
     assert bar(Row("x", 70, 5), 10, 99.9, 10).plain == "┃▆▆▆▆┝━┿━┥"
-    assert bar(Row("x", 50, 99), 0.1, 99.9, 10).plain == "▆▆▆▆┝┿   ┃"
+    assert bar(Row("x", 50, 99), 0.1, 99.9, 10).plain == "▆▆▆▆┝┥   ┃"
     assert bar(Row("x", -90, 0), 10, 99.9, 10).plain == "┃         "
 
 

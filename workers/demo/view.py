@@ -162,7 +162,7 @@ def _title(scene: Scene) -> RenderableType:
 
 def _date(scene: Scene) -> str:
     return (
-        f"{scene.simulated}, the year for the {ordinal(scene.year)} time" if scene.year > 1 else scene.simulated or "-"
+        f"{scene.simulated} ({ordinal(scene.year)} time)" if scene.year > 1 else scene.simulated or "-"
     )
 
 

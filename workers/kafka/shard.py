@@ -174,6 +174,7 @@ class Shard:
                 "compression.type": "lz4",
                 "linger.ms": 5,  # commit flushes at once; this only lets messages of one transaction travel together
                 "message.max.bytes": 4_000_000,
+                "partitioner": "murmur2_random",  # a key's snapshots lie where a Java producer would put them
                 "queue.buffering.max.messages": 1_000_000,
             },
         )
