@@ -98,7 +98,9 @@ class Connection:
         """Return a producer; with `transactional_id` a transactional one (not yet initialised)."""
         if transactional_id is not None:
             extra = {"transactional.id": transactional_id, **extra}
-        return Producer(self.config(**extra))
+        config = self.config(**extra)
+        config.pop("check.crcs", None)  # a consumer's name; librdkafka warns of it in a producer
+        return Producer(config)
 
     def consumer(self, **extra: Any) -> Consumer:
         """Return a read_committed consumer outside any group: it is given its partitions and commits nothing."""
