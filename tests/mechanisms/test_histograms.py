@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.known_base import KnownBase
-from workers.mechanisms.mechanism import Mechanism, State
+from workers.mechanisms.mechanism import Mechanism, Release, State
 from workers.mechanisms.noise import NoiseKey
 from workers.mechanisms.rows import Contributions
 from workers.mechanisms.unk_base import UnkBase
@@ -62,6 +62,7 @@ def known(domain: list[str], **changes: object) -> KnownBase:
 
 def shown(mechanism: Mechanism, state: State, t: int, noise: object, parts: list[Contributions]) -> dict[bytes, int]:
     _, release = mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)  # type: ignore[arg-type]  # Silent is a Noise
+    assert isinstance(release, Release)
     return {state.columns.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
 
 

@@ -25,6 +25,8 @@ from workers.tables import ledger
 
 Change = tuple[bytes, bytes | None]
 KEYS_TO_A_BLOCK = 1024
+# No label is this: it is not UTF-8. The tag of a whole stream key.
+KEY_LABEL = b"\xff"
 # A stated start is published from the first tick of its epoch on, unless that lies further back than this.
 LEADING_TICKS_MAX = 100_000
 # Parts of a description that follow from others: not worth naming when one of those has changed.
@@ -273,6 +275,8 @@ class Histogram:
         self._bind(epoch)
         self._blocks = {name for name, _ in blocks}
         self._state.columns = ledger.load((n, v) for n, v in blocks if n[0] in "LCS")
+        tags = [self._key.tags(name, [KEY_LABEL]) for name in self._keys]
+        self._state.key_tags = np.concatenate((self._state.key_tags, *tags))
         for name, value in blocks:
             if name[0] not in "LCS":
                 self._state.restore(name, value)
@@ -334,6 +338,7 @@ class Histogram:
 
     def _introduce(self, i: int) -> None:
         labels = self.mechanism.domain()
+        self._state.key_tags = np.concatenate((self._state.key_tags, self._key.tags(self._keys[i], [KEY_LABEL])))
         self.mechanism.meet_key(self._state, i, self._key.tags(self._keys[i], labels), labels)
 
 

@@ -5,13 +5,14 @@ Items stand largest first, ties by label. A snapshot too long for one message is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import orjson
 
-from workers.mechanisms.mechanism import Guarantee, Release
+from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.rows import Columns
 
 MAX_BYTES = 900_000
@@ -57,30 +58,40 @@ class LabelCache:
 
 
 def snapshots(
-    frame: Frame, release: Release, columns: Columns, keys: list[str], labels: LabelCache, max_bytes: int = MAX_BYTES
+    frame: Frame,
+    release: Release | Items | Answers,
+    columns: Columns,
+    keys: list[str],
+    labels: LabelCache,
+    max_bytes: int = MAX_BYTES,
 ) -> Iterator[tuple[str, bytes]]:
     """(stream key, JSON) for every stream key, also those with nothing to show; in pages where needed.
 
     Args:
         frame: of the tick.
         release: of the tick.
-        columns: whose rows `release` names.
+        columns: whose rows a `Release` names.
         keys: the stream keys, by index.
         labels: cache of this epoch.
         max_bytes: most bytes of a message.
     """
-    rows, counts = release.rows, release.counts
-    key_of = columns.keys[rows]
-    order = np.lexsort((-counts, key_of))
-    names = labels.of(columns, rows[order].tolist())
-    noisy, key_of = counts[order], key_of[order]
+    if isinstance(release, Answers):
+        for index, key in enumerate(keys):
+            yield key, _render(frame, release.sd, None, key, release.of_key[index], 1, 1)
+        return
+    key_of = columns.keys[release.rows] if isinstance(release, Release) else release.keys
+    order = np.lexsort((-release.counts, key_of))
+    if isinstance(release, Release):
+        names = labels.of(columns, release.rows[order].tolist())
+    else:
+        names = [release.labels[i].decode() for i in order.tolist()]
+    noisy, key_of = release.counts[order], key_of[order]
     _sort_ties(names, noisy, key_of)
     items = list(zip(names, noisy.tolist(), strict=True))
     starts = np.searchsorted(key_of, np.arange(len(keys) + 1)).tolist()
     for index, key in enumerate(keys):
-        yield from (
-            (key, page) for page in _pages(frame, release, key, items[starts[index] : starts[index + 1]], max_bytes)
-        )
+        of_key = items[starts[index] : starts[index + 1]]
+        yield from ((key, page) for page in _pages(frame, release, key, of_key, max_bytes))
 
 
 def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray) -> None:
@@ -95,24 +106,31 @@ def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray) -> None:
         names[start : start + length] = sorted(names[start : start + length])
 
 
-def _pages(frame: Frame, release: Release, key: str, items: list[tuple[str, int]], max_bytes: int) -> Iterator[bytes]:
-    whole = _render(frame, release, key, items, 1, 1)
+def _pages(
+    frame: Frame, release: Release | Items, key: str, items: list[tuple[str, int]], max_bytes: int
+) -> Iterator[bytes]:
+    def render(part: list[tuple[str, int]], page: int, pages: int) -> bytes:
+        return _render(frame, release.sd, release.threshold, key, {"items": part}, page, pages)
+
+    whole = render(items, 1, 1)
     if len(whole) <= max_bytes:
         yield whole
         return
-    room = max_bytes - len(_render(frame, release, key, [], 1, 1)) - 20
-    sizes = np.array([len(orjson.dumps(item)) + 1 for item in items])
-    cuts = [0]
+    room = max_bytes - len(render([], 1, 1)) - 20
+    sizes = np.cumsum([len(orjson.dumps(item)) + 1 for item in items])
+    cuts, taken = [0], 0
     while cuts[-1] < len(items):
-        start = cuts[-1]
-        fits = int(np.searchsorted(np.cumsum(sizes[start:]), room, side="right"))
-        cuts.append(start + max(1, fits))
+        fits = int(np.searchsorted(sizes, taken + room, side="right"))
+        cuts.append(max(fits, cuts[-1] + 1))
+        taken = int(sizes[cuts[-1] - 1])
     pages = len(cuts) - 1
-    for i in range(pages):
-        yield _render(frame, release, key, items[cuts[i] : cuts[i + 1]], i + 1, pages)
+    for page, (start, stop) in enumerate(pairwise(cuts), 1):
+        yield render(items[start:stop], page, pages)
 
 
-def _render(frame: Frame, release: Release, key: str, items: list[tuple[str, int]], page: int, pages: int) -> bytes:
+def _render(
+    frame: Frame, sd: float | None, threshold: int | None, key: str, shown: Mapping[str, object], page: int, pages: int
+) -> bytes:
     promise = frame.guarantee
     return orjson.dumps(
         {
@@ -122,9 +140,9 @@ def _render(frame: Frame, release: Release, key: str, items: list[tuple[str, int
             "tick": frame.tick,
             "start": frame.start_ms,
             "end": frame.end_ms,
-            "items": items,
-            "sd": round(release.sd, 4),
-            "threshold": None if release.threshold is None else float(release.threshold),
+            **shown,
+            "sd": None if sd is None else round(sd, 4),
+            "threshold": None if threshold is None else float(threshold),
             "guarantee": {"unit": promise.unit, "rho": promise.rho, "epsilon": promise.epsilon, "delta": promise.delta},
             "mechanism": frame.mechanism,
             "id": frame.id,

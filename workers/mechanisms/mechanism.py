@@ -49,14 +49,49 @@ class Release:
     threshold: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Items:
+    """What one tick shows, for a mechanism whose items have no rows (a sketch, a sum of noisy histograms).
+
+    Attributes:
+        keys: int32 (m,), the stream key's index of each item.
+        labels: m labels, UTF-8.
+        counts: int64 (m,), the noisy count of each.
+        sd: standard deviation of every count in it.
+        threshold: an item is shown only above it; None where there is none.
+    """
+
+    keys: NDArray[np.int32]
+    labels: Sequence[bytes]
+    counts: NDArray[np.int64]
+    sd: float
+    threshold: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What one tick shows, for a mechanism that answers a query: fields of the snapshot that stand where the items would.
+
+    Attributes:
+        of_key: for each stream key's index, JSON-able fields, such as {"query": "max", "value": 12}.
+        sd: standard deviation of the answers, None where it is not one number.
+    """
+
+    of_key: Mapping[int, Mapping[str, object]]
+    sd: float | None
+
+
 class State:
     """The columns of one histogram and epoch, and whatever else a mechanism remembers (sensitive).
 
-    A mechanism with more state than its columns subclasses this and hands out its changed blocks as bytes.
+    A mechanism with more state than its columns subclasses this and hands out its changed blocks as bytes, under names that begin
+    with "m". `key_tags` holds one tag for each stream key, of a label that no item can have: what noise of a whole stream key is made
+    from. It is kept up by the caller, also across a restart.
     """
 
     def __init__(self) -> None:
         self.columns = Columns()
+        self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
         """Further blocks that changed since the last commit: (name, versioned bytes)."""
@@ -124,7 +159,7 @@ class Mechanism(Protocol):
 
     def step(
         self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
-    ) -> tuple[State, Release]:
+    ) -> tuple[State, Release | Items | Answers]:
         """One tick: adds what was contributed and releases.
 
         Args:
