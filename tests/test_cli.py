@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -249,7 +250,9 @@ def test_ctrl_c_is_130_and_quiet_and_leaves_no_half_written_file(config: Path, t
     os.mkfifo(pipe)
     output.write_bytes(b"older")
     arguments = ["replay", "-c", str(config), "--input", str(pipe), "--snapshots", str(output)]
-    with subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True) as process:
+    # A test run that was started in the background of a script ignores Ctrl-C, and its children would inherit that.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=heeds) as process:
         writing = opened_for(process, pipe)
         try:
             while not part.exists() and output.read_bytes() == b"older" and process.poll() is None:

@@ -177,3 +177,30 @@ def test_a_batch_that_starts_elsewhere_is_refused(cluster: Cluster) -> None:
     shard.close()
     with pytest.raises(ShardClosed):
         shard.feed(Batch(5, 9, [b"x"], [None], [0], [8]))
+
+
+class FailsOnce(Keeper):
+    """Fails in the middle of its first batch; then its timer would commit."""
+
+    failed = False
+
+    def process(self, batch: Batch) -> None:
+        if not self.failed:
+            self.failed = True
+            raise ValueError("injected")
+
+    def idle(self) -> None:
+        self.transact([Outgoing(self.state_topic, 0, b"half", b"done")], [(b"offset", b"0")], 0)
+
+
+def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(bootstrap: str, tmp_path: Path) -> None:
+    """The event loop hears of a failure later: what is queued behind it would commit half of a batch, or spin on a dead producer."""
+    shard = Cluster(bootstrap, tmp_path).shard(FailsOnce)
+    batch = Batch(0, 1, [b"x"], [None], [0], [0])
+    with pytest.raises(ValueError, match="injected"):
+        shard.feed(batch)
+    for again in (shard.tick_idle, lambda: shard.tick(0, 0), lambda: shard.feed(batch)):
+        with pytest.raises(ShardClosed):
+            again()
+    assert shard.stats.transactions == 0
+    shard.close()

@@ -32,19 +32,21 @@ def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(bootstrap
     """A machine that pauses and comes back is the classic way to have two owners of one partition."""
     site = Site(bootstrap, tmp_path, [unk(), known()])
     sent = 0
-    with site.worker("one") as one, site.worker("two") as two:
+    with site.worker("one") as one:
         site.wait_published(burst(site, 500))
-        burst(site, 5_000)  # at work while it freezes
-        one.signal(signal.SIGSTOP)
-        site.wait_published(burst(site, 500))  # every partition goes on: the other one has them all
-        one.signal(signal.SIGCONT)
-        burst(site, 5_000)
-        site.wait_published(burst(site, 500))
-        assert two.stop() == 0
-        site.wait_published(burst(site, 500))  # only the one that was frozen is left
-        sent = 4 * (500 + 5_000 + 500 + 5_000 + 500 + 500)
-        assert one.running()
-        assert one.stop() == 0
+        with site.worker("two") as two:
+            until(lambda: any((tmp_path / "two").glob("contribute-*")), "partitions move")
+            burst(site, 5_000)  # at work while it freezes
+            one.signal(signal.SIGSTOP)
+            site.wait_published(burst(site, 500))  # every partition goes on: the other one has them all
+            one.signal(signal.SIGCONT)
+            burst(site, 5_000)
+            site.wait_published(burst(site, 500))
+            assert two.stop() == 0
+            site.wait_published(burst(site, 500))  # only the one that was frozen is left
+            sent = 4 * (500 + 5_000 + 500 + 5_000 + 500 + 500)
+            assert one.running()
+            assert one.stop() == 0
     assert total(site) == 2 * sent
     site.assert_clean()
 

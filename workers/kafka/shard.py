@@ -17,8 +17,9 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -48,6 +49,7 @@ _HOPELESS = frozenset(
     )
 )
 _CALL_S = 30.0  # one call to the broker
+_AGAIN_S = 0.05  # between two calls that ask for the same thing
 _PATIENCE_S = 120.0  # repeating a transaction: longer outages end the worker, and its supervisor starts it again
 TRANSACTION_TIMEOUT_MS = 60_000  # must exceed the longest commit, or the broker aborts it
 
@@ -130,6 +132,7 @@ class Shard:
         #: Position up to which everything is committed; told to the consumer group, for lag tools only.
         self.committed: int | None = None
         self.closed = False
+        self._failed = False
         self.stats = ShardStats()
         self._producer: Producer | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
@@ -195,26 +198,37 @@ class Shard:
         self.check_open()
         if batch.start != self.offset:
             raise RuntimeError(f"{self.transactional_id}: stands at {self.offset}, was given {batch!r}")
-        self.process(batch)
-        self.offset = batch.end
+        with self._work():
+            self.process(batch)
+            self.offset = batch.end
         self.stats.batches += 1
         self.stats.records += len(batch)
 
     def tick(self, now_ms: int, position: int) -> None:
         """Call `clock(now_ms)` if the shard stands at `position`, the end of its log when it was asked for."""
-        self.check_open()
-        if self.offset == position:
-            self.clock(now_ms)
+        with self._work():
+            if self.offset == position:
+                self.clock(now_ms)
 
     def tick_idle(self) -> None:
         """Call `idle` unless the shard was given up."""
-        self.check_open()
-        self.idle()
+        with self._work():
+            self.idle()
 
     def check_open(self) -> None:
-        """Raise `ShardClosed` if the shard was given up."""
-        if self.closed:
+        """Raise `ShardClosed` if the shard was given up, or has failed."""
+        if self.closed or self._failed:
             raise ShardClosed(self.transactional_id)
+
+    @contextmanager
+    def _work(self) -> Iterator[None]:
+        """Do nothing more after a failure: what was queued behind it would commit half of what it left."""
+        self.check_open()
+        try:
+            yield
+        except BaseException:
+            self._failed = True
+            raise
 
     def close(self) -> None:
         """Drop the producer (an open transaction is left to the next owner to abort) and close the store."""
@@ -329,40 +343,29 @@ class Shard:
                 self._state_end = max(self._state_end, offset + 1)
 
     def _commit(self, producer: Producer) -> None:
-        """Commit, asking again while the outcome is not known."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                producer.commit_transaction(_CALL_S)
-                return
-            except KafkaException as exc:
-                if not exc.args[0].retriable() or time.monotonic() > deadline:
-                    raise
-                logger.warning("%s: commit asked again: %s", self.transactional_id, exc.args[0].str())
+        self._insist("commit", producer.commit_transaction)
 
     def _abort(self, producer: Producer) -> None:
-        """Abort, asking again while the outcome is not known."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while True:
-            try:
-                producer.abort_transaction(_CALL_S)
-                return
-            except KafkaException as exc:
-                self._raise_if_fenced(exc.args[0])
-                if not exc.args[0].retriable() or time.monotonic() > deadline:
-                    raise
+        self._insist("abort", producer.abort_transaction)
 
     def _initialise(self, producer: Producer) -> None:
-        """Fence the older owner and end its transaction, asking again while the broker is busy with that."""
+        """Fence the older owner and end its transaction; the broker may be busy with that for a while."""
+        self._insist("initialise", producer.init_transactions)
+
+    def _insist(self, name: str, call: Callable[[float], object]) -> None:
+        """Call, and call again while the outcome is not known, unless the shard is given up meanwhile."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                producer.init_transactions(_CALL_S)
+                call(_CALL_S)
                 return
             except KafkaException as exc:
-                self._raise_if_fenced(exc.args[0])
-                if not exc.args[0].retriable() or time.monotonic() > deadline or self.closed:
+                error: KafkaError = exc.args[0]
+                self._raise_if_fenced(error)
+                if not error.retriable() or time.monotonic() > deadline or self.closed:
                     raise
+                logger.info("%s: %s asked again: %s", self.transactional_id, name, error.str())
+                time.sleep(_AGAIN_S)
 
     def _raise_if_fenced(self, error: KafkaError) -> None:
         if error.code() in _FENCED or error.fatal():
