@@ -12,15 +12,14 @@ from confluent_kafka import Producer
 KEYS = 10
 ITEMS_AN_EVENT = 2
 TICK_S = 10
-EVENTS_A_TICK = 50_000
 
 
-def events(number: int, domain: int, end_ms: int) -> Iterator[bytes]:
+def events(number: int, domain: int, end_ms: int, events_a_tick: int) -> Iterator[bytes]:
     """`number` events whose last one lies at `end_ms`; two different items each, out of `domain`."""
     rng = np.random.default_rng(1)
     weights = 1 / np.arange(1, domain + 1)
     cumulative = np.cumsum(weights / weights.sum())
-    step_ms = TICK_S * 1000 / EVENTS_A_TICK
+    step_ms = TICK_S * 1000 / events_a_tick
     for first in range(0, number, 100_000):
         rows = min(100_000, number - first)
         items = np.minimum(np.searchsorted(cumulative, rng.random((rows, ITEMS_AN_EVENT))), domain - 1)
@@ -31,7 +30,7 @@ def events(number: int, domain: int, end_ms: int) -> Iterator[bytes]:
             yield orjson.dumps({"key": f"shop-{key}", "items": [f"product-{one}", f"product-{other}"], "ts": at})
 
 
-def produce(bootstrap: str, topic: str, partitions: int, number: int, domain: int) -> int:
+def produce(bootstrap: str, topic: str, partitions: int, number: int, domain: int, events_a_tick: int) -> int:
     """Fills the topic, an event to each partition in turn; returns the time of the last event."""
     producer = Producer(
         {
@@ -42,7 +41,7 @@ def produce(bootstrap: str, topic: str, partitions: int, number: int, domain: in
         }
     )
     end_ms = time.time_ns() // 1_000_000
-    for i, value in enumerate(events(number, domain, end_ms)):
+    for i, value in enumerate(events(number, domain, end_ms, events_a_tick)):
         while True:
             try:
                 producer.produce(topic, value, partition=i % partitions)

@@ -252,7 +252,7 @@ def test_ctrl_c_is_130_and_quiet_and_leaves_no_half_written_file(config: Path, t
     arguments = ["replay", "-c", str(config), "--input", str(pipe), "--snapshots", str(output)]
     # A test run that was started in the background of a script ignores Ctrl-C, and its children would inherit that.
     heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=heeds) as process:
+    with subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=heeds) as process:  # noqa: PLW1509  # no threads here
         writing = opened_for(process, pipe)
         try:
             while not part.exists() and output.read_bytes() == b"older" and process.poll() is None:

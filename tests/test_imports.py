@@ -10,7 +10,7 @@ LAYERS = ("cli", "commands", "demo", "replay", "app", "agents", "kafka", "tables
 # What the pure core may use: itself, arithmetic, and what turns keys into words.
 CORE = {
     "__future__", "cryptography", "bisect", "collections", "dataclasses", "datetime", "decimal", "fractions", "functools", "hashlib",
-    "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "threading", "typing", "workers.errors",
+    "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "struct", "threading", "typing", "workers.errors",
     "workers.mechanisms",
 }  # fmt: skip
 

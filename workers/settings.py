@@ -23,17 +23,14 @@ from workers.durations import parse_duration
 from workers.errors import SettingsError
 from workers.files import client_values, read_domain, read_file, read_key
 from workers.mechanisms.config import (
-    MECHANISMS,
     TOPIC_NAME,
     Checked,
     Duration,
     HistogramConfig,
-    KnownBaseConfig,
-    MechanismConfig,
-    UnkBaseConfig,
     display,
     rules,
 )
+from workers.mechanisms.registry import MECHANISMS
 
 __all__ = [
     "EventsSettings",
@@ -158,7 +155,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaSettings
     events: EventsSettings
     privacy: PrivacySettings = PrivacySettings()
-    histograms: tuple[MechanismConfig, ...]
+    histograms: tuple[HistogramConfig, ...]
 
     def __post_init__(self) -> None:
         for complaint in self._complaints():
@@ -273,12 +270,12 @@ _SECTIONS: dict[str, type[Checked]] = {"worker": WorkerSettings, "kafka": KafkaS
 
 def _histogram(
     values: dict[str, Any], position: int, events: EventsSettings, base: Path
-) -> KnownBaseConfig | UnkBaseConfig:
+) -> HistogramConfig:
     """One [[histogram]], its domain read from the file it names."""
     values = dict(values)
     name = values.get("name")
     where = f"histogram {name!r}: " if isinstance(name, str) else f"histogram {position}: "
-    allowed = " or ".join(f'"{mechanism}"' for mechanism in MECHANISMS)
+    allowed = "one of " + ", ".join(sorted(MECHANISMS))
     if "mechanism" not in values:
         raise ValueError(f"{where}mechanism is missing: {allowed}")
     mechanism = values.pop("mechanism")
@@ -287,14 +284,16 @@ def _histogram(
     if events.key == ALL_KEYS:
         values.setdefault("keys", [ALL_STREAM_KEY])
     record = MECHANISMS[mechanism]
-    if record is KnownBaseConfig:
-        if ("domain" in values) == ("domain_file" in values):
+    domain = next((field for field in msgspec.structs.fields(record) if field.name == "domain"), None)
+    if domain is not None:
+        given = sum(name in values for name in ("domain", "domain_file"))
+        if given > 1 or (domain.required and not given):
             raise ValueError(
                 f"{where}domain_file, a file with one label a line, or domain, a list: exactly one of them"
             )
         if "domain_file" in values:
             values["domain"] = _domain(values.pop("domain_file"), where, base)
-    further = ("mechanism", "domain_file") if record is KnownBaseConfig else ("mechanism",)
+    further = ("mechanism",) if domain is None else ("mechanism", "domain_file")
     return _section(record, values, where, further)
 
 

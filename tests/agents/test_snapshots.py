@@ -39,10 +39,12 @@ def test_a_snapshot_has_the_fields_of_the_interface_in_their_order() -> None:
     one, other = snapshots(FRAME, release, table, ["s1", "s2"], LabelCache())
     assert one == (
         "s1",
-        (b'{"histogram":"products","key":"s1","epoch":3,"tick":42,"start":1795219200000,"end":1795219210000,'
-        b'"items":[["p2",1234],["p1",900]],"sd":17.3,"threshold":121.0,'
-        b'"guarantee":{"unit":"event","rho":0.021,"epsilon":1.0,"delta":1e-9},'
-        b'"mechanism":"unk_base","id":"abababababababababababababababab","page":1,"pages":1}'),
+        (
+            b'{"histogram":"products","key":"s1","epoch":3,"tick":42,"start":1795219200000,"end":1795219210000,'
+            b'"items":[["p2",1234],["p1",900]],"sd":17.3,"threshold":121.0,'
+            b'"guarantee":{"unit":"event","rho":0.021,"epsilon":1.0,"delta":1e-9},'
+            b'"mechanism":"unk_base","id":"abababababababababababababababab","page":1,"pages":1}'
+        ),
     )
     assert json.loads(other[1])["items"] == []
 

@@ -96,6 +96,45 @@ def test_error_is_that_of_the_design(horizon: int, radix: int | None, worst: flo
     assert math.sqrt(unit * float(sums.mean())) == pytest.approx(root_mean_square, abs=0.006)
 
 
+@pytest.mark.parametrize("radix", [None, 2, 3, 1024])
+@pytest.mark.parametrize("rho_item", [1e-4, 0.01, 2.0])
+def test_levels_of_an_unbounded_horizon_cost_what_was_asked_together(radix: int | None, rho_item: float) -> None:
+    """The proof's sum, level by level from the variances; the levels hold every tick that is allowed, so no event meets more of them."""
+    counter = TreeCounter(None, rho_item, radix)
+    levels = counter.cells_per_event
+    assert counter.radix ** (levels - 1) <= 2**40 - 1 < counter.radix**levels
+    variances = [counter.variance(counter.radix**level) for level in range(levels)]
+    spent = sum(1 / (2 * variance) for variance in variances)
+    assert Fraction(rho_item) * Fraction(9999, 10000) <= spent <= Fraction(rho_item)
+    assert [float(variance / variances[0]) for variance in variances] == pytest.approx(
+        [(level + 2) / 2 for level in range(levels)], rel=1e-3
+    )
+
+
+@pytest.mark.parametrize("t", [1, 4, 5, 124, 5**10, 5**17 + 3, 2**40 - 1])
+def test_blocks_of_an_unbounded_release_partition_its_prefix(t: int) -> None:
+    """End to end of each other, from 1 to t: by their ends, since the prefix is too long to list."""
+    counter = TreeCounter(None, 0.01)
+    ends = [0]
+    for level, first, last in counter._blocks(t):
+        assert first * counter.radix**level == ends[-1]
+        assert 0 < last - first < counter.radix
+        ends.append(last * counter.radix**level)
+    assert ends[-1] == t
+
+
+@pytest.mark.parametrize(("horizon", "worst"), [(2**10, 11.9), (2**16, 18.3), (2**20, 21.8)])
+def test_error_without_a_horizon_is_what_the_module_states(horizon: int, worst: float) -> None:
+    """Worst sd times mu over all ticks up to there, added up digit by digit here."""
+    counter = TreeCounter(None, 0.005)
+    variances, rest = np.zeros(horizon), np.arange(1, horizon + 1)
+    for level in range(counter.cells_per_event):
+        variances += rest % 5 * float(counter.variance(5**level))
+        rest //= 5
+    assert math.sqrt(variances.max() * 2 * counter.rho_item) == pytest.approx(worst, abs=0.06)
+    assert float(counter.variance(horizon)) == pytest.approx(variances[-1])
+
+
 def test_drawn_noise_is_the_sum_over_its_blocks() -> None:
     """End to end from the words: the cell of a block is (level, block)."""
     counter = TreeCounter(100, 0.01, 3)
@@ -105,8 +144,8 @@ def test_drawn_noise_is_the_sum_over_its_blocks() -> None:
         for level, digit in enumerate(digits(t, 3)):
             first = t // 3 ** (level + 1) * 3
             for block in range(first, first + digit):
-                values = np.empty(3, dtype=counter._table.dtype)
-                counter._table.draw(STREAM, (level, block), tags, values)
+                values = np.empty(3, dtype=counter._tables[0].dtype)
+                counter._tables[0].draw(STREAM, (level, block), tags, values)
                 expected += values
         assert counter.draw(STREAM, t, tags).tolist() == expected.tolist()
 
@@ -126,9 +165,9 @@ def test_sums_of_wide_noise_do_not_wrap() -> None:
     """Columns are as narrow as the largest possible sum allows, not the largest single value."""
     # sigma = 1,400: a value fits int16, (r - 1) L_r of them do not.
     counter = TreeCounter(1000, 1.3e-6, 4)
-    assert counter._table.dtype == np.int16
+    assert counter._tables[0].dtype == np.int16
     assert counter._sums_dtype == np.int32
     narrow = TreeCounter(1000, 0.01, 4)
     assert narrow._sums_dtype == np.int16
-    assert 15 * narrow._table.bound < 2**15
+    assert 15 * narrow._tables[0].bound < 2**15
     assert Fraction(counter.rho_item) <= Fraction(1.3e-6)

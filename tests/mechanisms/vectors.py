@@ -24,6 +24,8 @@ COUNTERS: list[tuple[str, int | None, float]] = [
     ("haar", None, 0.004),
     ("haar", 2**40, 1e-6),
     ("tree", 1000, 0.004),
+    ("tree", None, 0.004),
+    ("sqrt", 1000, 0.004),
 ]
 TICKS = [1, 2, 341, 512, 999, 1000]
 

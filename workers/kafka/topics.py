@@ -173,7 +173,8 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         here = existing.get(topic.name)
         if here is None:
             continue
-        if here.partitions != topic.partitions:
+        # Rejects and snapshots go where librdkafka's partitioner puts them: any number will do.
+        if here.partitions != topic.partitions and topic.purpose not in ("dead letters", "snapshots"):
             found.append(
                 f"{plan[0].name} has {topic.partitions} partitions, but {topic.name} was made for {here.partitions}: a "
                 "changed partition count needs a new worker.name (a new stream, charged anew)"
@@ -183,7 +184,7 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         policy = here.config.get("cleanup.policy", topic.cleanup_policy)
         if topic.cleanup_policy == "compact" and policy != "compact":
             found.append(f"{topic.name} has cleanup.policy = {policy} and needs compact: state would be lost")
-        if topic.retention_ms == INFINITE and "compact" in policy:
+        if topic.purpose == "contributions" and "compact" in policy:
             found.append(f"{topic.name} has cleanup.policy = {policy} and needs delete: records would vanish")
         limit = int(here.config.get("max.message.bytes", topic.max_message_bytes or 0))
         if topic.max_message_bytes is not None and limit < topic.max_message_bytes:

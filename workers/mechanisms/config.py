@@ -24,6 +24,11 @@ from msgspec import Meta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LABEL_BYTES_MAX = 1024
+# A constant threshold is solved from every tick's own noise: 1.1 s at this horizon (measured).
+CONSTANT_HORIZON_MAX = 1 << 20
+# The sqrt counter keeps 8 bytes an item and tick.
+SQRT_HORIZON_MAX = 1 << 16
+SQRT_MECHANISMS = ("known_base", "sparse_gumb")
 TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
 
 Duration = Annotated[int, Meta(extra={"duration": True})]
@@ -102,7 +107,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         rho: total of one epoch in zCDP.
         delta: probability, over one epoch, that the guarantee does not cover.
         counter: how a running count is kept.
-        radix: base of the "tree" counter; None is the best one for the horizon.
+        radix: base of the "tree" counter; None is the best one for the horizon (5 if unbounded).
         keys: the declared stream keys, or "public".
         generation: raised to begin a new mechanism, and a new charge, on purpose.
         topic: output topic; None is `<worker.name>.<name>`.
@@ -134,7 +139,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         None
     )
     delta: Annotated[float, Meta(ge=1e-50, le=0.5, description="a number from 1e-50 to 0.5, such as 1e-9")]
-    counter: Annotated[Literal["haar", "tree"], Meta(description='"haar" or "tree"')] = "haar"
+    counter: Annotated[Literal["haar", "tree", "sqrt"], Meta(description='"haar", "tree" or "sqrt"')] = "haar"
     radix: Annotated[
         Annotated[int, Meta(ge=2, le=1_024)] | None, Meta(description="a whole number from 2 to 1,024")
     ] = None
@@ -185,12 +190,14 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield 'start is missing: horizon = "unbounded" needs it, such as 2026-11-21T00:00:00Z'
         if self.start is not None and (self.start < EPOCH or self.start.microsecond % 1000):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
-        if self.counter == "tree" and self.horizon == "unbounded":
-            yield 'counter = "tree": needs a horizon in ticks; with horizon = "unbounded" only "haar"'
+        if self.counter == "sqrt" and (self.horizon_ticks is None or self.horizon_ticks > SQRT_HORIZON_MAX):
+            yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
+        if self.counter == "sqrt" and self.mechanism not in SQRT_MECHANISMS:
+            yield f'counter = "sqrt": only with a declared domain, in {" or ".join(SQRT_MECHANISMS)}'
         if self.counter != "tree" and self.radix is not None:
             yield f'radix = {self.radix}: only with counter = "tree"'
         if self.keys != "public":
-            yield from _label_complaints("keys", self.keys)
+            yield from label_complaints("keys", self.keys)
 
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
@@ -207,18 +214,35 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        yield from _label_complaints("domain", self.domain)
+        yield from label_complaints("domain", self.domain)
 
 
 class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
-    """A histogram over an unknown domain: an item is published once its noisy count passes the tick's threshold."""
+    """A histogram over an unknown domain: an item is published once its noisy count passes the tick's threshold.
 
+    Attributes:
+        threshold: how the probability of showing an item of one event alone is spread over the ticks.
+        every: with threshold = "every", new items are shown only at ticks that are multiples of it.
+    """
 
-MechanismConfig = KnownBaseConfig | UnkBaseConfig
-MECHANISMS: dict[str, type[KnownBaseConfig | UnkBaseConfig]] = {
-    "known_base": KnownBaseConfig,
-    "unk_base": UnkBaseConfig,
-}
+    threshold: Annotated[
+        Literal["per_tick", "constant", "every"], Meta(description='"per_tick", "constant" or "every"')
+    ] = "per_tick"
+    every: Annotated[
+        Annotated[int, Meta(ge=1, le=2**30)] | None, Meta(description="a whole number from 1 to 1,073,741,824")
+    ] = None
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        ticks = self.horizon_ticks
+        if self.threshold == "constant" and (ticks is None or ticks > CONSTANT_HORIZON_MAX):
+            yield f'threshold = "constant": needs a horizon of at most {CONSTANT_HORIZON_MAX:,} ticks'
+        if self.threshold == "every" and self.every is None:
+            yield 'every is missing: threshold = "every" needs it, such as 64'
+        if self.threshold != "every" and self.every is not None:
+            yield f'every = {self.every}: only with threshold = "every"'
+        if self.every is not None and ticks is not None and self.every > ticks:
+            yield f"every = {self.every}: no new item would ever be shown within horizon = {ticks}"
 
 
 @cache
@@ -245,7 +269,7 @@ def display(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
+def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
     """Labels that repeat, or are longer than a label may be."""
     for label in labels:
         if len(label.encode()) > LABEL_BYTES_MAX:

@@ -7,7 +7,8 @@ Neighbours: one event added or removed.
     Symbol          Here
     D0, Dinf        `max_items`, `max_count`
     delta           `delta`, for discovery in total; D0 sum_t delta_t <= delta
-    delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0), k = floor(log2 t)
+    delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0), k = floor(log2 t);
+                    other schedules are in `discovery_schedule`
     X               sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
     x_t             a value with P(X >= x_t) <= delta_t, proved
     m_t             `threshold(t)`, an integer: shown iff count + floor(X + 1/2) > m_t
@@ -38,8 +39,6 @@ from workers.mechanisms.columns import check_tick
 from workers.mechanisms.counters import Counter
 from workers.mechanisms.exact_tail import exact_quantile
 
-SCHEDULES = ("per_tick",)
-
 _NORMAL = NormalDist()
 # Far above what floating point loses in one evaluation, far below what is visible in a threshold.
 _OUTWARD = 1 + 1e-12
@@ -59,33 +58,37 @@ class Discovery:
         max_items: D0, at least 1.
         max_count: Dinf, at least 1.
         delta: what discovery may cost in total, inside 0..1.
-        schedule: how delta is spread over the ticks; only "per_tick".
 
     Raises:
         ValueError: a parameter is outside its range.
     """
 
-    def __init__(
-        self, counter: Counter, max_items: int, max_count: int, delta: float, schedule: str = "per_tick"
-    ) -> None:
+    schedule = "per_tick"
+
+    def __init__(self, counter: Counter, max_items: int, max_count: int, delta: float) -> None:
         if max_items < 1:
             raise ValueError(f"max_items = {max_items}: must be at least 1")
         if max_count < 1:
             raise ValueError(f"max_count = {max_count}: must be at least 1")
         if not 0 < delta < 1:
             raise ValueError(f"delta = {delta}: must be a number above 0 and below 1")
-        if schedule not in SCHEDULES:
-            raise ValueError(f"schedule = {schedule!r}: must be one of {', '.join(SCHEDULES)}")
         self.counter = counter
         self.max_items = max_items
         self.max_count = max_count
         self.delta = delta
-        self.schedule = schedule
         self._constants: dict[Fraction, tuple[float, ...]] = {}
 
     def cost(self) -> Cost:
         """No rho, and delta for showing an item that is there because of one event."""
         return Cost(rho=0.0, deltas=(("discovery", self.delta),))
+
+    def public(self) -> dict[str, object]:
+        """Every parameter that changes a threshold: part of the mechanism id."""
+        return {"delta": repr(self.delta), "schedule": self.schedule}
+
+    def discovers(self, t: int) -> bool:
+        """Whether an item may be shown for the first time at tick t; whatever is in the data."""
+        return True
 
     def delta_at(self, t: int) -> float:
         """What tick t may spend on one item.
@@ -95,13 +98,17 @@ class Discovery:
         """
         horizon = self.counter.horizon
         check_tick("discovery", t, _LAST_TICK if horizon is None else horizon)
-        if horizon is not None:
-            return self.delta / (self.max_items * horizon) * _INWARD
-        octave = t.bit_length() - 1
+        return self._share(t, horizon)
+
+    def _share(self, test: int, tests: int | None) -> float:
+        """What the test-th of so many tests (None: without an end) may spend on one item."""
+        if tests is not None:
+            return self.delta / (self.max_items * tests) * _INWARD
+        octave = test.bit_length() - 1
         return self.delta * 6 / (math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items) * _INWARD
 
     def threshold(self, t: int) -> int:
-        """m_t: an item is shown at tick t iff its noisy count is above this.
+        """m_t: an item not shown before is shown at tick t iff `discovers(t)` and its noisy count is above this.
 
         Raises:
             HorizonExceeded: t is outside the counter's horizon.

@@ -9,12 +9,20 @@ Why: it is what the papers analyse, so `plan` and the tests compare with it; `ha
     T           `horizon`
     L_r         `_levels` = floor(log_r T) + 1, the digits of T
     d_j         digit j of t, the lowest is j = 0
-    sigma^2     L_r / (2 rho_item), the same on every level
+    w_j         weight of level j; sigma_j^2 = (sum_i w_i) / (2 rho_item w_j); bounded horizons: all 1
 
     release(t) = h_t + sum_j sum_{q = r floor(t/r^(j+1))}^{floor(t/r^j) - 1} Z_(j, q)
 
 Sensitivity: an event changes the one block of each level that holds its tick, by one: l2 sqrt(L_r).
-Guarantee: rho = L_r / (2 sigma^2) for each item an event changes by one, for all releases together.
+Guarantee: rho = sum_j 1/(2 sigma_j^2) for each item an event changes by one, for all releases together; with equal weights that is
+L_r / (2 sigma^2).
+
+Unbounded: the levels grow as long as anyone waits, each r times as long as the one below, and w_j = 1/(j + 2) needs no T: levels 0..L - 1
+with r^L >= 2^40 hold every tick below 2^40, so an event still changes one block of each of L levels, and sum_j w_j = H_(L+1) - 1
+is a finite sum, added up in fractions: sum_j 1/(2 sigma_j^2) <= rho_item sum_j w_j / sum_i w_i = rho_item.
+Of bases 2, 3, 4, 5, 6, 8, 10, 16 and
+weights (j + 1)^-0.8, (j + 2)^-p, p = 0, 0.6, 1, 1.2, r = 5 with p = 1 is best or within 5 % of it at 2^10..2^20 (computed): worst sd times
+sqrt(2 rho) 11.9 / 18.3 / 21.8 / 32.0 at 2^10 / 2^16 / 2^20 / 2^30.
 
 Source: Cardoso, Rogers, "Differentially Private Histograms under Continual Observation", Algorithm 1 and Theorem 1; the
 theorem calls the l2 sensitivity L_r (it is sqrt(L_r)), and the algorithm's level index is off by one.
@@ -32,15 +40,17 @@ from workers.mechanisms.gaussian import TABLE_VERSION, integer_gaussian, round_u
 from workers.mechanisms.noise import CHUNK_ROWS, NoiseStream
 
 LONGEST_HORIZON = 1 << 40
+_UNBOUNDED_LAST_TICK = LONGEST_HORIZON - 1
+_UNBOUNDED_RADIX = 5
 
 
 class TreeCounter:
     """See the module, and `counters.Counter` for what each member means.
 
     Args:
-        horizon: ticks, 1..2^40.
+        horizon: ticks, 1..2^40; None is unbounded.
         rho_item: what it may cost, above 0.
-        radix: base, at least 2; None takes r*.
+        radix: base, at least 2; None takes r*, unbounded 5.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -48,39 +58,49 @@ class TreeCounter:
 
     kind = "tree"
 
-    def __init__(self, horizon: int, rho_item: float, radix: int | None = None) -> None:
+    def __init__(self, horizon: int | None, rho_item: float, radix: int | None = None) -> None:
         check_rho_item(rho_item)
-        if not 1 <= horizon <= LONGEST_HORIZON:
-            raise ValueError(f"horizon = {horizon}: must be from 1 to 2^40 ticks")
+        if horizon is not None and not 1 <= horizon <= LONGEST_HORIZON:
+            raise ValueError(f"horizon = {horizon}: must be from 1 to 2^40 ticks, or unbounded")
         if radix is not None and radix < 2:
             raise ValueError(f"radix = {radix}: must be at least 2")
-        self.horizon: int | None = horizon
-        self._last_tick = horizon
-        self.radix = best_radix(horizon) if radix is None else radix
-        self._levels = digits_of(horizon, self.radix)
-        self._sigma_squared = round_up_sigma_squared(Fraction(self._levels) / (2 * Fraction(rho_item)))
-        self._table = integer_gaussian(self._sigma_squared)
-        self.rho_item = float_up(self._levels / (2 * self._sigma_squared))
+        self.horizon = horizon
+        self._last_tick = _UNBOUNDED_LAST_TICK if horizon is None else horizon
+        if radix is None:
+            radix = _UNBOUNDED_RADIX if horizon is None else best_radix(horizon)
+        self.radix = radix
+        self._levels = digits_of(self._last_tick, self.radix)
+        weights = [Fraction(1, 1 if horizon is not None else level + 2) for level in range(self._levels)]
+        scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
+        self._sigma_squared = [round_up_sigma_squared(scale / weight) for weight in weights]
+        self._tables = [integer_gaussian(sigma_squared) for sigma_squared in self._sigma_squared]
+        self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
         self.cells_per_event = self._levels
-        self.tv = float_up(self._levels * Fraction(self._table.tv))
-        # No release adds more than (r - 1) L_r cells, nor more than T.
-        largest = min((self.radix - 1) * self._levels, horizon) * self._table.bound
+        self.tv = float_up(sum((Fraction(table.tv) for table in self._tables), Fraction(0)))
+        # No release adds more than r - 1 cells of each level, nor more than T.
+        largest = sum((self.radix - 1) * table.bound for table in self._tables)
+        largest = min(largest, self._last_tick * max(table.bound for table in self._tables))
         self._sums_dtype = np.dtype(np.int16 if largest < 1 << 15 else np.int32 if largest < 1 << 31 else np.int64)
 
     def __repr__(self) -> str:
         return f"TreeCounter(horizon={self.horizon}, rho_item={self.rho_item}, radix={self.radix})"
 
     def variance(self, t: int) -> Fraction:
-        """(sum of t's digits) * sigma^2."""
-        return sum(last - first for _, first, last in self._blocks(t)) * self._sigma_squared
+        """sum_j d_j sigma_j^2."""
+        blocks = self._blocks(t)
+        return sum(((last - first) * self._sigma_squared[level] for level, first, last in blocks), Fraction(0))
 
     def sd(self, t: int) -> float:
         """The standard deviation of the published integer; the noise is one already."""
         return math.sqrt(self.variance(t))
 
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        """One term (1, sigma^2) for each block that is added."""
-        return [(Fraction(1), self._sigma_squared) for _, first, last in self._blocks(t) for _ in range(first, last)]
+        """One term (1, sigma_j^2) for each block that is added."""
+        return [
+            (Fraction(1), self._sigma_squared[level])
+            for level, first, last in self._blocks(t)
+            for _ in range(first, last)
+        ]
 
     def public(self) -> dict[str, object]:
         """Every parameter that changes a noise value."""
@@ -89,7 +109,7 @@ class TreeCounter:
             "horizon": self.horizon,
             "levels": self._levels,
             "radix": self.radix,
-            "sigma_squared": [str(self._sigma_squared)] * self._levels,
+            "sigma_squared": [str(value) for value in self._sigma_squared],
             "table_version": TABLE_VERSION,
         }
 
@@ -97,7 +117,7 @@ class TreeCounter:
         """The noise of each row at t, without a cache."""
         blocks = self._blocks(t)
         out = np.zeros(len(tags), dtype=np.int64)
-        noise = np.empty(min(CHUNK_ROWS, len(tags)), dtype=self._table.dtype)
+        noise = self._scratch(len(tags))
         for start in range(0, len(tags), CHUNK_ROWS):
             part, total = tags[start : start + CHUNK_ROWS], out[start : start + CHUNK_ROWS]
             for level, first, last in blocks:
@@ -128,14 +148,23 @@ class TreeCounter:
         last: int,
         tags: NDArray[np.uint64],
         total: Integers,
-        noise: Integers,
+        scratch: list[Integers],
     ) -> None:
         """Add the noise of blocks first..last-1 of a level to total, for at most CHUNK_ROWS rows."""
         if not len(tags):
             return
+        noise = scratch[level][: len(tags)]
         for block in range(first, last):
-            self._table.draw(stream, (level, block), tags, noise[: len(tags)])
-            np.add(total, noise[: len(tags)], out=total)
+            self._tables[level].draw(stream, (level, block), tags, noise)
+            np.add(total, noise, out=total)
+
+    def _scratch(self, rows: int) -> list[Integers]:
+        """Room for one chunk's noise of each level; levels of one width share it."""
+        room: dict[np.dtype[np.int16] | np.dtype[np.int32], Integers] = {}
+        for table in self._tables:
+            if table.dtype not in room:
+                room[table.dtype] = np.empty(min(CHUNK_ROWS, rows), dtype=table.dtype)
+        return [room[table.dtype] for table in self._tables]
 
 
 class TreeColumns:
@@ -177,7 +206,7 @@ class TreeColumns:
             rows if held < rows or reached < last else held
             for (held, reached), (_, _, last) in zip(starts, blocks, strict=True)
         ]
-        noise = np.empty(min(CHUNK_ROWS, rows), dtype=self._counter._table.dtype)
+        noise = self._counter._scratch(rows)
         out = np.empty(rows, dtype=np.int64)
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)

@@ -8,7 +8,9 @@ deviation at that tick (mechanisms.md 3), where the papers use one worst-case fo
     delta_t  probability that an item which only one event brought is shown at tick t; D0 * sum of all delta_t = delta_discovery
     m_t      threshold: an item is shown at t iff its noisy count is above m_t, or was at an earlier tick
 
-Every item present is evaluated at every tick, also the ones with no new event: skipping idle items is another mechanism, which
+Which ticks may show a new item, and with which m_t, is `threshold` in the settings: at every tick with an equal delta_t ("per_tick"),
+at every tick with one m for all ("constant"), or only at every n-th tick ("every"); see `discovery_schedule`.
+Every item present is evaluated at every such tick, also the ones with no new event: skipping idle items is another mechanism, which
 nobody has analysed. An item's noise is that of a counter which ran from tick 1, whenever the item was first seen.
 """
 
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.budget import spend
 from workers.mechanisms.config import UnkBaseConfig
-from workers.mechanisms.discovery import Discovery
+from workers.mechanisms.discovery_schedule import make_discovery
 from workers.mechanisms.mechanism import Guarantee, Noise, Release, State
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.rows import Contributions, Tags
@@ -44,7 +46,14 @@ class UnkBase:
         self.config = config
         self._budget = spend(config, unit=unit, discovery_share=DISCOVERY_SHARE)
         self._counter = self._budget.counter
-        self._discovery = Discovery(self._counter, config.max_items, config.max_count, self._budget.delta_discovery)
+        self._discovery = make_discovery(
+            self._counter,
+            config.max_items,
+            config.max_count,
+            self._budget.delta_discovery,
+            config.threshold,
+            config.every,
+        )
 
     @property
     def guarantee(self) -> Guarantee:
@@ -61,7 +70,7 @@ class UnkBase:
             "unit": self.guarantee.unit,
             "rho": repr(self.guarantee.rho),
             "delta": repr(self.guarantee.delta),
-            "discovery": {"delta": repr(self._budget.delta_discovery), "schedule": "per_tick"},
+            "discovery": self._discovery.public(),
             "counter": self._counter.public(),
         }
 
@@ -69,7 +78,8 @@ class UnkBase:
         return self._counter.sd(t)
 
     def threshold(self, t: int) -> int | None:
-        return self._discovery.threshold(t)
+        """None at a tick that shows no new item, whatever its count (`threshold = "every"`)."""
+        return self._discovery.threshold(t) if self._discovery.discovers(t) else None
 
     def init(self) -> State:
         return State()
@@ -91,8 +101,8 @@ class UnkBase:
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)
         noisy = columns.counts + noise.at(t, columns.tags)
-        threshold = self._discovery.threshold(t)
-        above = noisy > threshold
-        columns.mark_shown(np.flatnonzero(above & (columns.shown == 0)), t)
+        threshold = self.threshold(t)
+        if threshold is not None:
+            columns.mark_shown(np.flatnonzero((noisy > threshold) & (columns.shown == 0)), t)
         rows = np.flatnonzero(columns.shown)
         return state, Release(rows, noisy[rows], self.sd(t), threshold)

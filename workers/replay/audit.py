@@ -212,7 +212,8 @@ def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
     """One line for the operator: a snapshot with [label, released, exact] for each item."""
     body = orjson.loads(snapshot.value)
     counts = histogram.exact(snapshot.key)
-    items = [[label, released, counts[label]] for label, released in body["items"]]
+    # A mechanism that answers a query, or keeps no running counts, has none to show.
+    items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
     return orjson.dumps({**{k: body[k] for k in ("histogram", "key", "epoch", "tick", "page")}, "items": items}) + b"\n"
 
 

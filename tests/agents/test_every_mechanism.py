@@ -1,0 +1,131 @@
+"""One contract over every mechanism of the settings, on its worked example: crash and repeat give the same bytes, whole epochs long."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.agents.pipeline import Event, Partition, contribute
+from workers.agents.board import mechanisms
+from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.settings import load
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "mechanisms"
+LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
+TICKS = 75  # the examples' horizon is 64: one epoch and the beginning of the next
+
+
+def small(name: str) -> HistogramConfig:
+    """The example's configuration on ticks of 10 ms."""
+    [config] = load(EXAMPLES / f"{name}.toml").histograms
+    return msgspec.structs.replace(config, tick_ms=10)
+
+
+def events(seed: int) -> list[Event]:
+    """A few orders a tick, some ticks without any, the first labels far more often than the last."""
+    rng = random.Random(seed)
+    out: list[Event] = []
+    for tick in range(TICKS):
+        for _ in range(rng.choice([0, 1, 5, 40])):
+            items = rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=rng.randint(0, 3))
+            out.append((rng.choice(["s1", "s1", "s2"]), items, 10 * tick + rng.randrange(10)))
+    return sorted(out, key=lambda event: event[2])
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_crashes_anywhere_change_no_byte(name: str) -> None:
+    """State that is lost or drawn anew would publish a tick with other noise, or with the same noise under other data."""
+    config = small(name)
+    [messages] = contribute([events(1), events(2)], [config], owners=1, step=20)
+    whole = [(s.key, s.value) for s in Partition([config], 2).run(messages)]
+    rng = random.Random(name)
+    crashing = Partition([config], 2)
+    published: list[tuple[str, bytes]] = []
+    position, crashes = 0, 12
+    while True:
+        position = crashing.receive(messages[position : position + rng.randint(1, 9)], position)
+        part = crashing.commit(ticks_max=rng.randint(1, 5))
+        published += [(s.key, s.value) for s in part or ()]
+        if position >= len(messages) and part is None:
+            break
+        if crashes and rng.random() < 0.4:
+            crashes -= 1
+            position = crashing.restart()
+    assert crashes == 0
+    assert Counter(published) == Counter(whole)
+    ticks = {(json.loads(value)["epoch"], json.loads(value)["tick"]) for _, value in whole}
+    assert len(ticks) >= TICKS
+    assert {epoch for epoch, _ in ticks} >= {1, 2}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_snapshot_carries_the_frame_and_the_promise_of_the_settings(name: str) -> None:
+    """Consumers rely on the frame whatever the mechanism; the promise is the configuration's."""
+    config = small(name)
+    [messages] = contribute([events(3)], [config], owners=1, step=20)
+    snapshots = [json.loads(s.value) for s in Partition([config], 1).run(messages)]
+    frame = {
+        "histogram",
+        "key",
+        "epoch",
+        "tick",
+        "start",
+        "end",
+        "sd",
+        "threshold",
+        "guarantee",
+        "mechanism",
+        "id",
+        "page",
+        "pages",
+    }
+    for body in snapshots:
+        assert frame <= body.keys()
+        assert body["mechanism"] == name
+        assert body["guarantee"]["epsilon"] == config.epsilon
+        assert body["guarantee"]["delta"] == config.delta
+        assert 0 < body["guarantee"]["rho"] < 10
+        for label, count in body.get("items", []):
+            assert label in LABELS
+            assert isinstance(count, int)
+    per_tick = Counter((body["key"], body["start"], body["page"]) for body in snapshots)
+    assert set(per_tick.values()) == {1}
+    assert {body["key"] for body in snapshots} == {"s1", "s2"}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_the_same_events_in_another_order_of_arrival_give_the_same_items(name: str) -> None:
+    """Which source partition brought an item, and in what order, is data: it may not show."""
+    config = small(name)
+    stream = events(4)
+    runs = []
+    for partitions in ([stream, []], [stream[0::2], stream[1::2]], [stream[1::2], stream[0::2]]):
+        [messages] = contribute(partitions, [config], owners=1, step=20)
+        runs.append({(json.loads(s.value)["start"], s.key): s.value for s in Partition([config], 2).run(messages)})
+    common = set.intersection(*(set(run) for run in runs))
+    assert len(common) > TICKS
+    for at in common:
+        assert len({run[at] for run in runs}) == 1
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_cost_adds_up_to_the_promise(name: str) -> None:
+    """What the accountant adds up is what the snapshot says."""
+    config = small(name)
+    mechanism = build(config)
+    cost = mechanism.cost()
+    assert cost.rho <= mechanism.guarantee.rho * (1 + 1e-9)
+    assert sum(delta for _, delta in cost.deltas) <= mechanism.guarantee.delta
+    assert np.isfinite(mechanism.sd(5))
+
+
+def test_there_is_an_example_for_each_mechanism_and_no_other() -> None:
+    """A mechanism that nobody can see in use is not there."""
+    assert {path.stem for path in EXAMPLES.glob("*.toml")} == set(MECHANISMS)
+    for path in EXAMPLES.glob("*.toml"):
+        assert [m.kind for m in mechanisms(load(path))] == [path.stem]

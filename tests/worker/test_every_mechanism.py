@@ -1,0 +1,56 @@
+"""Every mechanism of the settings through a real Kafka, all in one worker that is killed in between; audit proves every snapshot."""
+
+import random
+import time
+import tomllib
+from pathlib import Path
+
+from tests.worker.harness import Site, until
+from workers.mechanisms.registry import MECHANISMS
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "mechanisms"
+LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
+TICKS = 70  # the examples' horizon is 64: an epoch ends within
+
+
+def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(bootstrap: str, tmp_path: Path) -> None:
+    """State, noise and budgets of each come back from the changelog as they were."""
+    histograms = []
+    for name in MECHANISMS:
+        [histogram] = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())["histogram"]
+        histograms.append(histogram | {"tick": "1s"})
+    site = Site(bootstrap, tmp_path, histograms, partitions=2, owners=2)
+    rng = random.Random(1)
+    now = int(time.time() * 1000) // 1000 * 1000
+    base = now - TICKS * 1000
+    half = TICKS // 2
+
+    def send(ticks: range) -> None:
+        for tick in ticks:
+            for partition in range(2):
+                site.produce(
+                    partition,
+                    (
+                        {
+                            "key": rng.choice(["s1", "s2"]),
+                            "items": rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=2),
+                            "ts": base + 1000 * tick + 10 * i,
+                        }
+                        for i in range(20)
+                    ),
+                    flush=False,
+                )
+        site.produce(0, [])
+
+    send(range(half))
+    with site.worker() as worker:
+        until(lambda: min(site.published_to().values()) > 0, "every histogram has published")
+        worker.kill()
+    send(range(half, TICKS))
+    with site.worker() as worker:
+        site.wait_published(now)
+        assert worker.stop() == 0
+    site.assert_clean()
+    exact = site.audit("--exact", str(tmp_path / "exact.jsonl"))
+    assert exact.returncode == 0, exact.stdout + exact.stderr
+    assert {body["mechanism"] for body in site.snapshots()} == set(MECHANISMS)

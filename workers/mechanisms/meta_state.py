@@ -1,0 +1,120 @@
+"""What MetaAlgo remembers, beside its rows: the open cells' exact counts and the released cells' noisy ones, a column for each level.
+
+    open[j]     int64 (n,)   exact counts of the open cell of level j, less those of open cells of lower levels; j = 1..L-1 (sensitive)
+    sums[j]     int64 (n,)   sum of the noisy counts of the released cells of level j that the present digits name; j = 0..L-1
+    has[j]      bool  (n,)   whether a cell of those showed the item
+
+Stored in blocks of rows, "mo<level>/<block>" and "mn<level>/<block>", each written only when changed: a version byte, then the counts
+little-endian and, for noisy ones, the flags; nothing after the version where all are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import StateRefused
+from workers.mechanisms.mechanism import State
+from workers.mechanisms.rows import Rows, grown
+
+BLOCK_ROWS = 4096
+_VERSION = b"\x01"
+_COUNT = np.dtype("<i8")
+
+
+class MetaState(State):
+    """See the module. Sensitive: its repr shows no counts."""
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self._open = [np.zeros(0, dtype=np.int64) for _ in range(levels)]
+        self._sums = [np.zeros(0, dtype=np.int64) for _ in range(levels)]
+        self._has = [np.zeros(0, dtype=np.bool_) for _ in range(levels)]
+        self._dirty: set[tuple[str, int, int]] = set()
+
+    def __repr__(self) -> str:
+        return f"MetaState({self.columns.n} rows, {len(self._sums)} levels)"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held beside the columns."""
+        return sum(column.nbytes for kind in (self._open, self._sums, self._has) for column in kind)
+
+    def grow(self) -> None:
+        """Room for every row of the columns."""
+        n = self.columns.n
+        for level in range(len(self._sums)):
+            if n > len(self._sums[level]):
+                self._open[level], self._sums[level], self._has[level] = (
+                    grown(self._open[level], n),
+                    grown(self._sums[level], n),
+                    grown(self._has[level], n),
+                )
+
+    def add_open(self, level: int, counts: NDArray[np.int64]) -> None:
+        """Adds exact counts of every row to the open cell of a level."""
+        rows = np.flatnonzero(counts)
+        self._open[level][rows] += counts[rows]
+        self._mark("o", level, rows)
+
+    def close(self, level: int) -> NDArray[np.int64]:
+        """The exact counts of a cell that is complete; its successor is empty."""
+        n = self.columns.n
+        counts = self._open[level][:n].copy()
+        self._open[level][:n] = 0
+        self._mark("o", level, np.flatnonzero(counts))
+        return counts
+
+    def add_noisy(self, level: int, rows: Rows, counts: NDArray[np.int64]) -> None:
+        """Adds what a cell of a level showed."""
+        self._sums[level][rows] += counts
+        self._has[level][rows] = True
+        self._mark("n", level, rows)
+
+    def forget(self, level: int) -> None:
+        """The present digit of a level has become 0."""
+        self._mark("n", level, np.flatnonzero(self._has[level]))
+        self._sums[level][:] = 0
+        self._has[level][:] = False
+
+    def shown(self) -> tuple[Rows, NDArray[np.int64]]:
+        """Rows that a cell of the present digits showed, ascending, with the sums of their noisy counts."""
+        n = self.columns.n
+        has = np.zeros(n, dtype=np.bool_)
+        total = np.zeros(n, dtype=np.int64)
+        for sums, flags in zip(self._sums, self._has, strict=True):
+            has |= flags[:n]
+            total += sums[:n]
+        rows = np.flatnonzero(has)
+        return rows, total[rows]
+
+    def changed(self) -> Sequence[tuple[str, bytes]]:
+        found = []
+        for kind, level, block in sorted(self._dirty):
+            rows = slice(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self.columns.n))
+            counts = (self._open if kind == "o" else self._sums)[level][rows]
+            flags = self._has[level][rows] if kind == "n" else np.zeros(0, dtype=np.bool_)
+            body = counts.astype(_COUNT).tobytes() + flags.tobytes() if counts.any() or flags.any() else b""
+            found.append((f"m{kind}{level:02x}/{block:08x}", _VERSION + body))
+        self._dirty = set()
+        return found
+
+    def restore(self, name: str, block: bytes) -> None:
+        if name[:2] not in ("mo", "mn") or len(name) != 13 or name[4] != "/":
+            super().restore(name, block)
+        level, start = int(name[2:4], 16), int(name[5:], 16) * BLOCK_ROWS
+        noisy = name[1] == "n"
+        self.grow()
+        body, size = block[1:], _COUNT.itemsize + noisy
+        rows, rest = divmod(len(body), size)
+        if block[:1] != _VERSION or rest or level >= len(self._sums) or start + rows > self.columns.n:
+            raise StateRefused(f"stored state: block {name!r} is damaged or of another version")
+        counts = np.frombuffer(body, dtype=_COUNT, count=rows)
+        (self._sums if noisy else self._open)[level][start : start + rows] = counts
+        if noisy:
+            self._has[level][start : start + rows] = np.frombuffer(body[rows * 8 :], dtype=np.bool_)
+
+    def _mark(self, kind: str, level: int, rows: Rows) -> None:
+        self._dirty.update((kind, level, block) for block in np.unique(rows // BLOCK_ROWS).tolist())

@@ -1,0 +1,142 @@
+"""The one-shot mechanisms: each tick shows a one-shot release of what was contributed to that tick alone.
+
+An event lies in one tick, and a tick's release depends on its own contributions only: the ticks compose in parallel, and a whole epoch
+costs what one release costs, however long it is. The snapshots are counts per tick, not running counts.
+
+Source: `one_shot_algorithms`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import HorizonExceeded
+from workers.mechanisms.accounting import Cost
+from workers.mechanisms.mechanism import Guarantee, Items, Noise, Release, State
+from workers.mechanisms.noise import NoiseStream
+from workers.mechanisms.one_shot import Cell, OneShotNoise
+from workers.mechanisms.one_shot_algorithms import make_algorithm
+from workers.mechanisms.one_shot_budget import share
+from workers.mechanisms.one_shot_config import OneShotConfig
+from workers.mechanisms.rows import Columns, Contributions, Tags
+
+Parts = Sequence[tuple[Contributions, NDArray[np.int32]]]
+
+
+class OneShot:
+    """Counts per tick, by any of the one-shot algorithms.
+
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
+    removed, over all ticks of an epoch together.
+    """
+
+    def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
+        self.config = config
+        self._name, parameters = config.algorithm()
+        self._domain = tuple(label.encode() for label in config.labels())
+        self._share = share(config, discovers=not self._domain)
+        self.algorithm = make_algorithm(self._name, parameters, self._share.rho, self._share.delta_discovery)
+        self._guarantee = self._share.guarantee(unit, self.algorithm.rho, self.algorithm.tv, config.delta)
+
+    @property
+    def kind(self) -> str:
+        return self._name
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._guarantee
+
+    def cost(self) -> Cost:
+        return self._share.cost(self._guarantee.rho)
+
+    def public(self) -> Mapping[str, object]:
+        return {
+            "mechanism": self.kind,
+            "max_items": self.config.max_items,
+            "max_count": self.config.max_count,
+            "horizon": self.config.horizon_ticks,
+            "unit": self._guarantee.unit,
+            "rho": repr(self._guarantee.rho),
+            "delta": repr(self._guarantee.delta),
+            "discovery": {"delta": repr(self._share.delta_discovery)},
+            "algorithm": self.algorithm.public(),
+            "domain": domain_hash(self._domain),
+        }
+
+    def sd(self, t: int) -> float:
+        self._check(t)
+        return self.algorithm.sd
+
+    def threshold(self, t: int) -> int | None:
+        self._check(t)
+        return self.algorithm.threshold
+
+    def init(self) -> State:
+        return State()
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return OneShotNoise(stream, self.algorithm.table)
+
+    def domain(self) -> Sequence[bytes]:
+        return self._domain
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Gives every item of the domain its row, seen or not."""
+        add_domain(state, key, tags, labels)
+
+    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release | Items]:
+        """What the tick's own contributions show; see `Mechanism.step`."""
+        self._check(t)
+        noise = one_shot_noise(noise)
+        columns = state.columns if self._domain else Columns()
+        for part, key_index in contributions:
+            columns.merge(part, key_index, add_rows=not self._domain)
+        cell = Cell(columns.tags, columns.keys, columns.counts.copy(), state.key_tags)
+        if self._domain:  # a tick leaves nothing behind but the domain's rows
+            columns.counts[:] = 0
+            columns.touched.clear()
+        rows, counts = self.algorithm.release(cell, noise, (0, t))
+        if self._domain:
+            return state, Release(rows, counts, self.algorithm.sd, None)
+        order = rows[np.lexsort((columns.tags[rows, 1], columns.tags[rows, 0]))]
+        counts = counts[np.searchsorted(rows, order)]
+        lengths, text = columns.label_column(0, columns.n)
+        ends = np.cumsum(lengths)[order]
+        labels = [text[start:end] for start, end in zip((ends - lengths[order]).tolist(), ends.tolist(), strict=True)]
+        return state, Items(columns.keys[order], labels, counts, self.algorithm.sd, self.algorithm.threshold)
+
+    def _check(self, t: int) -> None:
+        check_horizon(self.kind, t, self.config.horizon_ticks)
+
+
+def check_horizon(kind: str, t: int, horizon: int | None) -> None:
+    """Refuse a tick that is not of the epoch.
+
+    Raises:
+        HorizonExceeded: t lies outside 1..horizon.
+    """
+    if t < 1 or (horizon is not None and t > horizon):
+        raise HorizonExceeded(f"{kind}: tick {t} is outside 1..{horizon}")
+
+
+def one_shot_noise(noise: Noise) -> OneShotNoise:
+    """The noise that `noise` of a one-shot mechanism gave."""
+    if not isinstance(noise, OneShotNoise):
+        raise TypeError(f"noise = {noise!r}: must be the mechanism's own")
+    return noise
+
+
+def add_domain(state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+    """Appends a row for every label of a declared domain."""
+    if labels:
+        lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
+        state.columns.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
+
+
+def domain_hash(domain: Sequence[bytes]) -> str | None:
+    """Names a declared domain in a mechanism id; None where there is none."""
+    return hashlib.blake2b(repr(sorted(domain)).encode(), digest_size=16).hexdigest() if domain else None

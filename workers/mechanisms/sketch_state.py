@@ -1,0 +1,168 @@
+"""What the continual sketch mechanism remembers: for each stream key and level the open cell's sketch, and what the level shows.
+
+Blocks, written when changed, in pages that fit a message; all pages of a block are written together, page 0 says how many count.
+
+    mo<key><level>.<page>   the open sketch: items fed, then tags, counts, labels, ascending by tag
+    mr<key><level>.<page>   the sum of the level's released noisy counts, ascending by label
+
+Every page begins with a version; a block without counters is one short page (a compacted topic cannot be told to forget from here).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from workers.errors import StateRefused
+from workers.mechanisms.mechanism import State
+from workers.mechanisms.sketch import Sketch
+
+VERSION = 1
+PAGE_BYTES = 512 << 10
+_PAGE = struct.Struct("<BHH")  # version, page, pages
+_HEAD = struct.Struct("<IQ")  # counters, items fed
+
+Cell = tuple[int, int]  # stream key's index, level
+
+
+class SketchState(State):
+    """Open sketches and released sums. Sensitive."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._open: dict[Cell, Sketch] = {}
+        self._shown: dict[Cell, dict[bytes, int]] = {}
+        self._changed: set[tuple[str, Cell]] = set()
+        self._pages: dict[str, dict[int, bytes]] = {}
+
+    def __repr__(self) -> str:
+        return f"SketchState(size={self._size})"
+
+    @property
+    def counters(self) -> int:
+        """Counters held in open sketches, of all stream keys."""
+        self._join()
+        return sum(len(sketch.counts) for sketch in self._open.values())
+
+    def opened(self, key: int, level: int) -> Sketch:
+        """The open sketch of a level, to be fed."""
+        self._join()
+        self._changed.add(("mo", (key, level)))
+        if (key, level) not in self._open:
+            self._open[key, level] = Sketch(self._size)
+        return self._open[key, level]
+
+    def closed(self, key: int, level: int) -> Sketch | None:
+        """Ends the cells of this level and below, and what the levels below show; gives this level's sketch."""
+        self._join()
+        over = self._open.get((key, level))
+        for below in range(level + 1):
+            if self._open.pop((key, below), None) is not None:
+                self._changed.add(("mo", (key, below)))
+            if below < level and self._shown.pop((key, below), None) is not None:
+                self._changed.add(("mr", (key, below)))
+        return over
+
+    def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
+        """Adds what a cell of this level showed."""
+        self._join()
+        for label, count in released:
+            into = self._shown.setdefault((key, level), {})
+            into[label] = into.get(label, 0) + count
+            self._changed.add(("mr", (key, level)))
+
+    def shown(self) -> list[tuple[int, dict[bytes, int]]]:
+        """For each stream key that shows something, ascending, the sums over all levels."""
+        self._join()
+        totals: dict[int, dict[bytes, int]] = {}
+        for (key, _), released in self._shown.items():
+            total = totals.setdefault(key, {})
+            for label, count in released.items():
+                total[label] = total.get(label, 0) + count
+        return sorted(totals.items())
+
+    def changed(self) -> Sequence[tuple[str, bytes]]:
+        blocks: list[tuple[str, bytes]] = []
+        for kind, (key, level) in sorted(self._changed):
+            content = self._encode_open(key, level) if kind == "mo" else self._encode_shown(key, level)
+            pages = max(1, -(-len(content) // PAGE_BYTES))
+            for page in range(pages):
+                part = content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
+                blocks.append((f"{kind}{key:08x}{level:02x}.{page:04x}", _PAGE.pack(VERSION, page, pages) + part))
+        self._changed.clear()
+        return blocks
+
+    def restore(self, name: str, block: bytes) -> None:
+        if name[:2] not in ("mo", "mr") or len(name) != 17:
+            super().restore(name, block)
+        version, page, _ = _PAGE.unpack_from(block)
+        if version != VERSION:
+            raise StateRefused(f"stored sketch: version {version}; this worker knows {VERSION}: upgrade it")
+        self._pages.setdefault(name[:12], {})[page] = block
+
+    def _join(self) -> None:
+        """Makes sketches of the pages that were restored."""
+        for name, pages in sorted(self._pages.items()):
+            if 0 not in pages:
+                raise StateRefused(f"stored sketch: the first page of {name} is missing")
+            _, _, count = _PAGE.unpack_from(pages[0])
+            if any(page not in pages or _PAGE.unpack_from(pages[page])[2] != count for page in range(count)):
+                raise StateRefused(f"stored sketch: a page of {name} is missing")
+            content = b"".join(pages[page][_PAGE.size :] for page in range(count))
+            where = int(name[2:10], 16), int(name[10:12], 16)
+            if name[:2] == "mo":
+                self._decode_open(where, content)
+            else:
+                self._decode_shown(where, content)
+        self._pages = {}
+
+    def _encode_open(self, key: int, level: int) -> bytes:
+        sketch = self._open.get((key, level))
+        if sketch is None:
+            return _HEAD.pack(0, 0)
+        head = _HEAD.pack(len(sketch.counts), sketch.total)
+        return b"".join((head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts.tolist())))
+
+    def _decode_open(self, where: Cell, content: bytes) -> None:
+        n, total = _HEAD.unpack_from(content)
+        if not total:
+            self._open.pop(where, None)
+            return
+        if n > self._size:
+            raise StateRefused(f"stored sketch: {n} counters, at most {self._size} here")
+        sketch = Sketch(self._size)
+        sketch.total = total
+        tags = np.frombuffer(content, dtype="<u8", count=2 * n, offset=_HEAD.size).reshape(n, 2)
+        sketch.tags = tags.astype(np.uint64)
+        pairs = list(_unlabelled(content, _HEAD.size + 16 * n, n))
+        sketch.labels = [label for label, _ in pairs]
+        sketch.counts = np.array([count for _, count in pairs], dtype=np.int64)
+        self._open[where] = sketch
+
+    def _encode_shown(self, key: int, level: int) -> bytes:
+        released = self._shown.get((key, level), {})
+        labels = sorted(released)
+        return _HEAD.pack(len(labels), 0) + _labelled(labels, [released[label] for label in labels])
+
+    def _decode_shown(self, where: Cell, content: bytes) -> None:
+        n, _ = _HEAD.unpack_from(content)
+        if n:
+            self._shown[where] = dict(_unlabelled(content, _HEAD.size, n))
+
+
+def _labelled(labels: Sequence[bytes], counts: Sequence[int]) -> bytes:
+    """Counts, lengths of the labels, and the labels end to end."""
+    lengths = np.fromiter(map(len, labels), dtype="<u2", count=len(labels))
+    return np.array(counts, dtype="<i8").tobytes() + lengths.tobytes() + b"".join(labels)
+
+
+def _unlabelled(content: bytes, at: int, n: int) -> Iterator[tuple[bytes, int]]:
+    counts = np.frombuffer(content, dtype="<i8", count=n, offset=at)
+    lengths = np.frombuffer(content, dtype="<u2", count=n, offset=at + 8 * n)
+    start = at + 10 * n
+    for count, length in zip(counts.tolist(), lengths.tolist(), strict=True):
+        yield content[start : start + length], count
+        start += length
