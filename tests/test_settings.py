@@ -202,8 +202,8 @@ REFUSALS = {
     "keys empty": (changed('keys = ["s1", "s2"]', "keys = []"), ["keys = []", '"public"']),
     "keys repeated": (changed('["s1", "s2"]', '["s1", "s1"]'), ['keys holds "s1" more than once']),
     "key too long": (changed('"s2"', f'"{"é" * 513}"'), ["keys holds", "1,026 bytes", "at most 1,024"]),
-    "mechanism": (changed('"unk_base"', '"unkbase"'), ['mechanism = "unkbase"', '"known_base" or "unk_base"']),
-    "no mechanism": (changed('mechanism = "unk_base"', ""), ["mechanism is missing", '"known_base" or "unk_base"']),
+    "mechanism": (changed('"unk_base"', '"unkbase"'), ['mechanism = "unkbase"', "one of bounded_max", "known_base", "unk_base"]),
+    "no mechanism": (changed('mechanism = "unk_base"', ""), ["mechanism is missing", "one of bounded_max", "known_base", "unk_base"]),
     "no domain": (changed('"unk_base"', '"known_base"'), ["domain_file", "domain", "exactly one"]),
     "no histogram name": (changed('name = "products"', ""), ["histogram 1: name is missing", "lower-case"]),
     "histogram name": (changed('name = "products"', 'name = "Pro"'), ["'Pro': name", "lower-case"]),
@@ -268,3 +268,10 @@ def test_a_histogram_read_back_from_its_json_is_the_same_and_is_checked_again(tm
     assert b'"tick":10000' in stored
     with pytest.raises(msgspec.ValidationError, match="exactly one of them"):
         msgspec.json.decode(stored.replace(b'"rho":null', b'"rho":1.0'), type=type(histogram))
+
+
+@pytest.mark.parametrize(("counter", "said"), [('counter = "tree"', "keeps no counter"), ("radix = 3", "only with counter")])
+def test_a_counter_is_refused_where_it_would_do_nothing(tmp_path: Path, counter: str, said: str) -> None:
+    """An option that has no effect hides a mistake."""
+    text = changed('mechanism = "unk_base"', f'mechanism = "positive_gauss"\n{counter}')
+    assert said in refusal(tmp_path, text)

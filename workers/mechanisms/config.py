@@ -28,6 +28,11 @@ LABEL_BYTES_MAX = 1024
 CONSTANT_HORIZON_MAX = 1 << 20
 # The sqrt counter keeps 8 bytes an item and tick.
 SQRT_HORIZON_MAX = 1 << 16
+# They keep no running counts, or count without a counter: what is said of one would have no effect.
+COUNTERLESS = (
+    "doubling", "known_gauss", "known_gumbel", "limit_dom", "limit_dom_laplace", "pay_what_you_get", "positive_gauss",
+    "positive_laplace", "unk_gauss",
+)  # fmt: skip
 SQRT_MECHANISMS = ("known_base", "sparse_gumb")
 TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
 
@@ -194,7 +199,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
         if self.counter == "sqrt" and self.mechanism not in SQRT_MECHANISMS:
             yield f'counter = "sqrt": only with a declared domain, in {" or ".join(SQRT_MECHANISMS)}'
-        if self.counter != "tree" and self.radix is not None:
+        if self.mechanism in COUNTERLESS and self.counter != "haar":
+            yield f'counter = "{self.counter}": mechanism = "{self.mechanism}" keeps no counter'
+        elif self.counter != "tree" and self.radix is not None:
             yield f'radix = {self.radix}: only with counter = "tree"'
         if self.keys != "public":
             yield from label_complaints("keys", self.keys)
