@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.agents.board import declared_keys, histograms, lanes, mechanisms, output_topic, stream_name
+from workers.agents.board import declared_keys, histograms, lanes, mechanisms, stream_name
 from workers.agents.contribute import Contribute, Stream
 from workers.agents.events import EventReader
 from workers.agents.merge import Merge
@@ -70,7 +70,7 @@ def look_at_topics(settings: Settings, connection: Connection) -> Topics:
         SettingsError: no broker answers, or what is there contradicts the settings.
     """
     name, events = settings.worker.name, settings.events.topic
-    outputs = [output_topic(settings, config) for config in settings.histograms]
+    outputs = [settings.output_topic(config) for config in settings.histograms]
     internal = [contributions_topic(name), contribute_state_topic(name), release_state_topic(name), rejects_topic(name)]
     existing = describe(connection, [events, *internal, *outputs])
     plan = plan_topics(name, events, None, settings.worker.owner_partitions, outputs, existing)

@@ -6,16 +6,11 @@ from collections.abc import Sequence
 
 from workers.agents.histogram import Histogram
 from workers.errors import SettingsError
-from workers.mechanisms.config import HistogramConfig, Lane
+from workers.mechanisms.config import Lane
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise import NoiseKey
 from workers.mechanisms.registry import build
 from workers.settings import ALL_STREAM_KEY, Settings
-
-
-def output_topic(settings: Settings, config: HistogramConfig) -> str:
-    """Where a histogram's snapshots go."""
-    return config.topic or f"{settings.worker.name}.{config.name}"
 
 
 def stream_name(*topics: tuple[str, str | None]) -> str:
@@ -72,7 +67,7 @@ def histograms(
             config,
             mechanism,
             worker=settings.worker.name,
-            topic=output_topic(settings, config),
+            topic=settings.output_topic(config),
             stream=stream,
             events=counted,
             key=key,
