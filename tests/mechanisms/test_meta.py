@@ -130,7 +130,7 @@ def test_blocks_are_written_only_when_changed_and_damage_is_refused() -> None:
     shown(mechanism, state, 2, {b"0": 10**6}, noise)
     written = dict(state.changed())
     assert set(written) == {"mo01/00000000", "mn00/00000000"}
-    assert len(written["mo01/00000000"]) == 1 + 8 * BLOCK_ROWS
+    assert len(written["mo01/00000000"]) == 3 + 8 * BLOCK_ROWS
     for name, block in (
         ("mo01/00000000", b"\x01123"),
         ("mn00/00000000", b"\x02"),

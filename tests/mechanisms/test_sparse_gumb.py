@@ -134,7 +134,7 @@ def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing
 
 
 @pytest.mark.parametrize(
-    ("name", "block"), [("mX", b"\1"), ("m00000000", b"\2\0\0\0\0"), ("m00000000", b"\1\0\0\0\0\0")]
+    ("name", "block"), [("mX", b"\2"), ("m00000000", b"\1\0\0\0\0\0\0\0\0"), ("m00000000", b"\2\0\0\0\0\1\0\0\0")]
 )
 def test_blocks_it_does_not_know_are_refused(name: str, block: bytes) -> None:
     """Of another version, or cut short: going on would use switches again."""

@@ -10,8 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from workers.mechanisms.counters import make_counter
+from workers.mechanisms.discrete_laplace import discrete_laplace, geometric
 from workers.mechanisms.gaussian import integer_gaussian
+from workers.mechanisms.inversion import InversionTable
 from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.selection import gumbel_top_k, gumbel_top_k_or_bottom
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "noise.json"
 ROOT = bytes(range(32))
@@ -19,6 +22,11 @@ MECHANISM_ID = bytes(range(100, 116))
 LABELS = [b"", b"p1", b"p2", "épicerie".encode(), b"x" * 1024]
 CELLS = [(0, 0), (1, 5), (2**63, 2**64 - 1)]
 SIGMAS_SQUARED = ["1/100", "1", "5/2", "2500", "100000000"]
+# Also under 1, and so wide that most values take the 32-bit table.
+SCALES = ["1/100", "1/3", "1", "5/2", "50", "10000"]
+PICK_SCALES = ["1/3", "1", "40", "100000"]
+# Ties, a gap that no weight reaches across at the smaller scales, and the largest gap of all.
+PICK_COUNTS = [7, 7, 7, 6, 3, 3, 0, -4, 250, 251, 100_000, 2**62]
 COUNTERS: list[tuple[str, int | None, float]] = [
     ("haar", 1000, 0.004),
     ("haar", None, 0.004),
@@ -35,12 +43,15 @@ def compute_vectors() -> dict[str, object]:
     key = NoiseKey(ROOT)
     stream = key.stream(MECHANISM_ID)
     tags = key.tags("shop 1", LABELS)
-    samples: dict[str, list[int]] = {}
-    for text in SIGMAS_SQUARED:
-        gaussian = integer_gaussian(Fraction(text))
-        out = np.empty(len(LABELS), dtype=gaussian.dtype)
-        gaussian.draw(stream, (3, 4), tags, out)
-        samples[text] = out.tolist()
+
+    def drawn(table: InversionTable) -> list[int]:
+        out = np.empty(len(LABELS), dtype=table.dtype)
+        table.draw(stream, (3, 4), tags, out)
+        return [int(value) for value in out]
+
+    def words(n: int) -> list[tuple[int, int]]:
+        return [(high, low) for i in range(n) for high, low in stream.words(tags[:1], (5, i)).tolist()]
+
     noise = {
         f"{kind} {horizon} {rho_item}": [
             make_counter(kind, horizon, rho_item).draw(stream, t, tags).tolist() for t in TICKS
@@ -51,11 +62,21 @@ def compute_vectors() -> dict[str, object]:
         "fingerprint": key.fingerprint.hex(),
         "tags": tags.tolist(),
         "words": [stream.words(tags, cell).tolist() for cell in CELLS],
-        "gaussian": samples,
+        "gaussian": {text: drawn(integer_gaussian(Fraction(text))) for text in SIGMAS_SQUARED},
+        "discrete laplace": {text: drawn(discrete_laplace(Fraction(text))) for text in SCALES},
+        "geometric": {text: drawn(geometric(Fraction(text))) for text in SCALES},
+        "picks": {text: picks(Fraction(text), words(len(PICK_COUNTS))) for text in PICK_SCALES},
         "ticks": TICKS,
         "counters": noise,
         "public": [make_counter(*parameters).public() for parameters in COUNTERS],
     }
+
+
+def picks(scale: Fraction, words: list[tuple[int, int]]) -> dict[str, object]:
+    """All candidates in the order picked, and the first four down to BOTTOM without the two that are far above."""
+    counts = np.array(PICK_COUNTS, dtype=np.int64)
+    above, ended = gumbel_top_k_or_bottom(counts[:8], 5, scale, 4, words)
+    return {"top": gumbel_top_k(counts, scale, len(counts), words).tolist(), "or bottom": [above.tolist(), ended]}
 
 
 if __name__ == "__main__":

@@ -41,12 +41,22 @@ Duration = Annotated[int, Meta(extra={"duration": True})]
 
 
 class Lane(NamedTuple):
-    """What stage 1 must know to bound and add up: histograms that agree in it share one set of contributions."""
+    """What stage 1 must know to bound and add up: histograms that agree in it share one set of contributions.
+
+    The last two bound users, who have `max_items_per_user` (stream key, item) pairs in each epoch of `horizon` ticks (None: in the
+    one epoch there is); without users they are None.
+    """
 
     tick_ms: int
     start_ms: int
     max_items: int
     max_count: int
+    max_items_per_user: int | None = None
+    horizon: int | None = None
+
+    def epoch(self, tick: int) -> int:
+        """The epoch, from 0, in which users' pairs are counted together."""
+        return 0 if self.horizon is None else (tick - 1) // self.horizon
 
 
 class Rule(NamedTuple):
@@ -108,6 +118,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         start: tick 1 begins here; None is 1970-01-01.
         max_items: D0, most items of one event that count.
         max_count: Dinf, most that one event adds to one item.
+        max_items_per_user: most items that count of one user in an epoch, each once; only where users are protected.
         epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.
         rho: total of one epoch in zCDP.
         delta: probability, over one epoch, that the guarantee does not cover.
@@ -137,6 +148,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     ] = None
     max_items: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
     max_count: Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1,000,000")] = 1
+    max_items_per_user: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)] | None, Meta(description="a whole number from 1 to 10,000")
+    ] = None
     epsilon: Annotated[
         Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")
     ] = None
@@ -181,7 +195,15 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def lane(self) -> Lane:
         """The contributions this histogram is made from."""
-        return Lane(self.tick_ms, self.start_ms, self.max_items, self.max_count)
+        of_user = self.max_items_per_user
+        return Lane(
+            self.tick_ms,
+            self.start_ms,
+            self.max_items,
+            self.max_count,
+            of_user,
+            None if of_user is None else self.horizon_ticks,
+        )
 
     def where(self) -> str:
         return f"histogram {self.name!r}: "
@@ -195,6 +217,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield 'start is missing: horizon = "unbounded" needs it, such as 2026-11-21T00:00:00Z'
         if self.start is not None and (self.start < EPOCH or self.start.microsecond % 1000):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
+        if self.max_items_per_user is not None and self.max_count != 1:
+            yield f"max_count = {self.max_count}: 1 with max_items_per_user, for a user's item counts once in an epoch"
         if self.counter == "sqrt" and (self.horizon_ticks is None or self.horizon_ticks > SQRT_HORIZON_MAX):
             yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
         if self.counter == "sqrt" and self.mechanism not in SQRT_MECHANISMS:

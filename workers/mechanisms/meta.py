@@ -87,7 +87,7 @@ class Meta:
             "radix": self.radix,
             "levels": self.levels,
             "algorithm": self.algorithm.public(),
-            "domain": domain_hash(self._domain),
+            "domain": domain_hash(self.config.algorithm, self._domain),
         }
 
     def cells(self, t: int) -> int:

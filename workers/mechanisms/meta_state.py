@@ -4,12 +4,13 @@
     sums[j]     int64 (n,)   sum of the noisy counts of the released cells of level j that the present digits name; j = 0..L-1
     has[j]      bool  (n,)   whether a cell of those showed the item
 
-Stored in blocks of rows, "mo<level>/<block>" and "mn<level>/<block>", each written only when changed: a version byte, then the counts
-little-endian and, for noisy ones, the flags; nothing after the version where all are 0.
+Stored in blocks of rows, "mo<level>/<block>" and "mn<level>/<block>", each written only when changed: a version byte, the number of rows
+(uint16), then the counts little-endian and, for noisy ones, the flags; no rows where all are 0.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,7 +21,9 @@ from workers.mechanisms.mechanism import State
 from workers.mechanisms.rows import Rows, grown
 
 BLOCK_ROWS = 4096
-_VERSION = b"\x01"
+# 2: says how many rows it has, so that one that lost some is seen.
+_VERSION = 2
+_HEAD = struct.Struct("<BH")
 _COUNT = np.dtype("<i8")
 
 
@@ -96,8 +99,10 @@ class MetaState(State):
             rows = slice(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self.columns.n))
             counts = (self._open if kind == "o" else self._sums)[level][rows]
             flags = self._has[level][rows] if kind == "n" else np.zeros(0, dtype=np.bool_)
-            body = counts.astype(_COUNT).tobytes() + flags.tobytes() if counts.any() or flags.any() else b""
-            found.append((f"m{kind}{level:02x}/{block:08x}", _VERSION + body))
+            if not counts.any() and not flags.any():
+                counts, flags = counts[:0], flags[:0]
+            body = counts.astype(_COUNT).tobytes() + flags.tobytes()
+            found.append((f"m{kind}{level:02x}/{block:08x}", _HEAD.pack(_VERSION, len(counts)) + body))
         self._dirty = set()
         return found
 
@@ -107,9 +112,10 @@ class MetaState(State):
         level, start = int(name[2:4], 16), int(name[5:], 16) * BLOCK_ROWS
         noisy = name[1] == "n"
         self.grow()
-        body, size = block[1:], _COUNT.itemsize + noisy
-        rows, rest = divmod(len(body), size)
-        if block[:1] != _VERSION or rest or level >= len(self._sums) or start + rows > self.columns.n:
+        version, rows = _HEAD.unpack_from(block) if len(block) >= _HEAD.size else (None, 0)
+        body = block[_HEAD.size :]
+        whole = version == _VERSION and len(body) == rows * (_COUNT.itemsize + noisy)
+        if not whole or level >= len(self._sums) or start + rows > self.columns.n:
             raise StateRefused(f"stored state: block {name!r} is damaged or of another version")
         counts = np.frombuffer(body, dtype=_COUNT, count=rows)
         (self._sums if noisy else self._open)[level][start : start + rows] = counts

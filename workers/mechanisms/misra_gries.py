@@ -49,7 +49,7 @@ from workers.mechanisms.gaussian import TABLE_VERSION, IntegerGaussian, integer_
 from workers.mechanisms.mechanism import Guarantee, Items, Noise, State
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.rows import Contributions, Tags
-from workers.mechanisms.sketch import Batch, batch
+from workers.mechanisms.sketch import SKETCH_VERSION, Batch, batch
 from workers.mechanisms.sketch_release import cell, shown_above
 from workers.mechanisms.sketch_state import SketchState
 from workers.mechanisms.tree import best_radix, digits_of
@@ -198,6 +198,7 @@ class MisraGries:
             "delta": repr(self.guarantee.delta),
             "size": self.config.size,
             "release": self.config.release,
+            "sketch_version": SKETCH_VERSION,
             "discovery": {"delta": repr(self._delta_discovery), "threshold": self._threshold},
             "counter": {
                 "kind": "tree",
@@ -239,8 +240,7 @@ class MisraGries:
         level = self.tree.over(t)
         levels = self.tree.open(t)
         for key, items in _by_key(contributions):
-            for open_level in levels:
-                sketch = state.opened(key, open_level)
+            for sketch in state.opened(key, levels):
                 if self._shared:
                     sketch.feed(items)
                 else:
@@ -277,6 +277,10 @@ def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) ->
     for part, _ in contributions:
         labels += part.labels
     if not len(key):
+        return
+    if (key == key[0]).all():
+        if key[0] >= 0:
+            yield int(key[0]), batch(tags, labels, counts)
         return
     order = np.argsort(key, kind="stable")
     served, starts = np.unique(key[order], return_index=True)

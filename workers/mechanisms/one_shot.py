@@ -62,7 +62,12 @@ class Cell:
         """The k rows of largest count among `rows`, largest first, ties by tag; all of them where they are fewer."""
         if len(rows) > k:
             counts = self.counts[rows]
-            rows = rows[counts >= np.partition(counts, len(rows) - k)[len(rows) - k]]
+            least = np.partition(counts, len(rows) - k)[len(rows) - k]
+            larger, equal = rows[counts > least], rows[counts == least]
+            if len(larger) + len(equal) > k:  # of many equal ones only those with the smallest tags are sorted
+                upper, missing = self.tags[equal, 0], k - len(larger)
+                equal = equal[upper <= np.partition(upper, missing - 1)[missing - 1]]
+            rows = np.concatenate((larger, equal))
         tags = self.tags[rows]
         return rows[np.lexsort((tags[:, 1], tags[:, 0], -self.counts[rows]))[:k]]
 

@@ -13,7 +13,8 @@ Neighbours: one event added or removed; it changes at most D0 counts of one stre
 
 Built here, where the papers differ: (a) counts of picks cost min(D0, k), not k: no more of them can change. (b) thresholds are exact
 integer quantiles, delta / min(D0, kbar) an item: no more items than that are among the kbar largest for one neighbour only, ties being
-broken by tag; 000 Alg. 6 drops ties with h_(kbar+1) instead, and then pays kbar. (c) Where h_(kbar+1) differs between neighbours, at least
+broken by tag (as many of the other neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops ties with
+h_(kbar+1) instead, and then pays kbar. (c) Where h_(kbar+1) differs between neighbours, at least
 one changed item is not among the kbar largest of both, so the noise on the threshold takes its place and D0 stays D0.
 (d) The papers' Dinf = 1 became Dinf by scaling: counts and h_(kbar+1) move by at most Dinf, in one direction.
 """

@@ -19,7 +19,7 @@ from workers.mechanisms.accounting import Cost
 from workers.mechanisms.mechanism import Guarantee, Items, Noise, Release, State
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.one_shot import Cell, OneShotNoise
-from workers.mechanisms.one_shot_algorithms import make_algorithm
+from workers.mechanisms.one_shot_algorithms import PICKING, Name, make_algorithm
 from workers.mechanisms.one_shot_budget import share
 from workers.mechanisms.one_shot_config import OneShotConfig
 from workers.mechanisms.rows import Columns, Contributions, Tags
@@ -64,7 +64,7 @@ class OneShot:
             "delta": repr(self._guarantee.delta),
             "discovery": {"delta": repr(self._share.delta_discovery)},
             "algorithm": self.algorithm.public(),
-            "domain": domain_hash(self._domain),
+            "domain": domain_hash(self._name, self._domain),
         }
 
     def sd(self, t: int) -> float:
@@ -137,6 +137,10 @@ def add_domain(state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> N
         state.columns.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
 
 
-def domain_hash(domain: Sequence[bytes]) -> str | None:
-    """Names a declared domain in a mechanism id; None where there is none."""
-    return hashlib.blake2b(repr(sorted(domain)).encode(), digest_size=16).hexdigest() if domain else None
+def domain_hash(name: Name, domain: Sequence[bytes]) -> str | None:
+    """Names a declared domain in a mechanism id; None where there is none.
+
+    In its order where an algorithm picks: of items of equal count the order says which one a word means.
+    """
+    labels = list(domain) if name in PICKING else sorted(domain)
+    return hashlib.blake2b(repr(labels).encode(), digest_size=16).hexdigest() if domain else None

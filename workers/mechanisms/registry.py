@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from workers.mechanisms.bounded_max import BoundedMax, BoundedMaxConfig
 from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.doubling import Doubling, DoublingConfig
@@ -51,6 +53,27 @@ _BUILT_BY: dict[type[HistogramConfig], Callable[[Any, str], Mechanism]] = {
 
 MECHANISMS: dict[str, type[HistogramConfig]] = {str(kind.__struct_config__.tag): kind for kind in _BUILT_BY}
 
+# Their cost is a sum over the items touched.
+PER_ITEM = ("known_base", "unk_base", "known_gauss", "positive_gauss", "positive_laplace")
+
+
+def protects_users(config: HistogramConfig) -> bool:
+    """Whether the mechanism's analysis covers a user whose items count in different ticks (mechanisms.md 7).
+
+    It does where the cost is a sum over the items touched, each at one tick: then a user with m items in an epoch, each counted once,
+    costs what one event with m items costs. It does not where an event's cost is one for a whole release, whatever it touches (picks of
+    a top k, thresholds that all counts share): such a user takes part in up to m releases.
+    """
+    algorithm = config.algorithm if isinstance(config, MetaConfig) else config.mechanism
+    return algorithm in PER_ITEM
+
+
+def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
+    """The configuration at event level whose mechanism does for `unit` what it does for an event: D0 is then the items of a user."""
+    if unit == "event" or config.max_items_per_user is None:
+        return config
+    return structs.replace(config, max_items=config.max_items_per_user)
+
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
     """The mechanism that `config` describes.
@@ -62,4 +85,4 @@ def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
     Raises:
         ValueError: the budget cannot be met (the message names the setting).
     """
-    return _BUILT_BY[type(config)](config, unit)
+    return _BUILT_BY[type(config)](in_events(config, unit), unit)

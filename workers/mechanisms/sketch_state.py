@@ -5,6 +5,8 @@ Blocks, written when changed, in pages that fit a message; all pages of a block 
     mo<key><level>.<page>   the open sketch: items fed, then tags, counts, labels, ascending by tag
     mr<key><level>.<page>   the sum of the level's released noisy counts, ascending by label
 
+Levels whose open cells have had the same items share one sketch (all of them at first, later those that began together): it is fed once,
+and stored for each.
 Every page begins with a version; a block without counters is one short page (a compacted topic cannot be told to forget from here).
 """
 
@@ -45,15 +47,16 @@ class SketchState(State):
     def counters(self) -> int:
         """Counters held in open sketches, of all stream keys."""
         self._join()
-        return sum(len(sketch.counts) for sketch in self._open.values())
+        return sum(len(sketch.counts) for sketch in _each_once(self._open.values()))
 
-    def opened(self, key: int, level: int) -> Sketch:
-        """The open sketch of a level, to be fed."""
+    def opened(self, key: int, levels: Iterable[int]) -> list[Sketch]:
+        """The open sketches of these levels, to be fed. Levels whose open cells have had the same items share one, which is there once."""
         self._join()
-        self._changed.add(("mo", (key, level)))
-        if (key, level) not in self._open:
-            self._open[key, level] = Sketch(self._size)
-        return self._open[key, level]
+        fresh = Sketch(self._size)
+        for level in levels:
+            self._open.setdefault((key, level), fresh)
+            self._changed.add(("mo", (key, level)))
+        return _each_once(self._open[key, level] for level in levels)
 
     def closed(self, key: int, level: int) -> Sketch | None:
         """Ends the cells of this level and below, and what the levels below show; gives this level's sketch."""
@@ -86,8 +89,14 @@ class SketchState(State):
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
         blocks: list[tuple[str, bytes]] = []
+        encoded: dict[int, bytes] = {}
         for kind, (key, level) in sorted(self._changed):
-            content = self._encode_open(key, level) if kind == "mo" else self._encode_shown(key, level)
+            if kind == "mo":
+                sketch = self._open.get((key, level))
+                content = encoded.get(id(sketch)) or _encode_open(sketch)
+                encoded[id(sketch)] = content
+            else:
+                content = self._encode_shown(key, level)
             pages = max(1, -(-len(content) // PAGE_BYTES))
             for page in range(pages):
                 part = content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
@@ -98,13 +107,16 @@ class SketchState(State):
     def restore(self, name: str, block: bytes) -> None:
         if name[:2] not in ("mo", "mr") or len(name) != 17:
             super().restore(name, block)
+        if len(block) < _PAGE.size:
+            raise StateRefused(f"stored sketch: block {name} of {len(block)} bytes is cut short")
         version, page, _ = _PAGE.unpack_from(block)
         if version != VERSION:
             raise StateRefused(f"stored sketch: version {version}; this worker knows {VERSION}: upgrade it")
         self._pages.setdefault(name[:12], {})[page] = block
 
     def _join(self) -> None:
-        """Makes sketches of the pages that were restored."""
+        """Makes sketches of the pages that were restored; what is equal is shared again: it will be fed the same."""
+        equal: dict[tuple[int, bytes], Sketch] = {}
         for name, pages in sorted(self._pages.items()):
             if 0 not in pages:
                 raise StateRefused(f"stored sketch: the first page of {name} is missing")
@@ -113,34 +125,31 @@ class SketchState(State):
                 raise StateRefused(f"stored sketch: a page of {name} is missing")
             content = b"".join(pages[page][_PAGE.size :] for page in range(count))
             where = int(name[2:10], 16), int(name[10:12], 16)
+            if not _is_whole(content, 16 if name[:2] == "mo" else 0):
+                raise StateRefused(f"stored sketch: {name} is cut short or too long")
             if name[:2] == "mo":
-                self._decode_open(where, content)
+                self._decode_open(where, content, equal)
             else:
                 self._decode_shown(where, content)
         self._pages = {}
 
-    def _encode_open(self, key: int, level: int) -> bytes:
-        sketch = self._open.get((key, level))
-        if sketch is None:
-            return _HEAD.pack(0, 0)
-        head = _HEAD.pack(len(sketch.counts), sketch.total)
-        return b"".join((head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts.tolist())))
-
-    def _decode_open(self, where: Cell, content: bytes) -> None:
+    def _decode_open(self, where: Cell, content: bytes, equal: dict[tuple[int, bytes], Sketch]) -> None:
         n, total = _HEAD.unpack_from(content)
         if not total:
             self._open.pop(where, None)
             return
         if n > self._size:
             raise StateRefused(f"stored sketch: {n} counters, at most {self._size} here")
-        sketch = Sketch(self._size)
+        sketch = equal.setdefault((where[0], content), Sketch(self._size))
+        self._open[where] = sketch
+        if sketch.total:
+            return
         sketch.total = total
         tags = np.frombuffer(content, dtype="<u8", count=2 * n, offset=_HEAD.size).reshape(n, 2)
         sketch.tags = tags.astype(np.uint64)
         pairs = list(_unlabelled(content, _HEAD.size + 16 * n, n))
         sketch.labels = [label for label, _ in pairs]
         sketch.counts = np.array([count for _, count in pairs], dtype=np.int64)
-        self._open[where] = sketch
 
     def _encode_shown(self, key: int, level: int) -> bytes:
         released = self._shown.get((key, level), {})
@@ -153,10 +162,33 @@ class SketchState(State):
             self._shown[where] = dict(_unlabelled(content, _HEAD.size, n))
 
 
+def _each_once(sketches: Iterable[Sketch]) -> list[Sketch]:
+    return list({id(sketch): sketch for sketch in sketches}.values())
+
+
+def _encode_open(sketch: Sketch | None) -> bytes:
+    if sketch is None:
+        return _HEAD.pack(0, 0)
+    head = _HEAD.pack(len(sketch.counts), sketch.total)
+    return b"".join((head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts.tolist())))
+
+
 def _labelled(labels: Sequence[bytes], counts: Sequence[int]) -> bytes:
     """Counts, lengths of the labels, and the labels end to end."""
     lengths = np.fromiter(map(len, labels), dtype="<u2", count=len(labels))
     return np.array(counts, dtype="<i8").tobytes() + lengths.tobytes() + b"".join(labels)
+
+
+def _is_whole(content: bytes, tag_bytes: int) -> bool:
+    """Whether the content is as long as it says."""
+    if len(content) < _HEAD.size:
+        return False
+    n, _ = _HEAD.unpack_from(content)
+    lengths_at = _HEAD.size + (tag_bytes + 8) * n
+    if len(content) < lengths_at + 2 * n:
+        return False
+    lengths = np.frombuffer(content, dtype="<u2", count=n, offset=lengths_at)
+    return bool(len(content) == lengths_at + 2 * n + lengths.sum())
 
 
 def _unlabelled(content: bytes, at: int, n: int) -> Iterator[tuple[bytes, int]]:

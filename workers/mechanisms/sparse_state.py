@@ -1,6 +1,7 @@
 """What SparseGumb remembers of each stream key, and the noise it takes.
 
-    block "m<key>"   version (1 byte), 1; switches used (uint32); the chosen, places in the domain in the order picked (uint32 each)
+    block "m<key>"   version (1 byte), 2; switches used and number of the chosen (uint32 each); the chosen, places in the domain in the
+                     order picked (uint32 each)
 
 Cells of the noise, apart from those of the counters (whose upper half stays below 2^16):
     (0x20 << 56, t)            of a row: the noise of its test at tick t
@@ -23,10 +24,11 @@ from workers.mechanisms.mechanism import State
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.rows import Rows, Tags
 
-STATE_VERSION = 1
+# 2: says how many are chosen, so that a block that lost some is seen.
+STATE_VERSION = 2
 TEST, THRESHOLD, PICK = 0x20 << 56, 0x21 << 56, 0x22 << 56
 
-_HEAD = struct.Struct("<BI")
+_HEAD = struct.Struct("<BII")
 
 
 class SparseState(State):
@@ -49,16 +51,21 @@ class SparseState(State):
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
-        if len(name) != 9 or name[0] != "m" or len(block) < _HEAD.size or (len(block) - _HEAD.size) % 4:
+        if len(name) != 9 or name[0] != "m" or not set(name[1:]) <= set("0123456789abcdef"):
             super().restore(name, block)
-        version, used = _HEAD.unpack_from(block)
+        if len(block) < _HEAD.size:
+            raise StateRefused(f"stored state: block {name!r} of {len(block)} bytes is cut short")
+        version, used, k = _HEAD.unpack_from(block)
         if version != STATE_VERSION:
             raise StateRefused(f"stored state has version {version} of sparse_gumb's blocks, this is {STATE_VERSION}")
+        if len(block) != _HEAD.size + 4 * k:
+            raise StateRefused(f"stored state: block {name!r} of {k} items is cut short or too long")
         places = np.frombuffer(block, dtype="<u4", offset=_HEAD.size).tolist()
         self.chosen[int(name[1:], 16)], self.used[int(name[1:], 16)] = tuple(places), used
 
     def _encode(self, key: int) -> bytes:
-        return _HEAD.pack(STATE_VERSION, self.used[key]) + np.array(self.chosen[key], dtype="<u4").tobytes()
+        chosen = self.chosen[key]
+        return _HEAD.pack(STATE_VERSION, self.used[key], len(chosen)) + np.array(chosen, dtype="<u4").tobytes()
 
 
 class SparseNoise:

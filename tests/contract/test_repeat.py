@@ -1,4 +1,4 @@
-"""One contract over every mechanism of the settings, on its worked example: crash and repeat give the same bytes, whole epochs long."""
+"""Crash and repeat give the same bytes: every mechanism on its worked example, both stages, whole epochs long."""
 
 import json
 import random

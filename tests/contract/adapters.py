@@ -1,0 +1,223 @@
+"""Which statistics the mechanisms of items add noise to, from the definitions in the papers (`mechanisms.md` 2 to 4 and 6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from math import comb
+
+from tests.contract.coupling import Adapter, Events, Moves, Test, World
+from tests.contract.probe import Block
+from tests.contract.stage import KEY, KEYS, Histogram, Run, Tick
+from tests.contract.variants import Variant
+from workers.agents.histogram import KEY_LABEL
+from workers.mechanisms.meta import Meta
+from workers.mechanisms.misra_gries import USE, MisraGries
+from workers.mechanisms.one_shot import USE_ITEMS, USE_THRESHOLD
+from workers.mechanisms.sketch import Sketch
+from workers.mechanisms.sketch_state import SketchState
+from workers.mechanisms.sparse_gumb import SparseGumb
+from workers.mechanisms.sparse_state import TEST, THRESHOLD, SparseState
+
+Cell = tuple[int, int]
+NAME = KEYS[0]
+LIMITED = ("unk_gauss", "limit_dom_laplace")
+
+
+def block(label: str | None, cell: Cell) -> Block:
+    """The noise of one item (None: of the stream key itself) of the first stream key."""
+    high, low = KEY.tags(NAME, [KEY_LABEL if label is None else label.encode()])[0].tolist()
+    return high ^ cell[0], low ^ cell[1]
+
+
+def counter_moves(public: Mapping[str, object], tick: int, amount: int) -> Iterator[tuple[Cell, int]]:
+    """By how much an event of `amount` in `tick` changes each statistic of one item's counter.
+
+    haar: in each level the block of 2^j ticks that holds the tick has (left half) - (right half) changed, and so has the total.
+    tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = round(2^b binom(2k, k) / 4^k), k = t - s.
+    """
+    kind, last = public["kind"], tick - 1
+    if kind == "haar":
+        for level in range(1, _int(public["levels"]) + 1):
+            left = (last >> (level - 1)) % 2 == 0
+            yield (level, last >> level), amount if left else -amount
+        yield (0, 0), amount
+    elif kind == "tree":
+        for level in range(_int(public["levels"])):
+            yield (level, last // _int(public["radix"]) ** level), amount
+    elif kind == "sqrt":
+        for t in range(tick, _int(public["horizon"]) + 1):
+            coefficient = Fraction(comb(2 * (t - tick), t - tick), 4 ** (t - tick)) * 2 ** _int(public["bits"])
+            yield (256, t), amount * int(coefficient + Fraction(1, 2))
+    else:
+        raise ValueError(f"counter = {kind!r}: this suite does not know its statistics")
+
+
+class Counting(Adapter):
+    """known_base, unk_base: a counter for each item."""
+
+    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
+        found, public = Moves(), self.mechanism.public()["counter"]
+        assert isinstance(public, dict)
+        for tick, items in events:
+            for label, amount in items.items():
+                for cell, change in counter_moves(public, tick, amount):
+                    found.add(block(label, cell), -sign * change)
+        return found
+
+
+class OneShots(Adapter):
+    """The one-shot mechanisms and meta: the histograms of the cells that the event lies in."""
+
+    def places(self, tick: int) -> Iterator[tuple[tuple[int, int], range]]:
+        """(place in the noise, ticks) of every cell that holds the tick."""
+        if not isinstance(self.mechanism, Meta):
+            yield (0, tick), range(tick, tick + 1)
+            return
+        for level in range(self.mechanism.levels):
+            width = self.mechanism.radix**level
+            index = (tick - 1) // width
+            yield (level, index), range(index * width + 1, (index + 1) * width + 1)
+
+    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
+        found = Moves()
+        for place, ticks in {place: ticks for tick, _ in events for place, ticks in self.places(tick)}.items():
+            one, two = (_total(stream, ticks) for stream in (first.stream, other))
+            for label in one.keys() | two.keys():
+                found.add(block(label, (USE_ITEMS << 56 | place[0] << 40, place[1])), one[label] - two[label])
+            if self.algorithm in LIMITED:
+                kbar = _int(self.variant.options["kbar"])
+                bars = [sorted(counts.values(), reverse=True)[kbar:] or [0] for counts in (one, two)]
+                found.add(block(None, (USE_THRESHOLD << 56 | place[0] << 40, place[1])), bars[0][0] - bars[1][0])
+        return found
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.variant.options.get("algorithm", self.variant.mechanism))
+
+
+class Paying(Adapter):
+    """pay_what_you_get: picks alone."""
+
+    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
+        return Moves()
+
+
+class Sparse(Adapter):
+    """sparse_gumb: counters of what is ever shown, picks, and one run of AboveThreshold for each switch."""
+
+    def note(self, run: Run) -> object:
+        assert isinstance(run.state, SparseState)
+        return run.state.used.get(0, -1), run.state.chosen.get(0, ())
+
+    def private(self, run: Run) -> object:
+        return self.note(run)
+
+    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
+        found, public, domain = Moves(), self.mechanism.public()["counter"], self.mechanism.domain()
+        assert isinstance(public, dict) and isinstance(self.mechanism, SparseGumb)
+        [(tick, items)] = events
+        ever = {domain[place].decode() for note in first.notes for place in _note(note)[1]}
+        for label, amount in items.items():
+            if label in ever:
+                for cell, change in counter_moves(public, tick, amount):
+                    found.add(block(label, cell), -sign * change)
+        for used in range(self.mechanism.config.switches):
+            # The choice is made at the end of the first of these ticks; the last is the one that stops, if any does.
+            ticks = [t for t in range(1, len(first.stream) + 1) if _note(first.notes[t - 1])[0] == used]
+            if not ticks or ticks[-1] < tick:
+                continue
+            reach = max(items.values(), default=0)
+            stop = None
+            if _note(first.notes[ticks[-1]])[0] > used:
+                stop = self._stop(first, ticks[-1], items, sign)
+            found.tests.append(Test((block(None, (THRESHOLD, used)), reach if sign > 0 else 0), stop, reach))
+        return found
+
+    def _stop(self, first: World, t: int, items: Histogram, sign: int) -> tuple[Block, int]:
+        """The item outside that was furthest above must be so again."""
+        chosen = {self.mechanism.domain()[place].decode() for place in _note(first.notes[t - 1])[1]}
+        counts = _total(first.stream, range(1, t + 1))
+        outside = [label.decode() for label in self.mechanism.domain() if label.decode() not in chosen]
+        tested = {label: counts[label] + first.probe.drawn[block(label, (TEST, t))][1] for label in outside}
+        highest = max(tested, key=lambda label: tested[label])
+        moved = items.get(highest, 0)
+        return block(highest, (TEST, t)), max(items.values(), default=0) - moved if sign > 0 else moved
+
+
+class Sketches(Adapter):
+    """misra_gries: the counters of the sketches of the cells that the event lies in; one noise for all of them with "pmg"."""
+
+    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
+        assert isinstance(self.mechanism, MisraGries)
+        found = Moves()
+        before, after = (self.cells(stream) for stream in (first.stream, other))
+        for place in before.keys() & after.keys():
+            one, two = before[place], after[place]
+            cell = USE << 56 | place[0], place[1]
+            lone = [{**one, **two}[label] for label in one.keys() ^ two.keys()]
+            exposed, largest = exposed_counters(self.variant, self.mechanism)
+            assert len([n for n in lone if n]) <= exposed and max(lone, default=0) <= largest
+            moved = {label: two[label] - one[label] for label in one.keys() & two.keys()}
+            together = 0
+            if self.mechanism.config.release == "pmg":
+                together = min({0, *moved.values()}, key=lambda a: a * a + sum((d - a) ** 2 for d in moved.values()))
+                found.add(block(None, cell), -together)
+            for label, change in moved.items():
+                found.add(block(label, cell), together - change)
+        return found
+
+    def cells(self, stream: Sequence[Tick]) -> dict[tuple[int, int], dict[str, int]]:
+        """(level, block) -> the counters that are released of it: a property of the counts alone."""
+        assert isinstance(self.mechanism, MisraGries)
+        run, found, radix = Run(self.mechanism), {}, self.mechanism.tree.radix
+        for t, tick in enumerate(stream, 1):
+            held = _watched(run)
+            run.step(t, tick)
+            for (key, level), sketch in held.items():
+                if key == 0 and sketch is not None:
+                    labels = [label.decode() for label in sketch.labels]
+                    found[level, t // radix**level - 1] = dict(zip(labels, sketch.counts.tolist(), strict=True))
+        return found
+
+
+def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]:
+    """Most counters that may show in one of two neighbours alone, and the largest count of such a one (003 Lemmas 2 and 6, section 7)."""
+    together = variant.max_items * variant.max_count
+    if mechanism.config.release == "pmg":
+        return 4 * together, together
+    return mechanism.config.size * (1 if variant.max_count == 1 else 2), variant.max_count
+
+
+def _watched(run: Run) -> dict[tuple[int, int], Sketch | None]:
+    """What the next step will release is put into the result."""
+    state, held = run.state, {}
+    assert isinstance(state, SketchState)
+    closed = SketchState.closed
+
+    def watch(key: int, level: int) -> Sketch | None:
+        held[key, level] = closed(state, key, level)
+        return held[key, level]
+
+    state.closed = watch  # type: ignore[method-assign]  # to look at what is released
+    return held
+
+
+def _total(stream: Sequence[Tick], ticks: range) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for t in ticks:
+        if t <= len(stream):
+            total.update(stream[t - 1].get(NAME, {}))
+    return total
+
+
+def _note(note: object) -> tuple[int, tuple[int, ...]]:
+    assert isinstance(note, tuple)
+    used, chosen = note
+    return used, chosen
+
+
+def _int(value: object) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,133 @@
+"""Which statistics paper 001's mechanisms add noise to (`mechanisms.md` 5): where the event lies, in a segment and in an interval of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.contract.adapters import NAME, block, counter_moves
+from tests.contract.coupling import Adapter, Events, Moves, Test, World
+from tests.contract.stage import Run, Tick
+from workers.mechanisms.column_sums import LaplaceTree
+from workers.mechanisms.haar import HaarCounter
+from workers.mechanisms.max_engine import (
+    INNER_COLUMNS,
+    INNER_MU,
+    INNER_TAU,
+    OUTER_COLUMNS,
+    OUTER_MU,
+    OUTER_TAU,
+    UPDATES,
+    UnknownMax,
+)
+from workers.mechanisms.max_state import MaxState
+from workers.mechanisms.tree import TreeCounter
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Where a stream key stands after a tick."""
+
+    segment: int
+    interval: int
+    thresholds: NDArray[np.int64]
+    start: NDArray[np.int64]
+    noise: NDArray[np.int64]
+
+
+class Maxima(Adapter):
+    """bounded_max, doubling, two_level, two_level_k.
+
+    The event lies in one segment J and one interval I of it. Its part in the sums ends with the columns' fresh noise at the end of J, and
+    with the counter's noise at the close of I; until then the comparisons of J, and of I, see it.
+    """
+
+    def note(self, run: Run) -> object:
+        state = run.state
+        assert isinstance(state, MaxState) and state.of[0] is not None
+        one = state.of[0]
+        return Stand(one.segment, one.interval, one.thresholds.copy(), one.start.copy(), one.noise.copy())
+
+    def private(self, run: Run) -> object:
+        """All noisy sums, of which a query shows one or a label, and the thresholds made from them."""
+        state = run.state
+        assert isinstance(state, MaxState) and state.of[0] is not None
+        one = state.of[0]
+        return one.segment, one.interval, one.thresholds.tolist(), one.shown.tolist()
+
+    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
+        mechanism, found = self.mechanism, Moves()
+        assert isinstance(mechanism, UnknownMax)
+        [(tick, items)] = events
+        notes = [note for note in first.notes if isinstance(note, Stand)]
+        ticks = range(tick, len(first.stream) + 1)
+        j, i = notes[tick - 1].segment, notes[tick - 1].interval
+        ended = next((t for t in ticks if notes[t].segment > j), None)
+        closed = next((t for t in ticks if notes[t].segment == j and notes[t].interval > i), None)
+        streams = (first.stream, other) if sign > 0 else (other, first.stream)
+        if mechanism.segments is not None and j < mechanism.segments.most:
+            moved = [self._outer(streams, notes[t - 1], t) for t in range(tick, (ended or len(first.stream)) + 1)]
+            found.tests.append(_test((OUTER_TAU << 56, j), OUTER_MU, ended, moved, sign))
+            if ended:
+                for label, amount in items.items():
+                    found.add(block(label, (OUTER_COLUMNS << 56, j)), -sign * amount)
+        if mechanism.partition is not None and i <= mechanism.intervals(j).capacity and ended != tick:
+            last = closed or (ended - 1 if ended else len(first.stream))
+            moved = [self._inner(streams, notes[t - 1], t) for t in range(tick, last + 1)]
+            found.tests.append(_test((INNER_TAU << 56 | j, i), INNER_MU, closed, moved, sign))
+        if closed:
+            place = INNER_COLUMNS << 56 | j << 8
+            for label, amount in items.items():
+                for (high, low), change in self._sums(j, i, amount):
+                    found.add(block(label, (place ^ high, low)), -sign * change)
+            if mechanism.queries.k > 1:
+                stand = notes[closed - 1]
+                one, two = (
+                    mechanism.queries.values(self._exact(stream, closed) + stand.start + stand.noise)
+                    for stream in (first.stream, other)
+                )
+                for index, change in enumerate((two - one).tolist()):
+                    found.add(block(None, (UPDATES << 56 | j, i << 32 ^ index)), -change)
+        return found
+
+    def _outer(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
+        """How much more the outer comparison sees at t with the event."""
+        assert isinstance(self.mechanism, UnknownMax)
+        without, more = (self.mechanism.queries.values(self._exact(one, t) + stand.start).max() for one in streams)
+        return int(more - without)
+
+    def _inner(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
+        """The same of the inner one."""
+        assert isinstance(self.mechanism, UnknownMax)
+        without, more = (
+            (self.mechanism.queries.values(self._exact(one, t) + stand.start + stand.noise) - stand.thresholds).max()
+            for one in streams
+        )
+        return int(more - without)
+
+    def _sums(self, segment: int, interval: int, amount: int) -> Iterator[tuple[tuple[int, int], int]]:
+        """The counter over intervals: the event is in one of them."""
+        assert isinstance(self.mechanism, UnknownMax)
+        noise = self.mechanism.sum_noise(segment)
+        if isinstance(noise, LaplaceTree):
+            for level in range(noise.levels):
+                yield (level, (interval - 1) >> level), amount
+        else:
+            assert isinstance(noise, HaarCounter | TreeCounter)
+            public: Mapping[str, object] = noise.public()
+            yield from counter_moves(public, interval, amount)
+
+    def _exact(self, stream: Sequence[Tick], t: int) -> NDArray[np.int64]:
+        """Column sums after tick t."""
+        labels = [label.decode() for label in self.mechanism.domain()]
+        return np.array([sum(tick.get(NAME, {}).get(label, 0) for tick in stream[:t]) for label in labels])
+
+
+def _test(threshold: tuple[int, int], use: int, stop: int | None, moved: Sequence[int], sign: int) -> Test:
+    """The moves of one run: with the event the threshold rises by the most that a value does, and the last test by what is missing."""
+    reach = max(moved)
+    last = None if stop is None else (block(None, (use << 56, stop)), reach - moved[-1] if sign > 0 else moved[-1])
+    return Test((block(None, threshold), reach if sign > 0 else 0), last, reach)

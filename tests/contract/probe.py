@@ -1,0 +1,162 @@
+"""Stands between the mechanisms and their noise: keeps what is drawn, moves single noise values, makes picks repeat, plants errors.
+
+All randomness of the core goes through two functions: `InversionTable.draw` (every integer that is added to anything) and
+`selection._peel` (every pick of the exponential mechanism). A noise value is known by its block, tag XOR cell: the word is AES of it.
+
+    drawn    block -> (the table it was asked of, the value given)
+    peels    first word -> a call of the exponential mechanism: candidates, their scores, what was picked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.mechanisms import selection
+from workers.mechanisms.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace, geometric
+from workers.mechanisms.gaussian import IntegerGaussian, integer_gaussian
+from workers.mechanisms.inversion import InversionTable
+from workers.mechanisms.noise import NoiseStream
+from workers.mechanisms.one_shot import Cell
+from workers.mechanisms.rows import Rows, Tags
+
+Block = tuple[int, int]
+BOTTOM = "bottom"
+
+
+@dataclass(frozen=True)
+class Peel:
+    """One call of the exponential mechanism.
+
+    Attributes:
+        scores: of each candidate, by an identity that both neighbours know it by (BOTTOM among them).
+        picked: identities, in order; BOTTOM where it ended the picks.
+        scale: b.
+    """
+
+    scores: Mapping[object, int]
+    picked: tuple[object, ...]
+    scale: Fraction
+
+
+@dataclass
+class Probe:
+    """What is done to noise, and what was seen of it.
+
+    Args:
+        shifts: added to the noise values of these blocks.
+        script: picks to repeat: what each call, known by its first word, picked in the other world.
+        factor: variance of all noise and picks is multiplied by it: the planted error.
+        silent: every noise value is 0 (picks stay).
+        keep_values: whether `drawn` is kept (an entry a value); else only `samples`.
+    """
+
+    shifts: Mapping[Block, int] = field(default_factory=dict)
+    script: Mapping[Block, Peel] | None = None
+    factor: Fraction = Fraction(1)
+    silent: bool = False
+    keep_values: bool = True
+    drawn: dict[Block, tuple[InversionTable, int]] = field(default_factory=dict)
+    samples: dict[InversionTable, list[tuple[Tags, NDArray[np.int64]]]] = field(default_factory=dict)
+    peels: dict[Block, Peel] = field(default_factory=dict)
+    _ids: list[tuple[int, int]] = field(default_factory=list)
+
+    def drew(self, table: InversionTable, cell: tuple[int, int], tags: Tags, out: NDArray[Any]) -> None:
+        """Notes, and moves, the values that were drawn."""
+        blocks = tags ^ np.array(cell, dtype=np.uint64)
+        if not self.keep_values:
+            self.samples.setdefault(table, []).append((blocks, out.astype(np.int64)))
+            return
+        for row, (high, low) in enumerate(blocks.tolist()):
+            out[row] += self.shifts.get((high, low), 0)
+            self.drawn[high, low] = (table, int(out[row]))
+
+    def peeled(
+        self,
+        counts: NDArray[np.int64],
+        bottom: int | None,
+        scale: Fraction,
+        k: int,
+        words: Sequence[tuple[int, int]],
+    ) -> tuple[NDArray[np.int64], bool]:
+        """Picks, or repeats the picks of the script."""
+        n = len(counts)
+        ids: list[object] = list(self._ids[:n]) if bottom is not None else list(range(n))
+        scores = dict(zip(ids, counts.tolist(), strict=True)) | ({} if bottom is None else {BOTTOM: bottom})
+        if self.script is None:
+            picks, ended = _PEEL(counts, bottom, scale * Fraction(float(self.factor) ** 0.5), k, words)
+            names = [ids[i] for i in picks.tolist()] + ([BOTTOM] if ended else [])
+        else:
+            names = list(self.script[words[0]].picked) if words[0] in self.script else _NOTHING[bottom is None]
+            missing = [name for name in names if name not in scores]
+            assert not missing, "the neighbour cannot pick what was picked"
+            limit = min(k, n + (bottom is not None))
+            assert len(names) == limit or BOTTOM in names, "the neighbour picks another number"
+            ended = BOTTOM in names
+            picks = np.array([ids.index(name) for name in names if name != BOTTOM], dtype=np.int64)
+        self.peels[words[0]] = Peel(scores, tuple(names), scale)
+        return picks, ended
+
+    def values(self, table: InversionTable) -> NDArray[np.int64]:
+        """What a table gave, each noise value once, however often it was asked for."""
+        blocks, values = (np.concatenate(parts) for parts in zip(*self.samples[table], strict=True))
+        _, once = np.unique(np.ascontiguousarray(blocks).view("V16").ravel(), return_index=True)
+        found: NDArray[np.int64] = values[once]
+        return found
+
+    @contextmanager
+    def watching(self) -> Iterator[Probe]:
+        """While inside, all noise goes through here."""
+
+        def draw(
+            table: InversionTable, stream: NoiseStream, cell: tuple[int, int], tags: Tags, out: NDArray[Any]
+        ) -> None:
+            if self.silent:
+                out[:] = 0
+            elif self.factor == 1:
+                _DRAW(table, stream, cell, tags, out)
+            else:
+                other = rescaled(table, self.factor)
+                wide = np.empty(len(tags), dtype=other.dtype)
+                _DRAW(other, stream, cell, tags, wide)
+                out[:] = wide
+            self.drew(table, cell, tags, out)
+
+        def largest(cell: Cell, rows: Rows, k: int) -> Rows:
+            found = _LARGEST(cell, rows, k)
+            self._ids = [(high, low) for high, low in cell.tags[found].tolist()]
+            return found
+
+        with (
+            patch.object(InversionTable, "draw", draw),
+            patch.object(selection, "_peel", self.peeled),
+            patch.object(Cell, "largest", largest),
+        ):
+            yield self
+
+
+def rescaled(table: InversionTable, factor: Fraction) -> InversionTable:
+    """The table of the same law with `factor` times the variance."""
+    root = Fraction(float(factor) ** 0.5)
+    if isinstance(table, IntegerGaussian):
+        return integer_gaussian(table.sigma_squared * factor)
+    if isinstance(table, DiscreteLaplace):
+        return discrete_laplace(table.scale * root)
+    if isinstance(table, Geometric):
+        return geometric(table.scale * root)
+    raise TypeError(f"table = {table!r}: a law that this suite does not know")
+
+
+# A stream key without items is not asked, and shows nothing: where its neighbour has items, BOTTOM must come first (a private kbar is
+# not seen then).
+_NOTHING: dict[bool, list[object]] = {False: [BOTTOM], True: [0]}
+_DRAW = InversionTable.draw
+_PEEL = selection._peel
+_LARGEST = Cell.largest

@@ -1,0 +1,137 @@
+"""A mechanism on a stage: stream keys, ticks of exact counts in, transcripts out, state through its blocks wherever a test wants it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.agents.histogram import KEY_LABEL
+from workers.mechanisms.bounding import bound
+from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release, State
+from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.rows import Contributions, Tags
+from workers.tables import ledger
+
+KEY = NoiseKey(b"c" * 32)
+KEYS = ("s1", "s2")
+
+Histogram = Mapping[str, int]
+"""Label -> count."""
+Tick = Mapping[str, Histogram]
+"""Stream key -> what was contributed to it."""
+Shown = Release | Items | Answers
+
+
+def bounded(items: Mapping[str, int], max_items: int, max_count: int) -> Histogram:
+    """What of one event counts."""
+    return {label: n for label, n in bound(dict(items), max_items, max_count).items() if n}
+
+
+def with_events(stream: Sequence[Tick], events: Sequence[tuple[int, Histogram]]) -> list[Tick]:
+    """The stream with what events add to the first stream key, each at its tick (from 1)."""
+    more = [{key: Counter(histogram) for key, histogram in tick.items()} for tick in stream]
+    for tick, items in events:
+        more[tick - 1].setdefault(KEYS[0], Counter()).update(items)
+    return [dict(tick) for tick in more]
+
+
+def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contributions, NDArray[np.int32]]]:
+    """A tick's contributions as messages, which nobody may write to; `parts` messages, each with a part of the items."""
+    found = []
+    for part in range(parts):
+        names = tuple(tick)
+        rows = [(i, label, n) for i, name in enumerate(names) for label, n in tick[name].items() if n]
+        rows = rows[part::parts]
+        labels = [label.encode() for _, label, _ in rows]
+        tags = [_tag(names[i], label) for i, label, _ in rows]
+        arrays = (
+            np.array([i for i, _, _ in rows], dtype=np.int32),
+            np.concatenate(tags) if tags else np.empty((0, 2), dtype=np.uint64),
+            np.array([n for _, _, n in rows], dtype=np.int64),
+            np.array([keys.index(name) for name in names], dtype=np.int32),
+        )
+        for array in arrays:
+            array.flags.writeable = False
+        found.append((Contributions(names, arrays[0], arrays[1], labels, arrays[2]), arrays[3]))
+    return found
+
+
+@cache
+def _tag(name: str, label: str) -> Tags:
+    return KEY.tags(name, [label.encode()])
+
+
+class Run:
+    """One epoch of a mechanism.
+
+    Args:
+        mechanism: public.
+        seed: of the mechanism id, and so of all noise.
+        keys: the stream keys, all of them there from the beginning.
+    """
+
+    def __init__(self, mechanism: Mechanism, seed: int = 0, keys: Sequence[str] = KEYS) -> None:
+        self.mechanism, self.keys = mechanism, keys
+        self._stream = KEY.stream(seed.to_bytes(16, "big"))
+        self.noise = mechanism.noise(self._stream)
+        self.state: State = mechanism.init()
+        self.stored: dict[str, bytes] = {}
+        for index, name in enumerate(keys):
+            self.state.key_tags = np.concatenate((self.state.key_tags, KEY.tags(name, [KEY_LABEL])))
+            mechanism.meet_key(self.state, index, self.tags(name), mechanism.domain())
+
+    def tags(self, name: str) -> Tags:
+        """Of the declared domain."""
+        return KEY.tags(name, list(self.mechanism.domain()))
+
+    def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
+        """One tick."""
+        self.state, shown = self.mechanism.step(
+            self.state, t, columns(tick, self.keys, parts) if tick else [], self.noise
+        )
+        return shown
+
+    def transcript(self, stream: Sequence[Tick], *, restarts: Sequence[int] = (), parts: int = 1) -> list[object]:
+        """What every tick shows, by label; the state goes through its blocks after each tick of `restarts`."""
+        found = []
+        for t, tick in enumerate(stream, 1):
+            found.append(self.named(self.step(t, tick, parts)))
+            if t in restarts:
+                self.restart()
+        return found
+
+    def named(self, shown: Shown) -> object:
+        """A release by stream key and label, comparable between neighbours whose rows have other numbers."""
+        if isinstance(shown, Answers):
+            return {key: dict(answer) for key, answer in shown.of_key.items()}, shown.sd
+        if isinstance(shown, Items):
+            keys, labels = shown.keys.tolist(), list(shown.labels)
+        else:
+            keys = self.state.columns.keys[shown.rows].tolist()
+            labels = [self.state.columns.label(row) for row in shown.rows.tolist()]
+        counts = dict(zip(zip(keys, labels, strict=True), shown.counts.tolist(), strict=True))
+        return counts, shown.sd, shown.threshold
+
+    def store(self) -> dict[str, bytes]:
+        """All blocks as of now."""
+        self.stored |= dict([*ledger.changes(self.state.columns), *self.state.changed()])
+        self.state.columns.clean()
+        return self.stored
+
+    def restart(self) -> None:
+        """Forgets everything but the stored blocks."""
+        self.load(self.store())
+
+    def load(self, blocks: Mapping[str, bytes]) -> None:
+        """Goes on from stored blocks."""
+        fresh = self.mechanism.init()
+        fresh.columns = ledger.load((name, block) for name, block in sorted(blocks.items()) if name[0] in "LCS")
+        fresh.key_tags = self.state.key_tags
+        for name, block in sorted(blocks.items()):
+            if name[0] not in "LCS":
+                fresh.restore(name, block)
+        self.state, self.noise = fresh, self.mechanism.noise(self._stream)

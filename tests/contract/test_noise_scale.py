@@ -1,0 +1,209 @@
+"""The noise is as large as is published and paid for: for every mechanism, with half and double the variance rejected.
+
+Looked at on hundreds of stream keys, with real noise:
+
+    released   (released - exact)^2 / variance stated: `sd` of the snapshot, or for an order statistic that of the sums it is read off
+    a table    every discrete Gaussian by its variance, every discrete Laplace by mean |x|, every geometric by its mean
+    picks      how often the highest score is picked first, given the scores and the stated scale
+
+Tolerance: Z standard errors of the estimate under the stated law. Seeds are fixed; Z = 4.5 is one false alarm in 150,000 for a fresh one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tests.contract.probe import Probe
+from tests.contract.stage import Run, Tick
+from tests.contract.variants import TICKS, VARIANTS, Variant, built
+from tests.contract.worst import NAME, worst
+from workers.mechanisms.column_sums import LaplaceTree
+from workers.mechanisms.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace
+from workers.mechanisms.gaussian import IntegerGaussian
+from workers.mechanisms.haar import HaarCounter
+from workers.mechanisms.inversion import InversionTable
+from workers.mechanisms.max_engine import UnknownMax
+from workers.mechanisms.max_state import MaxState
+from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
+from workers.mechanisms.registry import MECHANISMS
+from workers.mechanisms.tree import TreeCounter
+
+Z = 4.5
+# Estimates from fewer values than these could not tell half the variance from all of it.
+LEAST = 400
+LEAST_PICKS = 1500
+MAXIMA = ("bounded_max", "doubling", "two_level", "two_level_k")
+PER_TICK = (
+    "known_gauss",
+    "known_gumbel",
+    "unk_gauss",
+    "limit_dom",
+    "limit_dom_laplace",
+    "positive_laplace",
+    "positive_gauss",
+)
+CHOSEN = [
+    "known_base-haar", "known_base-tree", "known_base-sqrt", "unk_base-per_tick", "unk_base-user",
+    "meta-known_gauss", "meta-positive_laplace", "meta-unk_gauss", "meta-limit_dom", "sparse_gumb-tight", "sparse_gumb-paper",
+    "bounded_max-haar", "bounded_max-pure", "doubling-zcdp", "two_level-tree", "two_level_k-haar",
+    "misra_gries-pmg", "misra_gries-merge", "known_gauss", "known_gumbel", "positive_gauss", "positive_laplace", "unk_gauss",
+    "limit_dom_laplace", "limit_dom-given", "pay_what_you_get-given",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio that is 1 if noise is as stated, and its standard error then."""
+
+    what: str
+    value: float
+    error: float
+
+    @property
+    def right(self) -> bool:
+        return abs(self.value - 1) < Z * self.error
+
+
+def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
+    """(stream keys, what each of them gets each tick): far above thresholds, and where there are picks two that are one scale apart."""
+    below = gap(built(variant))
+    apart = {"a": 3_000, "b": 3_000 - below, "c": 2_000, "d": 500}
+    if variant.mechanism in MAXIMA:
+        yield 200 if variant.mechanism == "bounded_max" else 400, [dict(tick[NAME]) for tick in worst(variant)[0]]
+    elif variant.mechanism == "sparse_gumb":
+        yield 1600, [apart]
+        yield 400, [{"a": 3_000}] * (TICKS - 6) + [{"c": 90_000}] + [{"c": 100}] * 4 + [{"e": 9_000_000}]
+    elif variant.mechanism == "pay_what_you_get":
+        yield 400, [apart] + [{}] * (TICKS - 1)
+    elif variant.mechanism in PER_TICK:
+        yield 400, [apart] * 8
+    else:
+        yield 200 if variant.mechanism == "misra_gries" else 400, [apart] * TICKS
+
+
+def gap(mechanism: Mechanism) -> int:
+    """The scale of a pick, or 0."""
+    public = mechanism.public()
+    algorithm = public.get("algorithm")
+    scales = public.get("scales")
+    scale = public.get("scale") or (algorithm.get("scale") if isinstance(algorithm, dict) else None)
+    if isinstance(scales, list):
+        scale = scales[0]
+    return round(Fraction(str(scale))) if scale else 0
+
+
+def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate]:
+    """All of them, with `factor` times the variance planted."""
+    mechanism, probe = built(variant), Probe(factor=factor, keep_values=False)
+    squares: list[float] = []
+    with probe.watching():
+        for seed, (n, stream) in enumerate(runs(variant)):
+            keys = tuple(f"k{i}" for i in range(n))
+            run, sums = Run(mechanism, seed, keys), Counter[str]()
+            for t, histogram in enumerate(stream, 1):
+                tick: Tick = dict.fromkeys(keys, histogram)
+                shown = run.step(t, tick)
+                sums = Counter(histogram) if variant.mechanism in PER_TICK else sums + Counter(histogram)
+                if isinstance(mechanism, UnknownMax):
+                    squares += of_sums(run, t, mechanism, sums)
+                elif not isinstance(shown, Answers) and t == len(stream) > 1:
+                    squares += of_counts(run, shown, sums)
+    found = [of_table(table, probe) for table in probe.samples]
+    found += of_picks(probe)
+    if squares:
+        laplace = "laplace" in str(variant) or "pure" in str(variant)
+        error = math.sqrt((5 if laplace else 2) / len(squares))
+        found.append(Estimate("released", float(np.mean(squares)), error))
+    return found
+
+
+def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[float]:
+    """(released - exact)^2 / sd^2; the mean over a stream key's items where these have noise in common."""
+    keys = shown.keys if isinstance(shown, Items) else run.state.columns.keys[shown.rows]
+    labels = (
+        list(shown.labels) if isinstance(shown, Items) else [run.state.columns.label(r) for r in shown.rows.tolist()]
+    )
+    exact = np.array([sums[label.decode()] for label in labels])
+    squares = ((shown.counts - exact) / shown.sd) ** 2
+    if run.mechanism.kind == "misra_gries":
+        yield from (float(squares[keys == key].mean()) for key in np.unique(keys))
+    else:
+        yield from squares.tolist()
+
+
+def of_sums(run: Run, t: int, mechanism: UnknownMax, sums: Counter[str]) -> Iterator[float]:
+    """The noisy sums made at t, of every column: their noise is that of the segments that ended, and of the counter over intervals."""
+    assert isinstance(run.state, MaxState)
+    exact = np.array([sums[label.decode()] for label in mechanism.domain()])
+    for one in run.state.of:
+        if one is not None and one.since == t:
+            variance = 0.0 if mechanism.segments is None else mechanism.segments.column_variance(one.segment)
+            if one.interval > 1:
+                noise, n = mechanism.sum_noise(one.segment), one.interval - 1
+                if isinstance(noise, LaplaceTree):
+                    variance += n.bit_count() * discrete_laplace(noise.scale).variance
+                else:
+                    assert isinstance(noise, HaarCounter | TreeCounter)
+                    variance += noise.sd(n) ** 2
+            # Only once a stream key, lest the same segment's noise counts again.
+            if one.segment + one.interval == 3:
+                yield from ((one.shown - exact) ** 2 / variance).tolist()
+
+
+def of_table(table: InversionTable, probe: Probe) -> Estimate:
+    """The statistic that tells a law's scale best."""
+    values = probe.values(table)
+    if isinstance(table, IntegerGaussian):
+        ratio, error = float(np.mean(values**2)) / float(table.sigma_squared), math.sqrt(2)
+    elif isinstance(table, DiscreteLaplace):
+        # E|X| = 2 q / (1 - q^2) = 1 / sinh(1/b); E X^2 = variance.
+        mean = 1 / math.sinh(float(1 / table.scale))
+        ratio = float(np.mean(np.abs(values))) / mean
+        error = math.sqrt(table.variance / mean**2 - 1)
+    else:
+        assert isinstance(table, Geometric)
+        ratio, error = float(np.mean(values)) / table.mean, math.sqrt(table.variance) / table.mean
+    assert len(values) >= LEAST, f"{len(values)} values of {table} are too few to tell its scale"
+    return Estimate(f"{table!r}", ratio, error / math.sqrt(len(values)))
+
+
+def of_picks(probe: Probe) -> list[Estimate]:
+    """First picks of the highest score, against exp(score / b) normalised."""
+    expected, variance, seen, n = 0.0, 0.0, 0, 0
+    for peel in probe.peels.values():
+        scores = np.array(list(peel.scores.values()), dtype=float)
+        weights = np.exp((scores - scores.max()) / float(peel.scale))
+        p = float(weights.max() / weights.sum())
+        if 0.02 < p < 0.98 and peel.picked:
+            n, expected, variance = n + 1, expected + p, variance + p * (1 - p)
+            highest = max(peel.scores, key=lambda name: peel.scores[name])
+            seen += peel.picked[0] == highest
+    if not n:
+        return []
+    assert n >= LEAST_PICKS, f"{n} picks are too few to tell their scale"
+    return [Estimate("picks", seen / expected, math.sqrt(variance) / expected)]
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if str(v) in CHOSEN], ids=str)
+def test_noise_is_as_large_as_stated_and_half_or_double_is_rejected(variant: Variant) -> None:
+    """Too little breaks the promise, too much the published error; a test that let either pass would show nothing."""
+    right = estimates(variant)
+    assert right and all(one.right for one in right), [one for one in right if not one.right]
+    for factor in (Fraction(1, 2), Fraction(2)):
+        wrong = estimates(variant, factor)
+        assert len(wrong) == len(right)
+        assert not any(one.right for one in wrong), [one for one in wrong if one.right]
+
+
+def test_every_name_is_looked_at() -> None:
+    """And every variant that is named here exists."""
+    chosen = [variant for variant in VARIANTS if str(variant) in CHOSEN]
+    assert len(chosen) == len(CHOSEN)
+    assert {variant.mechanism for variant in chosen} == set(MECHANISMS)

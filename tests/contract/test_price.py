@@ -1,0 +1,223 @@
+"""What a mechanism states to cost is what an independent accountant makes of the noise that was really drawn: for every mechanism.
+
+The events come from the coupling of the worst neighbours (`worst`): each noise value whose true value differs, with the parameter of the
+table it was drawn from and the difference; each pick, and each run of AboveThreshold, with the length of the interval its loss lies in.
+dp_accounting composes them (Renyi orders, and privacy loss distributions where every part has one); a loss in an interval of length e is
+composed here by its own worst case, two outcomes with losses t and t - e.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+from numpy.typing import NDArray
+from scipy import stats
+
+from tests.contract.adapters import exposed_counters
+from tests.contract.coupling import Price, check, pure
+from tests.contract.families import adapter_of
+from tests.contract.variants import TICKS, VARIANTS, Variant, built
+from tests.contract.worst import worst
+from workers.mechanisms.discrete_laplace import DiscreteLaplace
+from workers.mechanisms.gaussian import IntegerGaussian
+from workers.mechanisms.inversion import InversionTable
+from workers.mechanisms.meta import Meta
+from workers.mechanisms.misra_gries import MisraGries
+from workers.mechanisms.one_shot_algorithms import LIMITED
+from workers.mechanisms.one_shot_mechanism import OneShot
+from workers.mechanisms.pay import PayWhatYouGet
+from workers.mechanisms.unk_base import UnkBase
+
+ORDERS = np.arange(2, 400)
+# Share of the stated rho that the worst neighbours here do cost, where it is not all of it, and why.
+LESS = {
+    # 40 ticks are paid for; 13 are looked at, which 2 of 25 weighted levels serve.
+    "known_base-tree_unbounded": 0.32, "unk_base-tree_unbounded": 0.32,
+    # One item's tick lies in the last block of its parent, which is never released.
+    "meta-user": 0.88,
+    # An item is only shown part of the time, so not all of its counter is; as printed, tests are charged 16 times what they cost.
+    "sparse_gumb-tight": 0.79, "sparse_gumb-tree": 0.79, "sparse_gumb-sqrt": 0.9, "sparse_gumb-unbounded": 0.9, "sparse_gumb-two": 0.67,
+    "sparse_gumb-paper": 0.32,
+    # Of k watched values an event moves no more than it moves columns; few intervals close here.
+    "two_level_k-haar": 0.89, "two_level_k-histogram": 0.86, "two_level_k-tree": 0.76,
+    # The third largest decides a private kbar, the two largest are counted: no event has three items.
+    "limit_dom-private": 0.74,
+    # Six items more, fed in their rounds, do not all lower every counter, or all raise one.
+    "misra_gries-pmg": 0.6,
+    # Of pure epsilon: a stream of 13 ticks either ends segments or closes intervals, and few nodes of a long tree are drawn.
+    "bounded_max-pure": 0.54, "doubling-pure": 0.99, "two_level-pure": 0.49, "two_level_k-pure": 0.49,
+}  # fmt: skip
+
+
+def prices(variant: Variant) -> list[Price]:
+    """Of the worst neighbours, in both directions."""
+    return check(adapter_of(variant), *worst(variant), seed=1)
+
+
+def interval(e: float, orders: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Renyi divergence of two outcomes with losses t and t - e, at the worst t."""
+    t = np.linspace(0, e, 401)[1:-1, None]
+    first = -np.expm1(t - e) / (np.exp(t) - np.exp(t - e))
+    moments = np.logaddexp(np.log(first) + orders * t, np.log1p(-first) + orders * (t - e))
+    found: NDArray[np.float64] = (moments / (orders - 1)).max(axis=0)
+    return found
+
+
+def renyi(price: Price, scale: float = 1.0) -> NDArray[np.float64]:
+    """Of everything drawn, composed; `scale` times the noise."""
+    accountant = RdpAccountant(orders=ORDERS.tolist())
+    for sigma, times in Counter(price.gaussian).items():
+        accountant.compose(dp_accounting.GaussianDpEvent(sigma * scale), times)
+    for b, times in Counter(price.laplace).items():
+        accountant.compose(dp_accounting.LaplaceDpEvent(b * scale), times)
+    total: NDArray[np.float64] = np.array(accountant._rdp)
+    for e, times in Counter([*price.picks, *(e1 + 2 * e2 for e1, e2 in price.tests)]).items():
+        total = total + times * interval(e / scale, ORDERS)
+    return total
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_the_stated_cost_is_what_the_worst_neighbours_cost(variant: Variant) -> None:
+    """Above it the promise is broken; far below it noise is wasted, or the test looks at the wrong statistic."""
+    mechanism = built(variant)
+    least = LESS.get(str(variant), 0.9999)
+    if pure(variant):
+        share = max(price.epsilon for price in prices(variant)) / mechanism.guarantee.epsilon
+    else:
+        share = max(price.rho for price in prices(variant)) / mechanism.cost().rho
+    assert least <= share <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if not pure(v)], ids=str)
+def test_an_independent_accountant_stays_below_the_promised_epsilon(variant: Variant) -> None:
+    """All that is drawn, composed at integer orders; where it is all Gaussian within 1 % of the promise, above it with 2 % less noise."""
+    mechanism = built(variant)
+    delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().deltas)
+    assert delta > 0.4 * mechanism.guarantee.delta
+    for price in prices(variant):
+        epsilon, _ = compute_epsilon(ORDERS, renyi(price), delta)
+        assert epsilon <= mechanism.guarantee.epsilon * (1 + 1e-9)
+        assert (renyi(price) <= ORDERS * price.rho * (1 + 1e-9)).all()
+        if str(variant) not in LESS and not (price.laplace or price.picks or price.tests):
+            assert epsilon > 0.99 * mechanism.guarantee.epsilon
+            assert compute_epsilon(ORDERS, renyi(price, 0.98), delta)[0] > mechanism.guarantee.epsilon
+
+
+@pytest.mark.parametrize(
+    "name", ["known_base-sqrt", "unk_base-per_tick", "meta-positive_laplace", "misra_gries-merge", "positive_laplace", "unk_gauss"]
+)  # fmt: skip
+def test_privacy_loss_distributions_agree(name: str) -> None:
+    """Another accountant, without Renyi orders: nothing is above the promise, and Gaussian noise is not more than 12 % from it.
+
+    (Laplace noise on few items is: at epsilon = 8 its pure epsilon is far below what zCDP says.)
+    """
+    [variant] = [variant for variant in VARIANTS if str(variant) == name]
+    mechanism, price = built(variant), prices(variant)[0]
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    # Gaussians compose exactly into one: dp_accounting's own convolutions would only round more often.
+    if price.gaussian:
+        accountant.compose(dp_accounting.GaussianDpEvent(sum(s**-2 for s in price.gaussian) ** -0.5))
+    for b in price.laplace:
+        accountant.compose(dp_accounting.LaplaceDpEvent(b))
+    delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().deltas)
+    epsilon = accountant.get_epsilon(delta)
+    assert epsilon <= mechanism.guarantee.epsilon
+    assert epsilon > 0.88 * mechanism.guarantee.epsilon or price.laplace
+
+
+# ---- what a label of one event alone is shown with ---------------------------------------------------------------
+
+
+def law(table: InversionTable) -> NDArray[np.float64]:
+    """Probabilities of -n..n, from the law's definition."""
+    n = table.bound
+    x = np.abs(np.arange(-n, n + 1))
+    if isinstance(table, IntegerGaussian):
+        weights = np.exp(-(x**2) / (2 * float(table.sigma_squared)))
+    else:
+        assert isinstance(table, DiscreteLaplace)
+        weights = np.exp(-x / float(table.scale))
+    found: NDArray[np.float64] = weights / weights.sum()
+    return found
+
+
+def tail(table: InversionTable, terms: int, least: int) -> float:
+    """P(sum of `terms` of them >= least)."""
+    one = law(table)
+    both = one if terms == 1 else np.convolve(one, one)
+    return float(both[len(both) // 2 + least :].sum())
+
+
+def exposure(variant: Variant, lower: int = 0) -> float:
+    """What the chances that a label of the event alone shows add up to, over all of its items and all releases; thresholds `lower`."""
+    mechanism, dinf, d0 = built(variant), variant.max_count, variant.max_items
+    if isinstance(mechanism, UnkBase):
+        total = 0.0
+        for t in range(1, TICKS + 1):
+            m = mechanism.threshold(t)
+            if m is not None:
+                # The noise is rounded, and at these variances its tail is that of the Gaussian.
+                total += float(stats.norm.sf((m - lower + 0.5 - dinf) / mechanism.sd(t)))
+        return d0 * total
+    if isinstance(mechanism, MisraGries):
+        keys, largest = exposed_counters(variant, mechanism)
+        terms = 2 if mechanism.config.release == "pmg" else 1
+        threshold = (mechanism.threshold(1) or 0) - lower
+        return mechanism.tree.levels * keys * tail(mechanism._table, terms, threshold + 1 - largest)
+    if isinstance(mechanism, PayWhatYouGet):
+        return float(mechanism.config.queries * bottom(mechanism.public(), d0, dinf, lower))
+    assert isinstance(mechanism, Meta | OneShot)
+    levels = mechanism.levels if isinstance(mechanism, Meta) else 1
+    name, algorithm = str(variant.options.get("algorithm", variant.mechanism)), mechanism.algorithm
+    if name == "limit_dom":
+        return levels * bottom(algorithm.public(), d0, dinf, lower)
+    limited = name in LIMITED
+    kbar = variant.options.get("kbar")
+    items = min(d0, kbar) if limited and isinstance(kbar, int) else d0
+    threshold = (algorithm.threshold or 0) - lower
+    return levels * items * tail(algorithm.table, 2 if limited else 1, threshold + 1 - dinf)
+
+
+def bottom(public: object, d0: int, dinf: int, lower: int) -> float:
+    """P(a count of h_(kbar+1) + Dinf comes before BOTTOM), for each item that is among the kbar largest for one neighbour only."""
+    assert isinstance(public, dict)
+    above, b = public["bottom"]["above"] - lower, float(Fraction(public["scale"]))
+    return float(min(d0, public["bottom"]["kbar"])) / (1 + math.exp((above - dinf) / b))
+
+
+DISCOVERING = [v for v in VARIANTS if "discovery" in dict(built(v).cost().deltas)]
+
+
+@pytest.mark.parametrize("variant", DISCOVERING, ids=str)
+def test_what_one_event_brought_is_shown_as_rarely_as_is_charged(variant: Variant) -> None:
+    """By the law itself, not by the quantiles the thresholds come from; two lower and it would cost more than is charged."""
+    charged = dict(built(variant).cost().deltas)["discovery"]
+    assert exposure(variant) <= charged * 1.01
+    if "unbounded" not in str(variant):
+        assert exposure(variant, lower=2) > charged
+
+
+def test_all_names_over_an_unknown_domain_are_charged_for_discovery() -> None:
+    """A label that shows is never free."""
+    known = {
+        "known_base",
+        "known_gauss",
+        "known_gumbel",
+        "sparse_gumb",
+        "bounded_max",
+        "doubling",
+        "two_level",
+        "two_level_k",
+    }
+    names = {v.mechanism for v in VARIANTS}
+    assert {v.mechanism for v in DISCOVERING} == names - known
+    free = {str(v) for v in VARIANTS if v not in DISCOVERING and v.mechanism == "meta"}
+    assert free == {"meta-known_gauss", "meta-known_gumbel"}

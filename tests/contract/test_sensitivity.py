@@ -1,0 +1,155 @@
+"""Adding one event, or one user, moves the statistics by no more than is stated: for every mechanism, on random and adversarial streams.
+
+See `coupling` for what is checked; each example is checked in both directions and against `cost()`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from fractions import Fraction
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.contract.coupling import check
+from tests.contract.families import ADAPTERS, adapter_of
+from tests.contract.stage import KEYS, Histogram, Tick, bounded
+from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built
+from tests.contract.worst import fourfold, worst
+from workers.mechanisms.column_sums import counter_of
+from workers.mechanisms.gaussian import round_up_sigma_squared
+from workers.mechanisms.max_engine import MaxNoise
+from workers.mechanisms.registry import MECHANISMS
+from workers.mechanisms.rows import Columns
+from workers.mechanisms.sketch import Sketch
+from workers.mechanisms.sparse_gumb import SparseGumb
+
+LABELS = [*DOMAIN, *OTHERS]
+# Edges of cells: the first and last tick, and those of blocks of 3, 4, 8 and 9.
+EDGES = [1, 3, 4, 5, 8, 9, 10, TICKS]
+# Few values, so that items tie, fill sketches and evict each other; and some that are shown, end segments, and switch.
+COUNTS = st.sampled_from([1, 1, 2, 3, 4, 20, 60, 200, 203, 1000])
+TEMPLATES = st.lists(st.dictionaries(st.sampled_from(LABELS), COUNTS, max_size=6), min_size=1, max_size=4)
+PATTERNS = st.lists(st.integers(0, 3), min_size=TICKS, max_size=TICKS)
+TICK = st.one_of(st.sampled_from(EDGES), st.integers(1, TICKS))
+EVENTS = st.dictionaries(st.sampled_from(LABELS), st.integers(1, 7), min_size=1, max_size=6)
+USERS = st.dictionaries(st.sampled_from(LABELS), TICK, min_size=1, max_size=6)
+
+
+def streams(templates: list[dict[str, int]], pattern: list[int]) -> list[Tick]:
+    """Ticks from few different ones; the second stream key has them the other way round."""
+    mine = [templates[i % len(templates)] for i in pattern]
+    return [{KEYS[0]: one, KEYS[1]: other} for one, other in zip(mine, mine[::-1], strict=True)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(templates=TEMPLATES, pattern=PATTERNS, tick=TICK, event=EVENTS, user=USERS, seed=st.integers(0, 2**16))
+def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
+    variant: Variant,
+    templates: list[dict[str, int]],
+    pattern: list[int],
+    tick: int,
+    event: dict[str, int],
+    user: dict[str, int],
+    seed: int,
+) -> None:
+    """The guarantee is nothing but this; events may be larger than the bound, which is then applied.
+
+    A label of the event alone is shown, or picked, with probability below delta = 1e-6: that this never happens here is part of the claim.
+    """
+    events: list[tuple[int, Histogram]] = [(tick, bounded(event, variant.max_items, variant.max_count))]
+    if variant.unit == "user":
+        events = [(at, {label: 1}) for label, at in list(user.items())[: variant.max_items]]
+    check(adapter_of(variant), streams(templates, pattern), events, seed)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_an_event_that_no_bound_was_applied_to_is_seen(variant: Variant) -> None:
+    """The negative control of the test above, for every name: within the bounds it costs what is stated, beyond them more."""
+    stream, events = worst(variant)
+    check(adapter_of(variant), stream, events, seed=1)
+    with pytest.raises(AssertionError):
+        check(adapter_of(variant), stream, fourfold(events), seed=1)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -> None:
+    """A planted error in the code: what one event changes is then twice what its statistic says."""
+
+    def twice(method: Callable[..., None]) -> Callable[..., None]:
+        def repeated(self: object, *args: Any, **kwargs: Any) -> None:
+            method(self, *args, **kwargs)
+            method(self, *args, **kwargs)
+
+        return repeated
+
+    with (
+        patch.object(Columns, "merge", twice(Columns.merge)),
+        patch.object(Sketch, "feed", twice(Sketch.feed)),
+        patch.object(Sketch, "add", twice(Sketch.add)),
+        pytest.raises(AssertionError),
+    ):
+        check(adapter_of(variant), *worst(variant), seed=1)
+
+
+@contextmanager
+def too_little_noise() -> Iterator[None]:
+    """Every variance as of a mechanism with one level, item or sensitivity less: three quarters."""
+    with ExitStack() as patches:
+        for module in ("haar", "tree", "sqrt", "misra_gries", "one_shot_algorithms"):
+            name = f"workers.mechanisms.{module}.round_up_sigma_squared"
+            patches.enter_context(patch(name, lambda s2: round_up_sigma_squared(s2 * Fraction(3, 4))))
+        counter_of.cache_clear()
+        yield
+    counter_of.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["known_base-haar", "unk_base-tree", "known_base-sqrt", "meta-unk_gauss", "misra_gries-pmg", "misra_gries-merge",
+     "positive_gauss-user", "known_gauss", "bounded_max-haar"],
+)  # fmt: skip
+def test_a_wrong_number_of_levels_or_items_is_seen(name: str) -> None:
+    """A planted error in the calibration: the accountant still says what was asked for, the tables that are drawn from do not."""
+    [variant] = [variant for variant in VARIANTS if str(variant) == name]
+    with too_little_noise():
+        mechanism = variant.build()
+        with pytest.raises(AssertionError, match="rho"):
+            check(adapter_of(variant, mechanism), *worst(variant), seed=1)
+
+
+def test_sums_that_begin_a_segment_without_noise_are_seen() -> None:
+    """Planted: a segment that starts from exact sums."""
+    [variant] = [variant for variant in VARIANTS if str(variant) == "two_level-haar"]
+
+    def exact(self: MaxNoise, tags: Any, segment: int) -> Any:
+        return np.zeros(len(tags), dtype=np.int64)
+
+    with patch.object(MaxNoise, "outer_columns", exact), pytest.raises(AssertionError, match="neighbour shows"):
+        check(adapter_of(variant), *worst(variant), seed=1)
+
+
+def test_picks_that_cost_more_than_stated_are_seen() -> None:
+    """Planted: half the scale of the exponential mechanism."""
+    [variant] = [variant for variant in VARIANTS if str(variant) == "sparse_gumb-sqrt"]
+    mechanism = variant.build()
+    assert isinstance(mechanism, SparseGumb)
+    mechanism._pick_scale /= 2
+    with pytest.raises(AssertionError, match="rho"):
+        check(adapter_of(variant, mechanism), *worst(variant), seed=1)
+
+
+def test_every_name_has_variants_and_an_adapter() -> None:
+    """A name that this suite does not run would be a name without a guarantee."""
+    assert {variant.mechanism for variant in VARIANTS} == set(MECHANISMS) == set(ADAPTERS)
+    assert len({str(variant) for variant in VARIANTS}) == len(VARIANTS)
+    options = [dataclasses.replace(variant).options for variant in VARIANTS if variant.mechanism == "meta"]
+    assert len({str(option["algorithm"]) for option in options}) == 7
+    assert all(built(variant).kind == variant.mechanism for variant in VARIANTS)

@@ -1,0 +1,116 @@
+"""State through its blocks: what is restored goes on as if nothing had happened, and what cannot be read is refused."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.stage import Run
+from tests.contract.test_purity import stream_of
+from tests.contract.variants import TICKS, VARIANTS, Variant, built
+from workers.errors import StateRefused
+
+AFTER = 9
+PER_TICK = (
+    "known_gauss",
+    "known_gumbel",
+    "unk_gauss",
+    "limit_dom",
+    "limit_dom_laplace",
+    "positive_laplace",
+    "positive_gauss",
+)
+"""Each tick's release is made of that tick alone."""
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_state_that_went_through_its_blocks_gives_the_same_releases(variant: Variant) -> None:
+    """After every tick, after some, and at once after the first: whatever a later release needs is in the blocks."""
+    stream = stream_of(4)
+    expected = Run(built(variant), 4).transcript(stream)
+    for restarts in (range(1, TICKS), [1], random.Random(str(variant)).sample(range(1, TICKS), 4)):
+        assert Run(built(variant), 4).transcript(stream, restarts=list(restarts)) == expected
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_restored_state_has_nothing_to_write(variant: Variant) -> None:
+    """A block that is written again at every start would grow the changelog, and hide one that ought to be."""
+    run = Run(built(variant), 4)
+    run.transcript(stream_of(4)[:AFTER])
+    run.restart()
+    before = dict(run.stored)
+    assert run.store() == before
+    assert list(run.state.changed()) == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_block_lost_or_old_would_be_seen_by_the_test_above(variant: Variant) -> None:
+    """The negative control: blocks as of an earlier tick give other releases, or are refused."""
+    stream = stream_of(4)
+    expected = Run(built(variant), 4).transcript(stream)
+    run = Run(built(variant), 4)
+    run.transcript(stream[:2])
+    old = dict(run.store())
+    for t in range(3, AFTER + 1):
+        run.step(t, stream[t - 1])
+    run.load(old)
+    found = []
+    try:
+        for t in range(AFTER + 1, TICKS + 1):
+            found.append(run.named(run.step(t, stream[t - 1])))
+    except StateRefused:
+        return
+    carries_nothing = variant.mechanism in PER_TICK
+    assert (found == expected[AFTER:]) is carries_nothing
+
+
+def refused(variant: Variant, blocks: dict[str, bytes]) -> bool:
+    """Whether the mechanism refuses to go on from these blocks, at once or at the next tick; another error counts as none."""
+    run = Run(built(variant), 4)
+    try:
+        run.load(blocks)
+        run.step(AFTER + 1, stream_of(4)[AFTER])
+    except StateRefused:
+        return True
+    except (ArithmeticError, LookupError, TypeError, ValueError, struct.error):
+        return False
+    return False
+
+
+def stored(variant: Variant) -> dict[str, bytes]:
+    run = Run(built(variant), 4)
+    run.transcript(stream_of(4)[:AFTER])
+    return dict(run.store())
+
+
+def damaged(block: bytes) -> Iterator[tuple[str, bytes]]:
+    """The block by another version, and cut short: empty, within its head, by a byte, by whole numbers, in the middle."""
+    yield "version", bytes([block[0] ^ 0x80]) + block[1:]
+    for length in sorted({0, 1, 2, 3, len(block) // 2, len(block) - 8, len(block) - 4, len(block) - 1}):
+        if 0 <= length < len(block):
+            yield f"{length} of {len(block)} bytes", block[:length]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_block_of_another_version_or_cut_short_is_refused(variant: Variant) -> None:
+    """Going on from half a state counts wrongly, or draws noise again under other data."""
+    blocks = stored(variant)
+    assert not refused(variant, blocks)
+    accepted = [
+        (name, how)
+        for name, block in blocks.items()
+        for how, bad in damaged(block)
+        if not refused(variant, {**blocks, name: bad})
+    ]
+    assert not accepted
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_blocks_with_unknown_names_are_refused(variant: Variant) -> None:
+    """A newer version's block that is passed over is state that is lost."""
+    blocks = stored(variant)
+    for name in ("m", "mx00000000", "mzzzzzzzz", "q00000000"):
+        assert refused(variant, {**blocks, name: b"\x01\x00\x00\x00\x00"})

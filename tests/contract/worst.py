@@ -1,0 +1,52 @@
+"""For each variant a stream and an event that cost about as much as any: what the stated cost is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.contract.stage import KEY, KEYS, Histogram, Tick
+from tests.contract.variants import DOMAIN, TICKS, Variant
+
+NAME = KEYS[0]
+# What is added a tick, and the event's tick: an interval closes before the segment of the event ends, and most of a counter is used.
+_RATES = {
+    "bounded_max-tree": (100, 1), "bounded_max-quantile": (100, 5), "two_level-haar": (15, 1), "two_level-tree": (40, 1),
+    "two_level_k-haar": (25, 1), "two_level_k-histogram": (25, 1), "two_level_k-tree": (100, 7),
+}  # fmt: skip
+
+
+def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
+    """A stream of TICKS ticks, and the events (one, or those of one user) of the neighbour."""
+    most = variant.max_count
+    if variant.unit == "user":
+        return _steady(), [(1 + 2 * i, {label: 1}) for i, label in enumerate(DOMAIN[: variant.max_items])]
+    if variant.mechanism == "sparse_gumb":
+        items = DOMAIN[: variant.max_items]
+        ever = -(-len(items) // 3)
+        stream: list[Tick] = [
+            {NAME: {label: 400 - 10 * i for i, label in enumerate(items[:ever])}} for _ in range(TICKS)
+        ]
+        stream[4] = {NAME: dict.fromkeys(items[ever : 2 * ever], 20_000)}
+        stream[8] = {NAME: dict.fromkeys(items[2 * ever :], 200_000)}
+        return stream, [(1, dict.fromkeys(items, most))]
+    if variant.mechanism == "misra_gries":
+        # A full sketch of large counters, and strangers that are fed last.
+        labels = sorted(DOMAIN, key=lambda label: KEY.tags(NAME, [label.encode()])[0].tolist())
+        heavy = {label: 500 - 10 * i for i, label in enumerate(labels[:4])}
+        strangers = labels[4 : 4 + variant.max_items] if variant.options["release"] == "pmg" else labels[4:5]
+        return [{NAME: heavy} for _ in range(TICKS)], [(2, dict.fromkeys(strangers, most))]
+    if str(variant) in _RATES:
+        rate, tick = _RATES[str(variant)]
+        whom = dict.fromkeys(DOMAIN, rate) if "quantile" in str(variant) else {"a": rate, "b": rate // 2}
+        return [{NAME: whom} for _ in range(TICKS)], [(tick, {"a": most, "b": most})]
+    second = "c" if variant.options.get("kbar") == "private" else "b"
+    return _steady(), [(1, {"a": most, second: most})]
+
+
+def fourfold(events: Sequence[tuple[int, Histogram]]) -> list[tuple[int, Histogram]]:
+    """The same with four times of everything: what no bound lets through."""
+    return [(tick, {label: 4 * n for label, n in items.items()}) for tick, items in events]
+
+
+def _steady() -> list[Tick]:
+    return [{NAME: {"a": 300, "b": 250, "c": 120, "d": 5, "e": 2}, KEYS[1]: {"a": 7, "x": 40}} for _ in range(TICKS)]

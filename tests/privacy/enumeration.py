@@ -1,0 +1,229 @@
+"""The exact distribution of what a mechanism publishes: its own code is run once for every outcome of its noise.
+
+What: in place of AES words the code gets the words' addresses (tag XOR cell). Each address that a table or a pick reads is one chance
+node with that table's exact probabilities, or the pick's exact weights; a depth-first search walks through all of them. An address read
+again gives the same value, as a word would; read by another table, or by a pick, it is reported: two uses share noise.
+Why: a claim about two distributions is tested on the distributions, not on samples, and on the code that runs, not on a formula.
+
+Paths less likely than `floor` are left out; `Law.lost` is what they weigh together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.mechanisms import selection
+from workers.mechanisms.inversion import WORD_BITS, InversionTable
+from workers.mechanisms.mechanism import Answers, Items, Mechanism, State
+from workers.mechanisms.noise import NoiseKey, NoiseStream
+from workers.mechanisms.rows import Contributions
+
+KEY = NoiseKey(b"k" * 32)
+STREAM_KEY = "s"
+_CUT = 1e-12  # values of a table less likely than this are left out
+
+Event = Mapping[str, int]
+History = tuple[object, ...]
+World = Callable[[int, History], Event]
+"""What is contributed at tick t, given what was published before."""
+Alternatives = list[tuple[int, float]]
+
+
+class Addresses(NoiseStream):
+    """Words that say where they come from: tag XOR cell, unciphered."""
+
+    def __init__(self) -> None:
+        pass
+
+    def words(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
+        return tags ^ np.array(cell, dtype=np.uint64)
+
+    def chunk(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
+        return self.words(tags, cell)
+
+
+@dataclass(frozen=True)
+class Law:
+    """Probabilities of outcomes, and what the paths that were left out weigh."""
+
+    of: Mapping[object, float]
+    lost: float
+
+
+class Chances:
+    """The chance nodes on the way of one run, and the search through all ways."""
+
+    def __init__(self, floor: float) -> None:
+        self._floor = floor
+        self._way: list[tuple[Alternatives, int, float]] = []
+        self._laws: dict[int, Alternatives] = {}
+        self._tables: list[InversionTable] = []
+        self._depth = 0
+        self.probability = 1.0
+        self._drawn: dict[tuple[int, int], int] = {}
+        self._users: dict[tuple[int, int], object] = {}
+
+    def begin(self) -> None:
+        """A new run, on the way set."""
+        self._depth, self.probability = 0, 1.0
+        self._drawn, self._users = {}, {}
+
+    def advance(self) -> bool:
+        """Sets the next way; False where there is none."""
+        while self._way:
+            alternatives, index, before = self._way.pop()
+            if index + 1 < len(alternatives) and before * alternatives[index + 1][1] >= self._floor:
+                self._way.append((alternatives, index + 1, before))
+                return True
+        return False
+
+    def sample(self, table: InversionTable, word: tuple[int, int]) -> int:
+        """The value of a table at an address."""
+        if word in self._drawn:
+            if self._users[word] is not table:
+                raise AssertionError(f"one word for {self._users[word]!r} and for {table!r}")
+            return self._drawn[word]
+        self._users[word] = table
+        self._drawn[word] = value = self._choose(self._law(table))
+        return value
+
+    def pick(self, word: tuple[int, int], alternatives: Alternatives) -> int:
+        """The place picked by an address; no two picks may read one."""
+        if word in self._users:
+            raise AssertionError("one word for two picks, or for a pick and a table")
+        self._users[word] = "a pick"
+        return self._choose(alternatives)
+
+    def _choose(self, alternatives: Alternatives) -> int:
+        if self._depth == len(self._way):
+            self._way.append((alternatives, 0, self.probability))
+        held, index, before = self._way[self._depth]
+        value, probability = held[index]
+        self._depth += 1
+        self.probability = before * probability
+        return value
+
+    def _law(self, table: InversionTable) -> Alternatives:
+        if id(table) not in self._laws:
+            limits = [(int(h) << 64) | int(low) for h, low in zip(table._high, table._low, strict=True)]
+            edges = [0, *limits, 1 << WORD_BITS]
+            found = [(table._lowest + i, (edges[i + 1] - edges[i]) / (1 << WORD_BITS)) for i in range(len(edges) - 1)]
+            self._laws[id(table)] = sorted(((v, p) for v, p in found if p > _CUT), key=lambda pair: -pair[1])
+            self._tables.append(table)  # kept, so that its id stays its own
+        return self._laws[id(table)]
+
+
+@contextmanager
+def replaced(owner: Any, **members: object) -> Iterator[None]:
+    """Members of a class or module replaced for a while."""
+    before = {name: getattr(owner, name) for name in members}
+    try:
+        for name, member in members.items():
+            setattr(owner, name, member)
+        yield
+    finally:
+        for name, member in before.items():
+            setattr(owner, name, member)
+
+
+def law_of(mechanism: Mechanism, world: World, ticks: int, floor: float = 1e-8) -> Law:
+    """The distribution of all that is published for one stream key over ticks 1..ticks."""
+    chances = Chances(floor)
+    pick = selection._Groups.pick
+
+    def sample(table: InversionTable, words: NDArray[np.uint64], out: NDArray[Any]) -> None:
+        out[:] = [chances.sample(table, (high, low)) for high, low in words.tolist()]
+
+    def picked(groups: selection._Groups, word: tuple[int, int]) -> int:
+        starts, at = [], 0
+        for weight, left in zip(groups._weights, groups._left, strict=False):
+            starts += [(at + i * weight, weight / groups._total) for i in range(left) if weight]
+            at += weight * left
+        alternatives = sorted(((i, p) for i, (_, p) in enumerate(starts) if p > _CUT), key=lambda pair: -pair[1])
+        start = starts[chances.pick(word, alternatives)][0]
+        same = -(-(start << WORD_BITS) // groups._total)
+        return pick(groups, (same >> 64, same & (1 << 64) - 1))
+
+    found: dict[object, float] = {}
+    with replaced(InversionTable, sample=sample), replaced(selection._Groups, pick=picked):
+        while True:
+            chances.begin()
+            outcome = _run(mechanism, world, ticks)
+            found[outcome] = found.get(outcome, 0.0) + chances.probability
+            if not chances.advance():
+                break
+    return Law(found, max(0.0, 1 - math.fsum(found.values())))
+
+
+def _run(mechanism: Mechanism, world: World, ticks: int) -> History:
+    state, noise = mechanism.init(), mechanism.noise(Addresses())
+    state.key_tags = KEY.tags(STREAM_KEY, [b"\xff"])
+    labels = mechanism.domain()
+    mechanism.meet_key(state, 0, KEY.tags(STREAM_KEY, labels), labels)
+    history: History = ()
+    for t in range(1, ticks + 1):
+        state, release = mechanism.step(state, t, parts(world(t, history)), noise)
+        history = (*history, seen(state, release))
+    return history
+
+
+def parts(event: Event) -> list[tuple[Contributions, NDArray[np.int32]]]:
+    """One message with these counts of the one stream key."""
+    labels = [label.encode() for label, count in event.items() if count]
+    counts = np.array([count for count in event.values() if count], dtype=np.int64)
+    row = np.zeros(len(labels), dtype=np.int32)
+    return [(Contributions((STREAM_KEY,), row, KEY.tags(STREAM_KEY, labels), labels, counts), np.zeros(1, np.int32))]
+
+
+def seen(state: State, release: object) -> object:
+    """What a reader of the one stream key sees."""
+    if isinstance(release, Answers):
+        return repr(sorted(release.of_key[0].items()))
+    if isinstance(release, Items):
+        return tuple(sorted(zip(release.labels, release.counts.tolist(), strict=True))), release.threshold
+    rows, counts = release.rows.tolist(), release.counts.tolist()  # type: ignore[attr-defined]  # a Release, the third kind
+    return tuple(sorted((state.columns.label(row), count) for row, count in zip(rows, counts, strict=True)))
+
+
+def fixed(*ticks: Event) -> World:
+    """The same contributions whatever was published."""
+    return lambda t, _: ticks[t - 1]
+
+
+def also(world: World, tick: int, event: Event | Callable[[History], Event]) -> World:
+    """The neighbour with one event more, at `tick`; it may depend on what was published before."""
+
+    def richer(t: int, history: History) -> Event:
+        before = world(t, history)
+        if t != tick:
+            return before
+        added = event(history) if callable(event) else event
+        return {label: before.get(label, 0) + added.get(label, 0) for label in {**before, **added}}
+
+    return richer
+
+
+def hockey_stick(p: Law, q: Law, epsilon: float) -> float:
+    """sup over S of P(S) - e^epsilon Q(S), less what paths left out of Q could explain."""
+    factor = math.exp(epsilon)
+    above = math.fsum(max(0.0, mass - factor * q.of.get(outcome, 0.0)) for outcome, mass in p.of.items())
+    return above - factor * q.lost
+
+
+def renyi(p: Law, q: Law, order: int) -> float:
+    """D_order(P || Q) over the outcomes that neither left out."""
+    total = math.fsum(m**order * q.of[o] ** (1 - order) for o, m in p.of.items() if q.of.get(o, 0.0) > 0)
+    return math.log(total) / (order - 1) if total else -math.inf
+
+
+def loss_interval(p: Law, q: Law) -> float:
+    """How far apart the largest and the smallest ln(P/Q) lie."""
+    losses = [math.log(mass / q.of[outcome]) for outcome, mass in p.of.items() if q.of.get(outcome, 0.0) > 0]
+    return max(losses) - min(losses)

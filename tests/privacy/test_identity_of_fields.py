@@ -1,0 +1,151 @@
+"""Every setting of every mechanism is in the mechanism id, or it is said here why it need not be."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.identity import describe, mechanism_id
+from workers.mechanisms.registry import MECHANISMS, build
+
+DOMAIN = ("a", "b", "c", "d")
+SHARED: dict[str, object] = {
+    "name": "h", "tick_ms": 10, "horizon": 64, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": ("s",)
+}  # fmt: skip
+OWN: dict[str, dict[str, object]] = {
+    "known_base": {"domain": DOMAIN},
+    "unk_base": {},
+    "meta": {"algorithm": "limit_dom", "k": 2, "kbar": 3},
+    "sparse_gumb": {"domain": DOMAIN, "top_k": 2, "switches": 3},
+    "bounded_max": {"domain": DOMAIN, "c_max": 100},
+    "doubling": {"domain": DOMAIN},
+    "two_level": {"domain": DOMAIN},
+    "two_level_k": {"domain": DOMAIN, "queries": ("max",)},
+    "misra_gries": {"size": 8},
+    "known_gauss": {"domain": DOMAIN},
+    "known_gumbel": {"domain": DOMAIN, "k": 2},
+    "unk_gauss": {"kbar": 3},
+    "limit_dom": {"k": 2, "kbar": "private", "kbar_max": 5},
+    "limit_dom_laplace": {"kbar": 3},
+    "positive_laplace": {},
+    "positive_gauss": {},
+    "pay_what_you_get": {"k": 2, "kbar": "private", "kbar_max": 5, "labels": 9, "queries": 5},
+}
+# Another value of each field, with what it needs beside it.
+OTHER: dict[str, dict[str, object]] = {
+    "name": {"name": "g"},
+    "tick_ms": {"tick_ms": 20},
+    "horizon": {"horizon": 65},
+    "start": {"start": datetime(2026, 1, 1, tzinfo=UTC)},
+    "max_items": {"max_items": 3},
+    "max_count": {"max_count": 2},
+    "max_items_per_user": {"max_items_per_user": 3},
+    "epsilon": {"epsilon": 1.1},
+    "rho": {"rho": 0.02, "epsilon": None},
+    "delta": {"delta": 1e-7},
+    "counter": {"counter": "tree"},
+    "radix": {"counter": "tree", "radix": 3},
+    "keys": {"keys": ("s", "r")},
+    "generation": {"generation": 2},
+    "topic": {"topic": "elsewhere"},
+    "domain": {"domain": ("a", "b", "c", "e")},
+    "threshold": {"threshold": "constant"},
+    "every": {"every": 2},
+    "algorithm": {"algorithm": "positive_gauss", "k": None, "kbar": None},
+    "k": {"k": 1},
+    "kbar": {"kbar": 4},
+    "kbar_max": {"kbar_max": 6},
+    "top_k": {"top_k": 1},
+    "switches": {"switches": 4},
+    "eta": {"eta": 7},
+    "accounting": {"accounting": "pure"},
+    "beta": {"beta": 0.01},
+    "c_max": {"c_max": 200},
+    "query": {"query": "min"},
+    "queries": {"queries": ("max", "min")},
+    "size": {"size": 9},
+    "release": {"release": "merge"},
+    "labels": {"labels": 10},
+}
+SPECIAL: dict[tuple[str, str], dict[str, object]] = {
+    ("unk_base", "every"): {"threshold": "every", "every": 2},
+    ("sparse_gumb", "accounting"): {"accounting": "paper"},
+    ("meta", "domain"): {"algorithm": "known_gumbel", "domain": DOMAIN, "kbar": None},
+    ("pay_what_you_get", "queries"): {"queries": 6},
+    ("meta", "radix"): {"radix": 7},
+    ("misra_gries", "radix"): {"radix": 7},
+}
+# No other value is allowed, or it changes nothing that is published of a stream key that both settings serve.
+EXEMPT = {
+    "keys": "stream keys share no event and no noise (docs/decisions/0008)",
+    "max_items_per_user": "at event level it is refused by the settings; at user level it takes the place of max_items",
+}
+TREE_ALONE = ("meta", "misra_gries")
+COUNTERLESS = tuple(
+    name
+    for name in MECHANISMS
+    if name not in ("known_base", "unk_base", "sparse_gumb", "bounded_max", "two_level", "two_level_k")
+)
+
+
+def config(kind: str, /, **changes: object) -> HistogramConfig:
+    return MECHANISMS[kind](**(SHARED | OWN[kind] | changes))  # type: ignore[arg-type]  # checked by the record itself
+
+
+def an_id(found: HistogramConfig) -> bytes:
+    described = describe(
+        worker="w",
+        histogram=found.name,
+        generation=found.generation,
+        tick_ms=found.tick_ms,
+        start_ms=found.start_ms,
+        stream="s#1",
+        topic=found.topic or f"w.{found.name}",
+        events={},
+        mechanism=build(found).public(),
+    )
+    return mechanism_id(described, 1, 1)
+
+
+def fields() -> list[tuple[str, str]]:
+    found = []
+    for name, kind in MECHANISMS.items():
+        for field in msgspec.structs.fields(kind):
+            if field.name == "counter" and name in (*TREE_ALONE, *COUNTERLESS):
+                continue  # only one value is allowed
+            if field.name == "radix" and name in COUNTERLESS and name not in TREE_ALONE:
+                continue  # the same
+            found.append((name, field.name))
+    return found
+
+
+@pytest.mark.parametrize(("name", "field"), fields())
+def test_every_setting_is_in_the_mechanism_id(name: str, field: str) -> None:
+    """The same noise under another scale, or under other data, is subtracted, and the data is bare."""
+    changed = config(name, **SPECIAL.get((name, field), OTHER[field]))
+    assert getattr(changed, field) != getattr(config(name), field), "the two settings must differ in the field"
+    assert (an_id(changed) != an_id(config(name))) is (field not in EXEMPT)
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if "domain" in OWN[name]])
+def test_the_order_of_a_domain_is_in_the_id_wherever_it_decides_what_a_word_picks(name: str) -> None:
+    """The same id must mean the same bytes, or audit finds a lie where there is none."""
+    ordered = name not in ("known_base", "known_gauss")
+    assert (an_id(config(name, domain=DOMAIN[::-1])) != an_id(config(name))) is ordered
+
+
+def test_meta_with_picks_has_the_order_of_its_domain_in_the_id() -> None:
+    """Its cells pick as `known_gumbel` does."""
+    own: dict[str, object] = {"algorithm": "known_gumbel", "k": 2, "kbar": None}
+    assert an_id(config("meta", **own, domain=DOMAIN)) != an_id(config("meta", **own, domain=DOMAIN[::-1]))
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_the_unit_is_in_the_id(name: str) -> None:
+    """What is protected is part of what a number means."""
+    one, other = (dict(build(config(name), unit).public()) for unit in ("event", "user"))
+    assert one.pop("unit") != other.pop("unit")
+    assert one == other

@@ -1,0 +1,168 @@
+"""Where a cost is taken once for a whole stream, an event may meet fresh noise once: the proofs of paper 001's mechanisms, run.
+
+An event of D columns is taken away, and the noise of what is charged for it is moved by as much: H's from the event's interval to the end
+of its segment, G's at the end of that segment, and the update noise of that interval. Then everything that is published must be the same
+as before, to the last tick. When intervals close and segments end is given here, for that is AboveThreshold's own charge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.privacy.enumeration import KEY, STREAM_KEY, Addresses, Event, parts, replaced
+from workers.mechanisms.max_engine import MaxNoise, UnknownMax
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.rows import Tags
+
+TICKS, DOMAIN = 12, ("a", "b", "c")
+FAR = 1 << 40
+Counts = NDArray[np.int64]
+QUERIES: dict[str, dict[str, Any]] = {
+    "two_level": {"query": "max"},
+    "two_level_k": {"queries": ("max", "min", "top_k_select:2")},
+}
+
+
+class Given(MaxNoise):
+    """Noise of which every value is known, and what an event's absence moves it by."""
+
+    def __init__(self, mechanism: UnknownMax, closes: set[int], ends: set[int]) -> None:
+        super().__init__(mechanism, Addresses())
+        self.closes, self.ends = closes, ends
+        self.moved: Counts = np.zeros(len(DOMAIN), dtype=np.int64)
+        self.segment = self.interval = 0
+        self.moved_updates: Counts | None = None
+        self.watched: Counts | None = None
+
+    def outer_tau(self, tag: Tags, segment: int) -> int:
+        return 0
+
+    def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
+        return 0
+
+    def outer_mu(self, key: int, tag: Tags, t: int) -> int:
+        return FAR if t in self.ends else -FAR
+
+    def inner_mu(self, key: int, tag: Tags, t: int) -> int:
+        return FAR if t in self.closes else -FAR
+
+    def outer_columns(self, tags: Tags, segment: int) -> Counts:
+        return _made(1, segment, 0) + (self.moved if segment == self.segment else 0)
+
+    def inner_columns(self, tags: Tags, segment: int, interval: int) -> Counts:
+        here = segment == self.segment and interval >= self.interval
+        return _made(2, segment, interval) + (self.moved if here else 0)
+
+    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Counts:
+        drawn = np.random.default_rng((3, segment, interval)).integers(-9, 9, size=k)
+        if (segment, interval) == (self.segment, self.interval) and self.moved_updates is not None:
+            return drawn + self.moved_updates
+        return drawn
+
+
+def _made(use: int, segment: int, interval: int) -> Counts:
+    return np.random.default_rng((use, segment, interval)).integers(-5, 5, size=len(DOMAIN))
+
+
+def published(mechanism: UnknownMax, ticks: Sequence[Event], noise: Given, watch: int | None = None) -> list[object]:
+    """All answers, and the values that AboveThreshold sees in runs after the event's.
+
+    `watch` notes the watched values that the close or end at or after this tick sees, before it happens.
+    """
+    state = mechanism.init()
+    state.key_tags = KEY.tags(STREAM_KEY, [b"\xff"])
+    mechanism.meet_key(state, 0, KEY.tags(STREAM_KEY, mechanism.domain()), mechanism.domain())
+    answers: list[object] = []
+    for t, event in enumerate(ticks, start=1):
+        if watch is not None and t >= watch and noise.watched is None and t in noise.closes | noise.ends:
+            one: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
+            added = np.array([event.get(label, 0) for label in DOMAIN])
+            noise.watched = mechanism.queries.values(state.columns.counts + added + one.start + one.noise)
+        state, release = mechanism.step(state, t, parts(event), noise)
+        answers.append(release.of_key[0])
+        after: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
+        run = after.segment, after.interval
+        if run > (noise.segment, noise.interval) and not after.stale:
+            # What the tests compare in a run after the event's.
+            answers.append((after.gap, after.outer if after.segment > noise.segment else None))
+    return answers
+
+
+def same_without(kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]) -> bool:
+    """Whether the event's absence, with noise moved once, leaves all that is published as it was."""
+    settings_: dict[str, Any] = {
+        "horizon": TICKS,
+        "max_items": 3,
+        "max_count": 3,
+        "rho": 5.0,
+        "delta": 0.1,
+        "domain": DOMAIN,
+    }
+    made = build(MECHANISMS[kind](name="h", tick_ms=1, keys="public", **settings_, **QUERIES[kind]))
+    assert isinstance(made, UnknownMax)
+    one = made.intervals(1)
+    made._intervals = {j: type(one)(2, one.clearance, TICKS, one.error, one.spread) for j in range(1, 41)}
+    with_event, without = Given(made, closes, ends), Given(made, closes, ends)
+    richer: list[Event] = list(ticks)
+    richer[at - 1] = {label: ticks[at - 1].get(label, 0) + event.get(label, 0) for label in DOMAIN}
+    before = [t for t in sorted(closes | ends) if t < at]
+    started = max((t for t in before if t in ends), default=0)
+    for noise in (with_event, without):
+        noise.segment = 1 + sum(t in ends for t in before)
+        noise.interval = 1 + sum(t > started for t in before)
+    without.moved = np.array([event.get(label, 0) for label in DOMAIN])
+    expected = published(made, richer, with_event, watch=at)
+    trial = Given(made, closes, ends)
+    published(made, ticks, trial, watch=at)
+    if with_event.watched is not None and trial.watched is not None:
+        without.moved_updates = with_event.watched - trial.watched
+    return expected == published(made, ticks, without)
+
+
+streams = st.lists(st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 6)), min_size=TICKS, max_size=TICKS)
+some_ticks = st.sets(st.integers(1, TICKS))
+events = st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 3))
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+@settings(max_examples=60, deadline=None)
+@given(
+    ticks=streams, at=st.integers(1, TICKS), event=events, closes=some_ticks, ends=some_ticks
+)  # fmt: skip
+def test_an_event_meets_each_noise_that_is_charged_for_it_once(
+    kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]
+) -> None:
+    """However many intervals close and segments end after it: they begin with sums that are private already."""
+    assert same_without(kind, ticks, at, event, closes, ends)
+
+
+def exact_again(mechanism: Any, state: Any, key: int, one: Any, t: int, noise: MaxNoise) -> None:
+    """A segment's end that forgets the noise the sums already have."""
+    one.start = np.zeros_like(one.start)
+    END(mechanism, state, key, one, t, noise)
+
+
+def fresh_again(mechanism: Any, state: Any, key: int, one: Any, t: int, noise: MaxNoise) -> None:
+    """A close whose interval is counted from tick 1 again at the next one."""
+    CLOSE(mechanism, state, key, one, t, noise)
+    one.noise = one.noise * (one.interval % 2)
+
+
+END: Callable[..., None] = UnknownMax._end_segment
+CLOSE: Callable[..., None] = UnknownMax._close_interval
+
+
+@pytest.mark.parametrize(("member", "flaw"), [("_end_segment", exact_again), ("_close_interval", fresh_again)])
+def test_an_event_that_meets_noise_twice_is_seen(member: str, flaw: Callable[..., None]) -> None:
+    """Planted: a segment or an interval that starts from exact sums pays for an event again and again."""
+    ticks: list[Event] = [{"a": 2, "b": 1}] * TICKS
+    with replaced(UnknownMax, **{member: flaw}):
+        assert not same_without("two_level", ticks, 2, {"a": 3}, {3, 6, 10}, {8, 11})
+    assert same_without("two_level", ticks, 2, {"a": 3}, {3, 6, 10}, {8, 11})
