@@ -3,6 +3,7 @@
 #   make test    every test, on a real Kafka
 #   make check   ruff, strict mypy, tests
 #   make bench   the benchmarks
+#   make plots   the pictures in docs/plots, anew
 #   make lock    the locks anew, from pyproject.toml
 #   make clean   removes what these made
 
@@ -17,7 +18,7 @@ COMPILE := .venv-lock/bin/uv pip compile --quiet --universal --generate-hashes -
 	--custom-compile-command "make lock" pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench lock clean
+.PHONY: help demo test check bench plots lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -35,6 +36,9 @@ check: $(VENV)/.all
 
 bench: $(VENV)/.all
 	@$(BIN)/python -m bench $(ARGS)
+
+plots: $(VENV)/.all
+	@$(BIN)/python -m bench.plots $(ARGS)
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

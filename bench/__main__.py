@@ -1,7 +1,8 @@
-"""All benchmarks in one run, on one real broker: `make bench`, or `python -m bench [--events N] [--only worker|core]`.
+"""All benchmarks in one run, on one real broker: `make bench`, or `python -m bench [--events N] [--only worker|core|utility]`.
 
 worker   events/s of one `quietcount run` beside a plain Faust table agent on the same topic
 core     nanoseconds a row and tick of the core's releases
+utility  measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import mechanism_step, release_columns, worker
+from bench import mechanism_step, release_columns, utility, worker
 from bench.events import KEYS, produce
 from tests.broker import broker
 from tests.worker.harness import ROOT
@@ -76,7 +77,7 @@ def bench_core(rows: int, ticks: int) -> None:
 def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("worker", "core"), default=None)
+    parser.add_argument("--only", choices=("worker", "core", "utility"), default=None)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--domain", type=int, default=10_000)
     parser.add_argument("--owners", type=int, default=2)
@@ -85,12 +86,16 @@ def main() -> None:
     parser.add_argument("--events-a-tick", type=int, nargs="+", default=[10_000, 50_000])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--ticks", type=int, default=64)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--horizon", type=int, default=512)
     given = parser.parse_args()
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
-    if given.only != "core":
+    if given.only in (None, "worker"):
         bench_worker(given.events, given.domain, given.owners, given.runs, given.plain_events, given.events_a_tick)
-    if given.only != "worker":
+    if given.only in (None, "core"):
         bench_core(given.rows, given.ticks)
+    if given.only in (None, "utility") and not utility.table(given.seeds, given.horizon):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

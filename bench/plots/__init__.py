@@ -1,0 +1,1 @@
+"""The pictures in docs/plots: `make plots`, or `python -m bench.plots`."""

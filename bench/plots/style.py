@@ -1,0 +1,72 @@
+"""How every picture looks, and how it is written: the same data give the same file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("agg")
+
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+DOCS = Path(__file__).parent.parent.parent / "docs" / "plots"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A series' looks: told apart by colour (Okabe and Ito's palette), by marker and by dashes."""
+
+    label: str
+    color: str
+    marker: str
+    dashes: Any = "-"
+
+    def plot(self, axes: Axes, x: Any, y: Any, **more: Any) -> None:
+        """Draws it."""
+        axes.plot(x, y, label=self.label, color=self.color, marker=self.marker, linestyle=self.dashes, **more)
+
+
+BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE, GREY = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#767676",
+)  # fmt: skip
+
+
+def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, Any]:
+    """An empty figure of so many inches, with its axes as an array."""
+    matplotlib.rcParams.update(
+        {
+            "svg.hashsalt": "quietcount",
+            "svg.fonttype": "path",
+            "font.family": "DejaVu Sans",
+            "font.size": 10,
+            "axes.titlesize": 10.5,
+            "axes.grid": True,
+            "grid.color": "#DDDDDD",
+            "grid.linewidth": 0.6,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "lines.linewidth": 1.6,
+            "lines.markersize": 5,
+            "legend.frameon": False,
+        }
+    )
+    return pyplot.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
+
+
+def below(figure: Figure, axes: Axes, columns: int) -> None:
+    """One legend for all panels, under them."""
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=columns)
+
+
+def save(figure: Figure, name: str, directory: Path) -> None:
+    """Writes NAME.svg without a date in it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    figure.savefig(directory / f"{name}.svg", metadata={"Date": None, "Creator": None})
+    pyplot.close(figure)
+    print(f"wrote {name}.svg", flush=True)

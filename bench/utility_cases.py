@@ -1,0 +1,230 @@
+"""For every mechanism the kind of input that its theorem is about, and the settings it is run with.
+
+Noise does not depend on the data, so for counts any stream will do; what is hidden or not chosen depends on where counts lie, so there
+counts lie around the threshold, or close below the largest; a sketch gets the input that it undercounts most.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bench.utility_run import Counts
+from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.registry import MECHANISMS
+from workers.plan.theorems import Data
+
+Stream = Callable[[int], Iterator[Counts]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row, or several with the same settings.
+
+    Attributes:
+        name: mechanism and what is special about it.
+        input: in words.
+        config: settings.
+        stream: from a seed, the counts of each tick.
+        data: what the input keeps to.
+    """
+
+    name: str
+    input: str
+    config: HistogramConfig
+    stream: Stream
+    data: Data
+
+
+def config(mechanism: str, **values: Any) -> HistogramConfig:
+    """Settings of a mechanism: epsilon = 1, delta = 1e-6, one item an event unless said."""
+    usual: dict[str, Any] = {"name": "h", "tick_ms": 1_000, "max_items": 1, "delta": 1e-6, "keys": "public"}
+    if "rho" not in values:
+        usual["epsilon"] = 1.0
+    return MECHANISMS[mechanism](**(usual | values))
+
+
+def labels(number: int) -> tuple[str, ...]:
+    """A domain of so many labels."""
+    return tuple(f"p{i:04}" for i in range(number))
+
+
+def zipf(ticks: int, number: int, events: int, power: float = 1.0) -> Stream:
+    """So many events a tick, one item each, the i-th label with a weight of i^-power."""
+
+    def stream(seed: int) -> Iterator[Counts]:
+        rng = np.random.default_rng(seed)
+        weights = np.arange(1, number + 1) ** -power
+        names = [label.encode() for label in labels(number)]
+        for counts in rng.multinomial(events, weights / weights.sum(), size=ticks):
+            yield {names[i]: int(counts[i]) for i in np.flatnonzero(counts).tolist()}
+
+    return stream
+
+
+def spread(ticks: int, number: int, most: int) -> Stream:
+    """Each tick all labels, with counts from 1 to `most` at equal distances, dealt out anew."""
+
+    def stream(seed: int) -> Iterator[Counts]:
+        rng = np.random.default_rng(seed)
+        levels = np.linspace(1, most, number).astype(np.int64)
+        names = [label.encode() for label in labels(number)]
+        for _ in range(ticks):
+            yield dict(zip(names, rng.permutation(levels).tolist(), strict=True))
+
+    return stream
+
+
+def level(ticks: int, number: int, top: int, gap: int, first: int) -> Stream:
+    """What the exponential mechanism errs on: `first` labels have `top`, all others `gap` less, or up to twice that."""
+
+    def stream(seed: int) -> Iterator[Counts]:
+        names = [label.encode() for label in labels(number)]
+        rng = np.random.default_rng(seed)
+        for _ in range(ticks):
+            counts = top - rng.integers(gap, 2 * gap + 1, size=number)
+            counts[rng.permutation(number)[:first]] = top
+            yield dict(zip(names, counts.tolist(), strict=True))
+
+    return stream
+
+
+def staircase(ticks: int, number: int, most: int) -> Stream:
+    """Label i ends at about most * i / number, a little in each tick: at any time some lie around every threshold."""
+
+    def stream(seed: int) -> Iterator[Counts]:
+        names = [label.encode() for label in labels(number)]
+        ends = np.linspace(1, most, number)
+        before = np.zeros(number, dtype=np.int64)
+        for t in range(1, ticks + 1):
+            now = np.ceil(ends * t / ticks).astype(np.int64)
+            added = now - before
+            yield {names[i]: int(added[i]) for i in np.flatnonzero(added).tolist()}
+            before = now
+
+    return stream
+
+
+def overtaking(ticks: int, number: int, step: int) -> Stream:
+    """Every tenth of the time another label leads: what a continual top k has to follow."""
+
+    def stream(seed: int) -> Iterator[Counts]:
+        rng = np.random.default_rng(seed)
+        names = [label.encode() for label in labels(number)]
+        leaders = rng.permutation(number)
+        for t in range(ticks):
+            counts = rng.poisson(1.0, size=number)
+            counts[leaders[t * 10 // ticks]] += step
+            yield {names[i]: int(counts[i]) for i in np.flatnonzero(counts).tolist()}
+
+    return stream
+
+
+def rows(ticks: int, columns: int, value: int) -> Stream:
+    """Paper 001: a row of 0s and 1s a tick, two 1s at most: the first column in `value` of the ticks, and one of the others."""
+
+    def stream(seed: int) -> Iterator[Counts]:
+        rng = np.random.default_rng(seed)
+        names = [label.encode() for label in labels(columns)]
+        first = np.zeros(ticks, dtype=bool)
+        first[rng.permutation(ticks)[:value]] = True
+        weights = 1 / np.arange(2, columns + 1)
+        second = rng.choice(np.arange(1, columns), size=ticks, p=weights / weights.sum())
+        for leads, other in zip(first.tolist(), second.tolist(), strict=True):
+            yield {names[0]: 1, names[other]: 1} if leads else {names[other]: 1}
+
+    return stream
+
+
+def round_robin(ticks: int, size: int, events: int, heavy: int) -> Stream:
+    """size + 1 labels in turn, which a sketch of `size` counters forgets over and over, and one label with `heavy` a tick."""
+
+    def stream(seed: int) -> Iterator[Counts]:
+        names = [label.encode() for label in labels(size + 2)]
+        for t in range(ticks):
+            first = t * events
+            counts = Counter(names[1 + i % (size + 1)] for i in range(first, first + events))
+            counts[names[0]] = heavy
+            yield dict(counts)
+
+    return stream
+
+
+def cases(ticks: int = 1_024) -> list[Case]:
+    """Every mechanism; with so many ticks in an epoch, fewer where a tick is slow."""
+    few = max(8, ticks // 16)
+    found: list[Case] = []
+
+    def add(mechanism: str, variant: str, words: str, stream: Stream, data: Data | None = None, **values: Any) -> None:
+        name = f"{mechanism} {variant}".strip()
+        made = config(mechanism, **({"horizon": ticks} | values))
+        found.append(Case(name=name, input=words, config=made, stream=stream, data=data or Data()))
+
+    words = f"Zipf, 50 events a tick, 40 labels, T = {ticks:,}"
+    for counter in ("haar", "tree", "sqrt"):
+        add("known_base", counter, words, zipf(ticks, 40, 50), domain=labels(40), counter=counter)
+    climb = f"200 labels that end at 2 to 400, T = {ticks:,}"
+    for variant, further in (("haar", {}), ("tree", {"counter": "tree"}), ("constant", {"threshold": "constant"}),
+                             ("every 16", {"threshold": "every", "every": 16})):  # fmt: skip
+        add("unk_base", variant, climb, staircase(ticks, 200, 400), Data(items=200), **further)
+    lead = f"another label leads every tenth of T = {ticks:,}, 20 labels"
+    for accounting in ("tight", "paper"):
+        add("sparse_gumb", accounting, lead, overtaking(ticks, 20, 40), domain=labels(20), top_k=2, switches=12,
+            accounting=accounting, max_items=20, epsilon=4.0)  # fmt: skip
+
+    blocks = f"12 labels, counts from 1 to 60 a tick, T = {few}"
+    twelve = spread(few, 12, 60)
+    add("meta", "known_gauss", blocks, twelve, horizon=few, algorithm="known_gauss", domain=labels(12))
+    add("meta", "known_gumbel", "4 of 12 labels, T = " + str(few), spread(few, 4, 60), horizon=few,
+        algorithm="known_gumbel", domain=labels(12), k=4)  # fmt: skip
+    for algorithm in ("positive_gauss", "positive_laplace"):
+        add("meta", algorithm, blocks, twelve, Data(items=12), horizon=few, algorithm=algorithm)
+    for algorithm in ("unk_gauss", "limit_dom_laplace"):
+        add("meta", algorithm, blocks, twelve, Data(items=12), horizon=few, algorithm=algorithm, kbar=12)
+    add("meta", "limit_dom", blocks, twelve, Data(items=12), horizon=few, algorithm="limit_dom", k=12, kbar=12)
+
+    many, most = "60 labels, counts from 1 to {} a tick, " + f"{few} ticks", 120
+    sixty = spread(few, 60, most)
+    add("known_gauss", "", many.format(most), sixty, horizon=few, domain=labels(60))
+    add("known_gumbel", "", f"all but 3 of 60 labels 25 to 50 below the largest, {few} ticks", level(few, 60, 200, 25, 3),
+        horizon=few, domain=labels(60), k=3)  # fmt: skip
+    for mechanism in ("positive_gauss", "positive_laplace"):
+        add(mechanism, "", many.format(most), sixty, Data(items=60), horizon=few)
+    for mechanism in ("unk_gauss", "limit_dom_laplace"):
+        add(mechanism, "", many.format(most), sixty, horizon=few, kbar=59)
+    for variant, kbar in (("", 59), ("private", "private")):
+        add("limit_dom", variant, many.format(600), spread(few, 60, 600), horizon=few, k=59, kbar=kbar, kbar_max=59,
+            rho=1.0)  # fmt: skip
+        add("pay_what_you_get", variant, f"60 labels, 1 to 900 in all, {few} ticks", staircase(few, 60, 900), horizon=few,
+            k=40, kbar=kbar, kbar_max=59, labels=100, queries=8, every=max(1, few // 8))  # fmt: skip
+
+    long, columns, value = 16 * ticks, 6, 8 * ticks
+    rows_in_words = f"rows of 0s and 1s, 6 columns, largest sum {value:,}, T = {long:,}, epsilon = 20"
+    own: dict[str, Any] = {"domain": labels(columns), "horizon": long, "max_items": 2, "epsilon": 20.0}
+    stream, reach = rows(long, columns, value), Data(value=value)
+    for accounting in ("zcdp", "pure"):
+        own["accounting"] = accounting
+        add("bounded_max", accounting, rows_in_words, stream, reach, **own, c_max=value)
+        add("doubling", accounting, rows_in_words, stream, reach, **own)
+        add("two_level", accounting, rows_in_words, stream, reach, **own)
+        add("two_level_k", accounting, rows_in_words, stream, reach, **own, queries=("max", "quantile:0.5", "top_k:3"))
+
+    events, size = 40, 15
+    data = Data(items=size + 2, weight=few * (events + 60))
+    robin = f"{size + 1} labels in turn and one heavy one, k = {size}, T = {few}"
+    for release in ("pmg", "merge"):
+        add(
+            "misra_gries",
+            release,
+            robin,
+            round_robin(few, size, events, 60),
+            data,
+            horizon=few,
+            size=size,
+            release=release,
+        )
+    return found

@@ -1,0 +1,91 @@
+"""What `plan` says of guarantee, sd and threshold is what real snapshots carry, for every example and every mechanism."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.agents.pipeline import Event, Partition, contribute
+from workers.mechanisms.config import EPOCH, HistogramConfig
+from workers.mechanisms.registry import MECHANISMS
+from workers.plan.make import make_plan
+from workers.plan.noise import chosen_ticks
+from workers.settings import Settings, load
+
+ROOT = Path(__file__).parent.parent.parent / "examples"
+EXAMPLES = sorted(ROOT.rglob("*.toml"))
+LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
+TICKS = 64
+
+
+def events(ticks: int) -> list[Event]:
+    """A few orders in each tick, of both shops."""
+    rng = random.Random(7)
+    return [
+        (rng.choice(["s1", "s2"]), rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=2), 10 * tick + order)
+        for tick in range(ticks)
+        for order in range(5)
+    ]
+
+
+def snapshots(config: HistogramConfig, ticks: int) -> list[dict[str, object]]:
+    """What the pipeline publishes of a configuration, on ticks of 10 ms from the beginning of an epoch."""
+    [messages] = contribute([events(ticks)], [config], owners=1, step=40)
+    found: list[dict[str, object]] = [json.loads(s.value) for s in Partition([config], 1).run(messages)]
+    return [body for body in found if body["epoch"] == 1]
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(name: str) -> None:
+    """A plan that differs from what is published misleads whoever decides by it; every tick that it lists is compared."""
+    settings = load(ROOT / "mechanisms" / f"{name}.toml")
+    [config] = settings.histograms
+    [planned] = make_plan(settings).histograms
+    assert planned.mechanism == name
+    listed = {tick.tick: tick for tick in planned.noise.ticks}
+    compared = set()
+    for body in snapshots(msgspec.structs.replace(config, tick_ms=10, start=None, keys="public"), TICKS):
+        tick = body["tick"]
+        assert isinstance(tick, int)
+        assert body["guarantee"] == msgspec.to_builtins(planned.guarantee)
+        if tick in listed:
+            assert (body["sd"], body["threshold"]) == (listed[tick].sd, listed[tick].threshold)
+            compared.add(tick)
+    assert compared == set(listed) >= {1, 16, 48, TICKS}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_has_a_plan_with_the_guarantee_of_its_snapshots(path: Path) -> None:
+    """Examples are what people start from; the text that is checked is a snapshot's, not a number computed twice."""
+    settings = load(path)
+    plan = make_plan(settings)
+    assert [one.name for one in plan.histograms] == [config.name for config in settings.histograms]
+    for config, planned in zip(settings.histograms, plan.histograms, strict=True):
+        assert _published(config, settings) == msgspec.to_builtins(planned.guarantee)
+        deltas = sum(share.delta for share in planned.deltas)
+        assert deltas == pytest.approx(planned.guarantee.delta, rel=1e-12)
+
+
+def _published(config: HistogramConfig, settings: Settings) -> object:
+    """The guarantee in a real snapshot; a user's cap is stage 1's, which bounds events alone here, so D0 stands for it."""
+    own = msgspec.structs.replace(config, tick_ms=10, start=EPOCH, keys="public")
+    if config.max_items_per_user is not None:
+        own = msgspec.structs.replace(own, max_items=config.max_items_per_user, max_items_per_user=None)
+    guarantee = snapshots(own, 1)[0]["guarantee"]
+    assert isinstance(guarantee, dict)
+    return guarantee | {"unit": settings.privacy.unit}
+
+
+def test_ticks_of_every_schedule_and_horizon_lie_in_it() -> None:
+    """A tick beyond the horizon, or 0, has no noise."""
+    [config] = load(ROOT / "mechanisms" / "unk_base.toml").histograms
+    for last in (1, 2, 3, 64, 1000, 2**30):
+        own = msgspec.structs.replace(config, horizon=last, threshold="every", every=max(1, last // 3))
+        ticks = chosen_ticks(own, last, last)
+        assert ticks[0] == 1 and ticks[-1] == last
+        assert len(ticks) <= 16
+        assert ticks == sorted(set(ticks))

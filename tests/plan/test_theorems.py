@@ -1,0 +1,160 @@
+"""What the theorems promise: against measured errors, against the papers' formulas worked out by hand, and against brute force."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from bench.utility import rows_of, tail
+from bench.utility_cases import Case, cases, config, labels
+from workers.mechanisms.accounting import paper_epsilon
+from workers.mechanisms.counters import make_counter
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.plan.promise import most_blocks, paper_rho, worst_variance
+from workers.plan.theorems import Data, promised_error, promises
+
+SHORT = cases(128)
+# Where a union over many noises, or several bounds in a row, stand between the promise and what happens, less of it is used.
+LOOSE = ("meta", "misra_gries", "sparse_gumb", "bounded_max", "two_level")
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "known_base": {"domain": labels(50)},
+    "unk_base": {},
+    "meta": {"algorithm": "unk_gauss", "kbar": 50},
+    "sparse_gumb": {"domain": labels(50), "top_k": 5, "switches": 10},
+    "bounded_max": {"domain": labels(50), "c_max": 1_000},
+    "doubling": {"domain": labels(50)},
+    "two_level": {"domain": labels(50)},
+    "two_level_k": {"domain": labels(50), "queries": ("max", "min")},
+    "misra_gries": {"size": 100},
+    "known_gauss": {"domain": labels(50)},
+    "known_gumbel": {"domain": labels(50), "k": 5},
+    "unk_gauss": {"kbar": 50},
+    "limit_dom": {"k": 5, "kbar": 50},
+    "limit_dom_laplace": {"kbar": 50},
+    "positive_laplace": {},
+    "positive_gauss": {},
+    "pay_what_you_get": {"k": 5, "kbar": 50, "labels": 50, "queries": 20},
+}
+BOUNDED_ONLY = ("meta", "misra_gries", "bounded_max", "doubling", "two_level", "two_level_k")
+
+
+@pytest.mark.parametrize("case", SHORT, ids=[case.name for case in SHORT])
+def test_measured_errors_keep_within_what_is_promised_and_use_much_of_it(case: Case) -> None:
+    """A bound that is passed is wrong, and one that nothing comes near says nothing.
+
+    Two fixed seeds; a promise fails with probability 0.05 at most, so one that holds would rarely miss here, and a miss shows at once.
+    """
+    floor = 0.1 if case.name.startswith(LOOSE) else 0.4
+    for row in rows_of(case, 2):
+        assert floor < row.worst / row.promise.ours <= 1, row.promise
+        assert row.promise.ours < row.promise.printed, row.promise
+
+
+def test_every_mechanism_has_a_case_and_a_promise() -> None:
+    """One left out would be one that nobody measures."""
+    assert {case.config.mechanism for case in SHORT} == set(MECHANISMS) == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("mechanism", EXAMPLES)
+@pytest.mark.parametrize("horizon", [1, 1_000, 1 << 30, "unbounded"])
+def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str) -> None:
+    """A horizon of 2^30 ticks must not be walked through, and one tick is a horizon too."""
+    if horizon == "unbounded" and mechanism in BOUNDED_ONLY:
+        pytest.skip("needs a number of ticks")
+    made = config(mechanism, horizon=horizon, start=datetime(2026, 1, 1, tzinfo=UTC), **EXAMPLES[mechanism])
+    for promise in promises(made):
+        assert 0 < promise.ours < math.inf and 0 < promise.printed < math.inf
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 3, 7, 64, 100, 1_000, 1_024, "unbounded"])
+@pytest.mark.parametrize("kind", ["haar", "tree", "sqrt"])
+def test_the_worst_variance_is_not_below_any_and_not_far_above(kind: str, horizon: Any) -> None:
+    """The haar bound is proved by a telescoping sum; every tick's own variance checks it."""
+    if (kind, horizon) == ("sqrt", "unbounded"):
+        pytest.skip("needs a number of ticks")
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    made = config("known_base", horizon=horizon, start=start, rho=0.05, domain=("a",), counter=kind)
+    ticks = 1_500 if horizon == "unbounded" else horizon
+    counter = make_counter(kind, None if horizon == "unbounded" else horizon, 0.05)
+    variances = [float(counter.variance(t)) for t in range(1, ticks + 1)]
+    assert max(variances) * (1 - 1e-9) <= worst_variance(build(made), ticks) < 1.25 * max(variances) + 1 / 6
+
+
+def test_most_blocks_is_the_largest_sum_of_digits() -> None:
+    """It stands for a loop over all ticks."""
+    for radix in (2, 3, 10):
+        worst = 0
+        for t in range(1, 400):
+            digits, rest = 0, t
+            while rest:
+                rest, digit = divmod(rest, radix)
+                digits += digit
+            worst = max(worst, digits)
+            assert most_blocks(t, radix) == worst
+
+
+def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:
+    """000 Theorem 2 by hand: r = 4 at T = 64 has four digits, so (r - 1) L^2 = 48; tau^2 = D0 Dinf^2 / (2 rho) = 2 * 9 / 1."""
+    made = config(
+        "known_base", horizon=64, rho=0.5, max_items=2, max_count=3, domain=labels(8), counter="tree", radix=4
+    )
+    assert promised_error(made).printed == pytest.approx(math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05)))
+
+
+def test_printed_thresholds_are_theorem_7() -> None:
+    """004 Theorem 7 by hand, with its noise: b = sqrt(D0 / (2 rho)) = 2, delta for discovery is half of 1e-6."""
+    made = config("positive_laplace", horizon=10, rho=0.5, max_items=4)
+    threshold, noise = 1 + 2 * math.log(4 / (2 * 5e-7)), 2 * math.log(100 * 10 / 0.05)
+    hidden = promises(made, data=Data(items=100))[1]
+    assert hidden.printed == pytest.approx(threshold + noise)
+
+
+def test_the_papers_budget_is_the_one_whose_conversion_gives_epsilon() -> None:
+    """Printed figures are for the same epsilon and delta, not for the same rho."""
+    for epsilon in (0.1, 1.0, 8.0):
+        made = config("known_base", horizon=10, epsilon=epsilon, domain=("a",))
+        assert paper_epsilon(paper_rho(made, discovers=False), 1e-6) == pytest.approx(epsilon)
+        assert paper_epsilon(paper_rho(made, discovers=True), 5e-7) == pytest.approx(epsilon)
+
+
+def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
+    """Someone with more labels, larger values or more weight must not be told the same."""
+    for mechanism, name in (("unk_base", "items"), ("two_level", "value"), ("misra_gries", "weight")):
+        made = config(mechanism, horizon=256, **EXAMPLES[mechanism])
+        small, large = (promised_error(made, data=Data(**{name: number})) for number in (2_000, 2_000_000))
+        assert small.ours < large.ours and small.printed < large.printed
+        assert small.assumes != large.assumes
+
+
+def test_a_rarer_failure_is_promised_at_a_larger_error() -> None:
+    """beta must reach every part of a bound."""
+    for mechanism, values in EXAMPLES.items():
+        if "beta" not in MECHANISMS[mechanism].__struct_fields__:
+            made = config(mechanism, horizon=256, **values)
+            for often, rarely in zip(promises(made), promises(made, beta=1e-6), strict=True):
+                assert often.ours < rarely.ours and often.printed < rarely.printed
+
+
+def test_users_are_promised_what_their_items_cost() -> None:
+    """With a user as the unit D0 is the user's items, so noise and promise grow with them."""
+    made = config("known_base", horizon=64, domain=labels(8), max_items_per_user=9)
+    assert promised_error(made, unit="user").ours > 2 * promised_error(made).ours
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, -1.0, math.nan])
+def test_a_probability_of_failure_lies_inside_0_to_1(beta: float) -> None:
+    """Outside it no bound means anything."""
+    with pytest.raises(ValueError, match="beta"):
+        promised_error(config("known_base", horizon=64, domain=("a",)), beta=beta)
+
+
+def test_data_below_one_are_refused() -> None:
+    """A promise for no labels would be minus infinity."""
+    with pytest.raises(ValueError, match="items = 0"):
+        Data(items=0)
+
+
+def test_the_verdict_is_the_binomial_tail() -> None:
+    """What decides whether a row holds: 3 of 4 heads or more has probability 5/16."""
+    assert tail(4, 0.5, 3) == pytest.approx(5 / 16) and tail(20, 0.05, 0) == pytest.approx(1)

@@ -1,0 +1,133 @@
+"""What the figures say in words: where a mechanism or a counter is worth it for these settings, and where another is better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.max_engine import UnknownMax
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.one_shot_mechanism import OneShot
+from workers.mechanisms.sparse_gumb import SparseGumb
+from workers.plan.alternatives import RUNNING
+from workers.plan.model import Alternative, CounterChoice, Noise
+
+_WORTH = 0.95  # a difference below one in twenty is not worth a change
+
+
+def advice(
+    config: HistogramConfig,
+    mechanism: Mechanism,
+    noise: Noise,
+    others: Sequence[Alternative],
+    counters: Sequence[CounterChoice],
+) -> Iterator[str]:
+    """One sentence for each thing that the figures decide.
+
+    Args:
+        config: with D0 in `max_items`.
+        mechanism: built from it.
+        noise: its noise.
+        others: the mechanisms compared, the one in use first.
+        counters: the counters compared, the one in use first.
+    """
+    yield from _counter(counters)
+    if isinstance(mechanism, UnknownMax):
+        yield from _statistic(config, mechanism, others)
+    if config.mechanism in RUNNING:
+        yield from _running(config, mechanism, others)
+    if isinstance(mechanism, OneShot):
+        yield from _tick(noise, others)
+    if isinstance(config, UnkBaseConfig):
+        yield from _schedule(others)
+
+
+def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
+    better = [c for c in counters[1:] if c.possible and c.times_worst is not None and c.times_worst < _WORTH]
+    if better:
+        best = min(better, key=lambda c: c.times_worst or 1.0)
+        name = f'counter = "{best.counter}"' + (
+            f", radix = {best.radix}" if best.counter == "tree" and best.radix else ""
+        )
+        what = "the error promised" if best.error is not None else "the worst noise"
+        held = f", at {best.noise_per_row:,} bytes an item" if best.counter == "sqrt" and best.noise_per_row else ""
+        yield f"{name} would give {100 * (best.times_worst or 1):.0f} % of {what}{held}."
+
+
+def _statistic(config: HistogramConfig, mechanism: UnknownMax, others: Sequence[Alternative]) -> Iterator[str]:
+    """Worth it only while values stay so small that the error of their segment is below that of a counter."""
+    counts = next((row for row in others if row.mechanism == "known_base" and row.error is not None), None)
+    if counts is None or counts.error is None:
+        return
+    own = mechanism.error(1)
+    if own >= counts.error:
+        yield (
+            f"Not worth it here: known_base is off by at most {counts.error:,.0f} in any count, so also in its maximum, where this "
+            f"promises {own:,.0f} at best. Order statistics pay only where values stay tiny against the horizon."
+        )
+        return
+    segments = mechanism.segments
+    if segments is None:
+        yield f"Worth it up to c_max: known_base is off by up to {counts.error:,.0f} in a count, this by {own:,.0f}."
+        return
+    last = max(j for j in range(1, segments.most + 1) if mechanism.error(j) < counts.error)
+    yield (
+        f"Worth it while the value stays below about {segments.threshold(last):,}: known_base is off by up to {counts.error:,.0f} "
+        "in a count, and from there on less than this."
+    )
+
+
+def _running(config: HistogramConfig, mechanism: Mechanism, others: Sequence[Alternative]) -> Iterator[str]:
+    own = others[0].error
+    simple = "known_base" if mechanism.domain() else "unk_base"
+    plain = next((row for row in others if row.mechanism == simple and row.possible and row.error), None)
+    if (
+        config.mechanism in ("meta", "misra_gries", "sparse_gumb")
+        and plain
+        and plain.error
+        and own
+        and plain.error < own
+    ):
+        why = {
+            "meta": "meta pays only with known_gumbel or limit_dom and events of many items",
+            "misra_gries": "misra_gries pays where memory for every item is not to be had",
+            "sparse_gumb": "sparse_gumb pays where events touch very many items",
+        }[config.mechanism]
+        yield f"{simple} has {100 * plain.error / own:.0f} % of this noise at the same budget; {why}."
+    if isinstance(mechanism, SparseGumb):
+        limit = 2 * (mechanism.config.switches + 1) * (mechanism.config.top_k + 0.125)
+        yield f"Its counts have less noise than those of known_base if max_items is above {limit:,.0f}; here it is {config.max_items:,}."
+    if config.mechanism == "unk_base":
+        listed = next((row for row in others if row.mechanism == "known_base"), None)
+        if listed is not None and listed.worst_sd is not None:
+            yield f"With a list of labels, known_base would show them all, without a threshold; worst sd {listed.worst_sd:,.3g}."
+    if config.horizon_ticks is None:
+        yield "An epoch without an end has more noise at every length than one of that length; counts never begin anew."
+
+
+def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:
+    running = [row for row in others if row.mechanism in ("known_base", "unk_base") and row.possible and row.worst_sd]
+    yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
+    if running and running[0].worst_sd:
+        ticks = (running[0].worst_sd / noise.worst_sd) ** 2
+        if ticks < noise.ticks_looked_at:
+            yield f"For sums over more than {ticks:,.0f} ticks the running counts of {running[0].mechanism} have less noise."
+    own = others[0]
+    for name, plain in (("known_gumbel", "known_gauss"), ("limit_dom", "positive_gauss")):
+        row = next((row for row in others if row.mechanism == plain and row.possible), None)
+        if own.mechanism == name and row is not None and row.worst_sd and row.worst_sd < noise.worst_sd:
+            yield f"{plain} has {100 * row.worst_sd / noise.worst_sd:.0f} % of this noise; a top k pays where max_items is above 2 k."
+    if own.worst_sd and own.mechanism.endswith("laplace"):
+        gauss = {"positive_laplace": "positive_gauss", "limit_dom_laplace": "unk_gauss"}[own.mechanism]
+        row = next((row for row in others if row.mechanism == gauss), None)
+        if row is not None and row.worst_sd is not None and row.worst_sd < own.worst_sd:
+            yield f"{gauss} does the same with {100 * row.worst_sd / own.worst_sd:.0f} % of the noise, and a lower threshold."
+
+
+def _schedule(others: Sequence[Alternative]) -> Iterator[str]:
+    own = others[0].threshold
+    rows = [row for row in others[1:] if row.mechanism == "unk_base" and row.threshold is not None]
+    best = min(rows, key=lambda row: row.threshold or 0.0, default=None)
+    if best is not None and own is not None and best.threshold is not None and best.threshold < own:
+        named = ", ".join(f"{name} = {value}" for name, value in best.assumed.items())
+        yield f"{named} would bring the highest threshold from {own:,.0f} down to {best.threshold:,.0f}."

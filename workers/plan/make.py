@@ -1,0 +1,266 @@
+"""A plan of a whole settings file: nothing but the settings is read, and no key, no Kafka, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+
+import msgspec
+
+from workers.errors import SettingsError
+from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.max_config import MaxConfig
+from workers.mechanisms.max_engine import UnknownMax
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.misra_gries import MisraGries
+from workers.mechanisms.one_shot_config import KnownGumbelConfig, LimitDomConfig, MetaConfig, OneShotConfig
+from workers.mechanisms.pay import PayWhatYouGet
+from workers.mechanisms.registry import build, in_events
+from workers.mechanisms.sparse_gumb import SparseGumb, SparseGumbConfig
+from workers.plan.advice import advice
+from workers.plan.alternatives import alternatives
+from workers.plan.counter_choices import counter_choices
+from workers.plan.memory import SIZES, memory_of
+from workers.plan.model import (
+    Error,
+    Figure,
+    HistogramPlan,
+    Noise,
+    Plan,
+    Promised,
+    Segment,
+    Share,
+    TheoremError,
+    Worst,
+)
+from workers.plan.noise import law, mean_over_ticks, noise_of, thresholds_of, worst_of_all
+from workers.plan.printed import printed_of
+from workers.plan.theorems import BETA, Data, promises
+from workers.plan.total import Built, total_of
+from workers.settings import Settings
+
+SEGMENTS = 12
+_ODDS = 19  # of a pick: the larger of two wins 19 times in 20
+COMPARED_ITEMS = 1_000
+
+
+def make_plan(settings: Settings) -> Plan:
+    """The plan of every histogram, and their total.
+
+    Raises:
+        SettingsError: a budget cannot be met.
+    """
+    unit = settings.privacy.unit
+    built = [Built(config, _build(config, unit)) for config in settings.histograms]
+    return Plan(
+        worker=settings.worker.name,
+        histograms=tuple(plan_of(one.config, one.mechanism, settings.output_topic(one.config), unit) for one in built),
+        total=total_of(built),
+    )
+
+
+def _build(config: HistogramConfig, unit: str) -> Mechanism:
+    try:
+        return build(config, unit)
+    except ValueError as error:
+        raise SettingsError(f"{config.where()}{error}") from error
+
+
+def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str) -> HistogramPlan:
+    """One histogram's plan.
+
+    Args:
+        given: as in the settings.
+        mechanism: built from it.
+        topic: where its snapshots go.
+        unit: whose presence is hidden.
+    """
+    config = in_events(given, unit)
+    noise = noise_of(mechanism, config)
+    domain = len(mechanism.domain())
+    guarantee = mechanism.guarantee
+    deltas = _deltas(mechanism, config)
+    conversion = sum(share.delta for share in deltas if share.name == "conversion")
+    counter = mechanism.public().get("counter")
+    parameters: dict[str, object] = msgspec.json.decode(msgspec.json.encode(mechanism.public()))
+    error = _error(config, mechanism, noise, unit)
+    counters = tuple(counter_choices(config, mechanism, noise))
+    others = tuple(
+        alternatives(given_in_events(given, config), mechanism, noise, unit, domain or COMPARED_ITEMS, error.beta)
+    )
+    return HistogramPlan(
+        name=given.name,
+        mechanism=given.mechanism,
+        counter=config.counter if isinstance(counter, dict) or counters else None,
+        topic=topic,
+        tick_ms=given.tick_ms,
+        horizon=given.horizon_ticks,
+        keys=None if given.keys == "public" else len(given.keys),
+        domain=domain or None,
+        max_items=config.max_items,
+        max_count=config.max_count,
+        guarantee=Promised(unit=guarantee.unit, rho=guarantee.rho, epsilon=guarantee.epsilon, delta=guarantee.delta),
+        deltas=deltas,
+        parameters=parameters,
+        printed=tuple(printed_of(config, mechanism, noise, conversion)),
+        noise=noise,
+        thresholds=thresholds_of(mechanism, config, noise),
+        error=error,
+        memory=memory_of(mechanism, config),
+        counters=counters,
+        mechanisms=others,
+        advice=tuple(advice(config, mechanism, noise, others, counters)),
+    )
+
+
+def given_in_events(given: HistogramConfig, config: HistogramConfig) -> HistogramConfig:
+    """The configuration with D0 in `max_items`, and still the word on whether users are protected."""
+    return (
+        config
+        if given.max_items_per_user is None
+        else msgspec.structs.replace(config, max_items_per_user=given.max_items_per_user)
+    )
+
+
+def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
+    """The parts of delta; what is spent on nothing else converts rho, but with accounting = "pure" there is nothing to convert."""
+    cost = mechanism.cost()
+    named = [Share(name=name, delta=delta) for name, delta in cost.deltas]
+    left = float(Fraction(mechanism.guarantee.delta) - sum(Fraction(delta) for _, delta in cost.deltas))
+    if left > 0 and not (isinstance(config, MaxConfig) and config.accounting == "pure"):
+        named.append(Share(name="conversion", delta=left))
+    return tuple(named)
+
+
+def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str) -> Error:
+    beta = config.beta if isinstance(config, MaxConfig) else BETA
+    domain, ticks = len(mechanism.domain()), noise.ticks_looked_at
+    counted = law(mechanism) in ("gaussian", "laplace")
+    shown = _most_shown(config, mechanism)
+    items = (shown,) if shown else SIZES
+    found = promises(
+        config, beta=beta, data=Data(items=domain or COMPARED_ITEMS, ticks=ticks), mechanism=mechanism, unit=unit
+    )
+    return Error(
+        beta=beta,
+        mean_absolute_error=mean_over_ticks(mechanism, ticks),
+        worst=tuple(
+            Worst(items=n, error=worst_of_all(law(mechanism), noise.worst_sd, ticks * n, beta)) for n in items if counted
+        ),
+        segments=tuple(_segments(mechanism)),
+        figures=tuple(_figures(config, mechanism, noise)),
+        theorems=tuple(
+            TheoremError(
+                name=one.name, bounds=one.bounds, assumes=one.assumes, beta=one.beta, ours=one.ours, printed=one.printed,
+                source=one.source,
+            )
+            for one in found
+        ),
+    )  # fmt: skip
+
+
+def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
+    """Most counts in one snapshot, where the settings say it."""
+    if isinstance(config, SparseGumbConfig):
+        return config.top_k
+    if isinstance(config, (KnownGumbelConfig, LimitDomConfig)):
+        return config.k
+    if isinstance(config, OneShotConfig):
+        return config.algorithm()[1].kbar or len(mechanism.domain()) or None
+    return len(mechanism.domain()) or None
+
+
+def _segments(mechanism: Mechanism) -> Iterator[Segment]:
+    """The errors of the order statistics, for values up to about each segment's threshold."""
+    if not isinstance(mechanism, UnknownMax) or mechanism.segments is None:
+        return
+    for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):
+        yield Segment(
+            segment=segment, up_to=mechanism.segments.threshold(segment), error=round(mechanism.error(segment), 4)
+        )
+
+
+def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Figure]:
+    """What else there is to know of one mechanism."""
+    public = mechanism.public()
+    if isinstance(mechanism, UnknownMax) and mechanism.segments is None:
+        yield Figure(
+            name="error",
+            value=round(mechanism.error(1), 4),
+            meaning="no answer is off by more, with probability 1 - beta, up to c_max",
+        )
+    if isinstance(mechanism, SparseGumb):
+        yield Figure(
+            name="eta_first",
+            value=float(mechanism.eta(2)),
+            meaning="at tick 2 an item outside must lie this far above the least shown",
+        )
+        yield Figure(
+            name="eta_last", value=float(mechanism.eta(noise.ticks_looked_at)), meaning="the same at the last tick"
+        )
+    if isinstance(mechanism, MisraGries):
+        yield Figure(
+            name="undercount_share",
+            value=1 / (mechanism.config.size + 1),
+            meaning="of all items up to t, most that a count lacks before noise",
+        )
+        yield Figure(
+            name="blocks_most",
+            value=float(_cells(mechanism.tree.cells, noise)),
+            meaning="blocks added at the worst tick",
+        )
+    if isinstance(config, MetaConfig):
+        cells = getattr(mechanism, "cells", None)
+        if cells is not None:
+            yield Figure(
+                name="blocks_most", value=float(cells(noise.worst_tick)), meaning="blocks added at the worst tick"
+            )
+    scale = _pick_scale(public)
+    if scale is not None:
+        yield Figure(name="pick_scale", value=scale, meaning="scale of the Gumbel noise that a pick is equal to")
+        yield Figure(
+            name="pick_gap_95",
+            value=scale * math.log(_ODDS),
+            meaning="of two items so far apart the larger is picked in 95 %",
+        )
+    bottom = _bottom(public)
+    if bottom is not None:
+        yield Figure(
+            name="bar_above_the_rest",
+            value=float(bottom),
+            meaning="BOTTOM lies this far above the (kbar + 1)-th largest count",
+        )
+    if isinstance(mechanism, PayWhatYouGet):
+        yield Figure(name="labels", value=float(mechanism.config.labels), meaning="budget of labels in an epoch")
+        yield Figure(name="queries", value=float(mechanism.config.queries), meaning="budget of answers in an epoch")
+    if isinstance(config, UnkBaseConfig) and config.every is not None:
+        yield Figure(
+            name="every", value=float(config.every), meaning="new items are shown only at multiples of this tick"
+        )
+
+
+def _cells(cells: object, noise: Noise) -> int:
+    return int(cells(noise.worst_tick)) if callable(cells) else 0
+
+
+def _pick_scale(public: object) -> float | None:
+    """The scale of picks, wherever a mechanism publishes it."""
+    if not isinstance(public, dict):
+        return None
+    scales = public.get("scales")
+    if isinstance(scales, list):
+        return float(Fraction(scales[0]))
+    if "scale" in public:
+        return float(Fraction(str(public["scale"])))
+    return _pick_scale(public.get("algorithm"))
+
+
+def _bottom(public: object) -> int | None:
+    """How far above the rest BOTTOM lies."""
+    if not isinstance(public, dict):
+        return None
+    bottom = public.get("bottom")
+    if isinstance(bottom, dict):
+        return int(bottom["above"])
+    return _bottom(public.get("algorithm"))

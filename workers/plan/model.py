@@ -1,0 +1,233 @@
+"""What a plan says, as data: the object that `plan --json` prints; every field is described in docs/plan.md.
+
+Numbers are numbers; a figure that does not apply is null. Names here are an interface: they may be added to, not changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every part of a plan."""
+
+
+class Promised(Record, frozen=True, kw_only=True):
+    """What a snapshot carries as its guarantee."""
+
+    unit: str
+    rho: float
+    epsilon: float
+    delta: float
+
+
+class Share(Record, frozen=True, kw_only=True):
+    """One part of delta, by what it is spent on."""
+
+    name: str
+    delta: float
+
+
+class Printed(Record, frozen=True, kw_only=True):
+    """A figure as a paper's own formula gives it, beside ours."""
+
+    name: str
+    ours: float
+    printed: float
+    formula: str
+    source: str
+
+
+class Tick(Record, frozen=True, kw_only=True):
+    """What is published about the noise of one tick, and what follows from it."""
+
+    tick: int
+    sd: float | None
+    threshold: float | None
+    noise_sd: float
+    mean_absolute_error: float | None
+    half_width_95: float | None
+
+
+class Bucket(Record, frozen=True, kw_only=True):
+    """Least and largest sd of the noise over a run of ticks."""
+
+    first: int
+    last: int
+    least: float
+    most: float
+
+
+class Noise(Record, frozen=True, kw_only=True):
+    """The noise over the ticks that were looked at."""
+
+    on: str
+    law: str
+    ticks_looked_at: int
+    worst_sd: float
+    worst_tick: int
+    rms_sd: float
+    ticks: tuple[Tick, ...]
+    curve: tuple[Bucket, ...]
+
+
+class Thresholds(Record, frozen=True, kw_only=True):
+    """From which count on an item can be shown."""
+
+    meaning: str
+    least: float
+    most: float
+    most_tick: int
+    ticks_computed: int
+    likely_from: int
+
+
+class Worst(Record, frozen=True, kw_only=True):
+    """What no count is off by, with probability 1 - beta."""
+
+    items: int
+    error: float
+
+
+class Segment(Record, frozen=True, kw_only=True):
+    """Error promised while a watched value is at most so large."""
+
+    segment: int
+    up_to: int
+    error: float
+
+
+class Figure(Record, frozen=True, kw_only=True):
+    """A further number of one mechanism."""
+
+    name: str
+    value: float
+    meaning: str
+
+
+class TheoremError(Record, frozen=True, kw_only=True):
+    """An error that the mechanism's own theorem promises, with probability 1 - beta: as printed, and for what is built here."""
+
+    name: str
+    bounds: str
+    assumes: str
+    beta: float
+    ours: float
+    printed: float
+    source: str
+
+
+class Error(Record, frozen=True, kw_only=True):
+    """The error to expect."""
+
+    beta: float
+    mean_absolute_error: float | None
+    worst: tuple[Worst, ...]
+    segments: tuple[Segment, ...]
+    figures: tuple[Figure, ...]
+    theorems: tuple[TheoremError, ...]
+
+
+class Size(Record, frozen=True, kw_only=True):
+    """Bytes for so many rows in one owner partition."""
+
+    rows: int
+    memory_least: int
+    memory_most: int
+    disk: int
+
+
+class Memory(Record, frozen=True, kw_only=True):
+    """What a row costs in memory and on disk."""
+
+    row: str
+    label_bytes: int
+    columns_per_row: int
+    index_per_row: int
+    noise_per_row: int
+    state_per_row: int
+    disk_per_row: int
+    rows_most: int | None
+    per_key: int
+    sizes: tuple[Size, ...]
+    note: str
+
+
+class CounterChoice(Record, frozen=True, kw_only=True):
+    """One counter that this mechanism can have, at the same cost."""
+
+    counter: str
+    radix: int | None
+    chosen: bool
+    possible: bool
+    reason: str
+    worst_sd: float | None
+    rms_sd: float | None
+    error: float | None
+    times_worst: float | None
+    noise_per_row: int | None
+
+
+class Alternative(Record, frozen=True, kw_only=True):
+    """One mechanism for the same or a near question, at the same budget."""
+
+    mechanism: str
+    chosen: bool
+    possible: bool
+    assumed: dict[str, Any]
+    answers: str
+    reason: str
+    worst_sd: float | None
+    rms_sd: float | None
+    threshold: float | None
+    error: float | None
+
+
+class HistogramPlan(Record, frozen=True, kw_only=True):
+    """One histogram."""
+
+    name: str
+    mechanism: str
+    counter: str | None
+    topic: str
+    tick_ms: int
+    horizon: int | None
+    keys: int | None
+    domain: int | None
+    max_items: int
+    max_count: int
+    guarantee: Promised
+    deltas: tuple[Share, ...]
+    parameters: dict[str, Any]
+    printed: tuple[Printed, ...]
+    noise: Noise
+    thresholds: Thresholds | None
+    error: Error
+    memory: Memory
+    counters: tuple[CounterChoice, ...]
+    mechanisms: tuple[Alternative, ...]
+    advice: tuple[str, ...]
+
+
+class Total(Record, frozen=True, kw_only=True):
+    """What all histograms that one event counts in promise together."""
+
+    unit: str
+    histograms: tuple[str, ...]
+    key: str | None
+    rho: float
+    epsilon: float
+    delta: float
+    deltas: tuple[Share, ...]
+    epsilon_of_the_sum: float
+    epsilon_printed: float | None
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    """All of it."""
+
+    worker: str
+    histograms: tuple[HistogramPlan, ...]
+    total: Total

@@ -1,0 +1,49 @@
+"""A small plot for a terminal: the band between the least and the most noise of each run of ticks, as columns of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workers.plan.model import Bucket
+
+ROWS = 6
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_PLAIN = "    ####"
+_BAND, _PLAIN_BAND = "░", ":"
+
+
+def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
+    """Lines of a plot from 0 to the largest value: solid up to the least sd of a run of ticks, shaded up to the most.
+
+    Args:
+        buckets: at least one; a column each.
+        unicode: whether the terminal can show block characters.
+    """
+    top = max(bucket.most for bucket in buckets) or 1.0
+    lines = []
+    for row in range(ROWS - 1, -1, -1):
+        cells = "".join(_cell(bucket.least / top, bucket.most / top, row, unicode) for bucket in buckets)
+        label = f"{top:10.4g}" if row == ROWS - 1 else f"{top / 2:10.4g}" if row == ROWS // 2 - 1 else " " * 10
+        lines.append(f"{label} {'┤' if unicode else '|'}{cells}")
+    first, middle, last = f"{buckets[0].first:,}", f"{buckets[len(buckets) // 2].first:,}", f"{buckets[-1].last:,}"
+    width = len(buckets)
+    if width < len(first) + len(middle) + len(last) + 4:
+        lines.append(f"{'':10} tick {first} to {last}")
+        return lines
+    place = width // 2
+    axis = first + " " * (place - len(first)) + middle
+    lines.append(f"{'tick':>10}  {axis}{last:>{width - len(axis)}}")
+    return lines
+
+
+def _cell(least: float, most: float, row: int, unicode: bool) -> str:
+    """One character: how much of this row lies under `least`, or within the band."""
+    filled = min(max(least * ROWS - row, 0.0), 1.0)
+    if filled >= 1 - 1 / 16:
+        return "█" if unicode else "#"
+    shaded = most * ROWS - row > 0.5 and most > least
+    if filled > 1 / 16 and not shaded:
+        return (_EIGHTHS if unicode else _PLAIN)[min(7, round(filled * 8))]
+    if shaded or (filled > 1 / 16 and unicode):
+        return _BAND if unicode else _PLAIN_BAND
+    return " "

@@ -1,0 +1,320 @@
+"""A plan as text for a terminal, at most 100 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from workers.durations import format_duration
+from workers.plan.model import HistogramPlan, Memory, Plan, Total
+from workers.plan.plot import band
+
+WIDTH = 100
+PRINTED = {
+    "epsilon_for_this_rho": "epsilon for this rho",
+    "rho_for_this_epsilon": "rho for this epsilon",
+    "worst_sd": "worst sd",
+    "worst_threshold": "worst threshold",
+    "rho_times_tau_squared": "rho tau^2 / Dinf^2",
+    "test_noise_sd": "sd of the tests' noise",
+    "threshold": "threshold",
+    "bar_above_the_rest": "bar above the rest",
+    "error_in_segment_1": "error, segment 1",
+}
+
+
+def show(plan: Plan, console: Console) -> None:
+    """Prints a plan."""
+    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+    say = _Printer(console)
+    count = len(plan.histograms)
+    say.line(
+        f"worker {plan.worker}: {count} histogram{'s' if count > 1 else ''}. Computed from the settings alone.",
+        bold=True,
+    )
+    for one in plan.histograms:
+        _histogram(one, say)
+    _total(plan.total, count, say)
+
+
+class _Printer:
+    """Lines and tables with an indent; whether blocks can be shown."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.unicode = "utf" in (console.encoding or "").lower()
+
+    def line(self, text: str, indent: int = 0, *, bold: bool = False, hang: int = 0) -> None:
+        """One paragraph, wrapped; further lines of it stand `hang` further in."""
+        width = self._console.width - indent - hang
+        rest, first = text, True
+        while rest:
+            room = width + (hang if first else 0)
+            part = (
+                rest if len(rest) <= room else rest[: rest.rfind(" ", 0, room + 1) if " " in rest[: room + 1] else room]
+            )
+            out = Text(" " * (indent + (0 if first else hang)) + part, style="bold" if bold else "")
+            self._console.print(out, soft_wrap=True, highlight=False)
+            rest, first = rest[len(part) :].lstrip(" "), False
+
+    def head(self, text: str) -> None:
+        """A title of a part."""
+        self._console.print()
+        self.line(text, 2, bold=True)
+
+    def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> None:
+        """A table without lines; columns in `left` are text and may wrap, the others are numbers."""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for number, heading in enumerate(headings):
+            text = number in left
+            table.add_column(
+                Text(heading, style="dim"), justify="left" if text else "right", no_wrap=not text or number == 0
+            )
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self._console.print(Padding(table, (0, 0, 0, 4)), highlight=False)
+
+    def rule(self, title: str) -> None:
+        """What a histogram begins with."""
+        self._console.print()
+        line = "─" if self.unicode else "-"
+        self.line(f"{line * 2} {title} " + line * max(0, self._console.width - len(title) - 4), bold=True)
+
+
+def _histogram(one: HistogramPlan, say: _Printer) -> None:
+    named = f"{one.name}: {one.mechanism}" + (f", counter {one.counter}" if one.counter else "")
+    say.rule(named)
+    keys = "any stream key" if one.keys is None else f"{one.keys:,} stream key{'s' if one.keys > 1 else ''}"
+    labels = "labels as they occur" if one.domain is None else f"{one.domain:,} declared labels"
+    if one.horizon is None:
+        epoch = f"ticks of {format_duration(one.tick_ms)} without an end (looked at up to tick {one.noise.ticks_looked_at:,})"
+    else:
+        epoch = f"{one.horizon:,} ticks of {format_duration(one.tick_ms)} = {_span(one.horizon * one.tick_ms)} an epoch"
+    say.line(f"topic {one.topic}; {epoch}; {keys}, {labels}", 2, hang=2)
+    _guarantee(one, say)
+    _noise(one, say)
+    _error(one, say)
+    _memory(one.memory, say)
+    _counters(one, say)
+    _mechanisms(one, say)
+    if one.advice:
+        say.head("in words")
+        for sentence in one.advice:
+            say.line(f"- {sentence}", 4, hang=2)
+
+
+def _guarantee(one: HistogramPlan, say: _Printer) -> None:
+    promise = one.guarantee
+    say.head(f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch")
+    say.line(f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4)
+    spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in one.deltas)
+    touched = f"{one.max_items:,} item{'s' if one.max_items > 1 else ''} by at most {one.max_count:,}"
+    say.line(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}", 4, hang=2)
+    if one.printed:
+        say.head("as the papers print it, at the same settings")
+        rows = [
+            (PRINTED.get(row.name, row.name), _number(row.ours), _number(row.printed), row.formula, row.source)
+            for row in one.printed
+        ]
+        say.table(("", "here", "printed", "formula", "source"), rows, left=(0, 3, 4))
+
+
+def _noise(one: HistogramPlan, say: _Printer) -> None:
+    noise = one.noise
+    say.head(f"noise: standard deviation on {noise.on}")
+    if noise.worst_sd == noise.rms_sd:
+        say.line(f"{_number(noise.worst_sd)} at every tick", 4)
+    else:
+        say.line(
+            f"worst {_number(noise.worst_sd)} (tick {noise.worst_tick:,}), root mean square {_number(noise.rms_sd)}", 4
+        )
+        for line in band(noise.curve, unicode=say.unicode):
+            say.line(line, 2)
+    counts = noise.law in ("gaussian", "laplace")
+    rows = [
+        (
+            f"{tick.tick:,}",
+            _number(tick.sd),
+            _number(tick.mean_absolute_error),
+            _number(tick.half_width_95),
+            _whole(tick.threshold),
+        )
+        for tick in noise.ticks
+    ]
+    if counts:
+        if noise.worst_sd == noise.rms_sd and len({row[1:] for row in rows}) == 1:
+            rows = [("every", *rows[0][1:])]
+        say.table(("tick", "sd", "mean |error|", "95 % within", "threshold"), rows, left=())
+    found = one.thresholds
+    if found is not None:
+        spread = _whole(found.most) if found.least == found.most else f"{_whole(found.least)} to {_whole(found.most)}"
+        all_ticks = f"of {found.ticks_computed:,} ticks"
+        say.line(
+            f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; from a true "
+            f"{_counted_from(one)} of {found.likely_from:,} on that happens in 95 % of cases at any one of these ticks",
+            4,
+            hang=2,
+        )
+
+
+def _counted_from(one: HistogramPlan) -> str:
+    """What a threshold is compared with."""
+    return "distance" if one.mechanism in ("unk_gauss", "limit_dom_laplace") else "count"
+
+
+def _error(one: HistogramPlan, say: _Printer) -> None:
+    error = one.error
+    say.head(f"expected error (what holds for all at once: with probability {1 - error.beta:.6g})")
+    if error.mean_absolute_error is not None:
+        say.line(f"mean absolute error of a count, over all ticks: {_number(error.mean_absolute_error)}", 4)
+    if error.worst:
+        worst = "; ".join(
+            f"{_number(row.error)} for {row.items:,} item{'s' if row.items > 1 else ''}" for row in error.worst
+        )
+        say.line(
+            f"noise on any count at any of {one.noise.ticks_looked_at:,} ticks, of one stream key, at most: {worst}",
+            4,
+            hang=2,
+        )
+    for figure in error.figures:
+        say.line(f"{figure.name} {_number(figure.value)}: {figure.meaning}", 4, hang=2)
+    if error.segments:
+        rows = [(f"{row.up_to:,}", f"{row.error:,.0f}") for row in error.segments]
+        say.line("no answer is off by more than this, while the value is not above:", 4)
+        say.table(("value up to about", "error"), rows[:8], left=())
+    for row in error.theorems:
+        assumes = f", if {row.assumes}" if row.assumes else ""
+        say.line(
+            f"theorem ({row.source}): {row.bounds}{assumes}: {_number(row.ours)}; as printed {_number(row.printed)}",
+            4,
+            hang=2,
+        )
+
+
+def _memory(memory: Memory, say: _Printer) -> None:
+    say.head("memory and disk of an owner partition")
+    parts = [f"columns {memory.columns_per_row:,} (labels of {memory.label_bytes} bytes)"]
+    parts += [f"index {memory.index_per_row:,}"] if memory.index_per_row else []
+    parts += [f"noise {memory.noise_per_row:,}"] if memory.noise_per_row else []
+    parts += [f"state {memory.state_per_row:,}"] if memory.state_per_row else []
+    say.line(f"bytes for {memory.row}: {', '.join(parts)}; on disk {memory.disk_per_row:,}", 4, hang=2)
+    if memory.note:
+        say.line(memory.note, 4, hang=2)
+    rows = []
+    for size in memory.sizes:
+        least, most = _bytes(size.memory_least), _bytes(size.memory_most)
+        held = f"up to {most}" if not size.memory_least else most if least == most else f"{least} to {most}"
+        rows.append((f"{size.rows:,}", held, _bytes(size.disk)))
+    say.table(("rows", "memory", "disk"), rows, left=())
+
+
+def _counters(one: HistogramPlan, say: _Printer) -> None:
+    if len(one.counters) < 2:
+        return
+    say.head("counters at this budget (* in use, - not with these settings)")
+    rows = []
+    errors = any(row.error is not None for row in one.counters)
+    for row in one.counters:
+        name = row.counter + (f", radix {row.radix}" if row.radix else "")
+        times = "" if row.times_worst is None else f"{row.times_worst:.2f}"
+        held = "" if row.noise_per_row is None or errors else f"{row.noise_per_row:,}"
+        figures = (
+            (_number(row.error), times, "") if errors else (_number(row.worst_sd), _number(row.rms_sd), times, held)
+        )
+        rows.append((("* " if row.chosen else "  " if row.possible else "- ") + name, *figures, row.reason))
+    if errors:
+        say.table(("", "error, segment 1", "ratio", "", ""), rows, left=(0, 4))
+    else:
+        held = "bytes an item" if any(row.noise_per_row is not None for row in one.counters) else ""
+        say.table(("", "worst sd", "rms sd", "ratio", held, ""), rows, left=(0, 5))
+
+
+def _mechanisms(one: HistogramPlan, say: _Printer) -> None:
+    if len(one.mechanisms) < 2:
+        return
+    say.head("mechanisms at this budget (* in use, - not with these settings)")
+    rows = []
+    for row in one.mechanisms:
+        mark = "* " if row.chosen else "  " if row.possible else "- "
+        assumed = ", ".join(f"{name} = {_setting(value)}" for name, value in row.assumed.items())
+        words = "; ".join(part for part in (row.reason, f"with {assumed}" if assumed else "", row.answers) if part)
+        rows.append(
+            (
+                mark + row.mechanism,
+                _number(row.worst_sd),
+                _number(row.rms_sd),
+                _whole(row.threshold),
+                _number(row.error),
+                words,
+            )
+        )
+    say.table(("", "worst sd", "rms sd", "threshold", "error", "answers"), rows, left=(0, 5))
+    items = one.domain or 1_000
+    say.line(
+        f"error: at most, of every count of {items:,} items at every tick; of an order statistic, in its first segment",
+        4,
+        hang=2,
+    )
+
+
+def _total(total: Total, histograms: int, say: _Printer) -> None:
+    say.rule("all together")
+    who = f"stream key {total.key!r}, which pays most" if total.key is not None else "whatever its stream key"
+    if histograms == 1:
+        say.line(f"one histogram: its own guarantee is that of the worker, for one {total.unit} and epoch", 2, hang=2)
+    else:
+        named = ", ".join(total.histograms)
+        say.line(f"{named}: one {total.unit} counts in all of them ({who})", 2, hang=2)
+        say.line(f"together: epsilon {total.epsilon!r} at delta {total.delta:.9g} (rho {total.rho:.6g})", 2)
+        printed = "" if total.epsilon_printed is None else f", the papers' conversion {_number(total.epsilon_printed)}"
+        say.line(f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}{printed}", 2, hang=2)
+    for sentence in _adding_up(total.unit):
+        say.line(f"- {sentence}", 2, hang=2)
+
+
+def _adding_up(unit: str) -> Iterator[str]:
+    if unit == "event":
+        yield "stream keys do not add up: an event has one"
+        yield "epochs do not add up for one event: it lies in one of them; for a person who comes in many they do"
+    else:
+        yield f"stream keys do not add up within a histogram: what a {unit} may change is bounded over all of them"
+        yield f"epochs add up: a {unit} is charged in each"
+    yield "generations, a new worker name and other workers on the same events add up"
+
+
+def _number(value: float | None) -> str:
+    """Four digits that matter; nothing where there is none."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _whole(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _bytes(value: int) -> str:
+    for unit, width in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if value >= width:
+            return f"{value / width:.3g} {unit}"
+    return f"{value} B"
+
+
+def _span(milliseconds: int) -> str:
+    """A length of time in its two largest units."""
+    parts = []
+    for unit, width in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)):
+        whole, milliseconds = divmod(milliseconds, width)
+        if whole:
+            parts.append(f"{whole:,} {unit}")
+    return " ".join(parts[:2])
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    return "[" + ", ".join(_setting(one) for one in value) + "]" if isinstance(value, (tuple, list)) else str(value)
