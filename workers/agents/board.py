@@ -61,7 +61,15 @@ def histograms(
         owners: number of owner partitions.
     """
     events = settings.events
-    counted = {"topic": events.topic, "key": events.key, "items": events.items, "timestamp": events.timestamp}
+    counted: dict[str, object] = {
+        "topic": events.topic,
+        "key": events.key,
+        "items": events.items,
+        "timestamp": events.timestamp,
+    }
+    if settings.user_field is not None:
+        # Which of a user's items count depends on these too; the mechanism itself knows a user's number of them only.
+        counted |= {"user": settings.user_field, "partitioner": events.partitioner}
     return [
         Histogram(
             config,
@@ -69,7 +77,7 @@ def histograms(
             worker=settings.worker.name,
             topic=settings.output_topic(config),
             stream=stream,
-            events=counted,
+            events=counted if config.max_items_per_user is None else counted | {"max_items": config.max_items},
             key=key,
             owner=(owner, owners),
         )

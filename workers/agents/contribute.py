@@ -19,8 +19,11 @@ from workers.agents.events import EventReader, Reject
 from workers.agents.intake import Intake
 from workers.errors import StateRefused
 from workers.kafka.clients import Connection
+from workers.kafka.placement import Placement
 from workers.kafka.shard import Batch, Outgoing, Shard
+from workers.logs import about
 from workers.mechanisms.config import Lane
+from workers.metrics import CONTRIBUTE, Metrics
 from workers.settings import EventsSettings
 from workers.tables.store import Store
 
@@ -71,6 +74,8 @@ class Stream:
 class Contribute(Shard):
     """Stage 1 of one source partition; see the module."""
 
+    stage = CONTRIBUTE
+
     def __init__(
         self,
         connection: Connection,
@@ -83,6 +88,7 @@ class Contribute(Shard):
         lanes: Sequence[Lane],
         reader: EventReader,
         commit_interval_s: float,
+        metrics: Metrics | None = None,
     ) -> None:
         """
         Args:
@@ -95,16 +101,22 @@ class Contribute(Shard):
             lanes: tick grids and bounds to count for.
             reader: decodes events.
             commit_interval_s: most seconds between a record's being read and its being committed.
+            metrics: where it counts what it does.
         """
-        super().__init__(connection, transactional_id, partition, state_topic, store)
-        self._stream, self._reader = stream, reader
-        self._intake = Intake(lanes, stream.events.grace_ms)
+        super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
+        self._stream, self._reader, self._lanes = stream, reader, lanes
+        self._intake = Intake(lanes, stream.events.grace_ms, store)
+        self._here = (
+            Placement(stream.events.partitioner, partition, stream.sources)
+            if any(lane.max_items_per_user for lane in lanes)
+            else None
+        )
         self._sequences = [0] * stream.owners
         self._rejects: list[Outgoing] = []
         self._interval_s = commit_interval_s
         self._last_commit_s = 0.0
         self._new_rejects: Counter[str] = Counter()
-        self.rejected: Counter[str] = Counter()
+        self._new_events = 0
 
     @property
     def watermark(self) -> int | None:
@@ -152,15 +164,19 @@ class Contribute(Shard):
     def process(self, batch: Batch) -> None:
         events = self._stream.events
         latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
-        found, rejects = self._reader.read(batch.values, batch.keys, batch.timestamps, latest_ms=latest_ms)
+        found, rejects = self._reader.read(
+            batch.values, batch.keys, batch.timestamps, latest_ms=latest_ms, here=self._here
+        )
         for reject in rejects:
             self._reject(batch, reject)
         self._intake.add(found)
+        self._new_events += len(found.keys)
         elapsed = time.monotonic() - self._last_commit_s
         if (
             elapsed >= self._interval_s
             or (elapsed >= CLOSES_APART_S and self._intake.closes())
             or len(self._rejects) >= REJECTS_MAX
+            or self._intake.full
         ):
             self._commit_all(batch.end)
 
@@ -180,7 +196,9 @@ class Contribute(Shard):
             self._commit_all(self.offset)
 
     def _commit_all(self, offset: int) -> None:
-        """One transaction: contributions, rejects, progress."""
+        """One transaction: contributions, rejects, users' pairs, progress."""
+        closed = self._intake.ticks_closed()
+        users = self._intake.user_changes()
         messages = [
             Outgoing(self._stream.contributions, owner, None, value)
             for owner, value in self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
@@ -194,18 +212,23 @@ class Contribute(Shard):
             sources=self._stream.sources,
             topic_id=self._stream.events_id,
         )
-        self.transact(messages + self._rejects, [(PROGRESS, msgspec.json.encode(progress))], offset)
+        self.transact(messages + self._rejects, [*users, (PROGRESS, msgspec.json.encode(progress))], offset)
         self._last_commit_s = time.monotonic()
+        self.metrics.events.inc(self._new_events)
+        self.metrics.ticks_closed.inc(closed)
+        self._new_events = 0
         if self._rejects:
-            reasons = ", ".join(f"{n} {reason}" for reason, n in self._new_rejects.most_common())
+            reasons = ", ".join(sorted(self._new_rejects))
             logger.warning(
-                "%s[%d]: rejected: %s; see topic %s",
+                "%s[%d]: records rejected: %s; see topic %s",
                 self._stream.events.topic,
                 self.partition,
                 reasons,
                 self._stream.rejects,
+                extra=about(event="rejected", partition=self.partition, reasons=sorted(self._new_rejects)),
             )
-            self.rejected += self._new_rejects
+            for reason, n in self._new_rejects.items():
+                self.metrics.rejects.labels(reason).inc(n)
             self._rejects, self._new_rejects = [], Counter()
 
     def _reject(self, batch: Batch, reject: Reject) -> None:

@@ -13,6 +13,7 @@ A *lane* is what makes two histograms share their contributions: tick grid and b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -39,6 +40,27 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     labels: bytes
     width: int
     counts: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a section holds, never encoded: replay hands it over in memory. It is a `Section` where it must wait in a file."""
+
+    lane: Lane
+    tick: int
+    columns: Contributions
+
+    def section(self) -> Section:
+        """The same as bytes."""
+        columns = self.columns
+        order = np.argsort(columns.key_of_row, kind="stable")
+        labels = [columns.labels[row] for row in order.tolist()]
+        rows = np.bincount(columns.key_of_row, minlength=len(columns.keys))
+        lengths = np.fromiter(map(len, labels), dtype="<u2", count=len(labels)).tobytes()
+        width, counts = pack(columns.counts[order])
+        return Section(
+            self.lane, self.tick, list(columns.keys), rows.tolist(), lengths, b"".join(labels), width, counts
+        )
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
@@ -170,8 +192,10 @@ def decode(value: bytes) -> Message:
     return message
 
 
-def columns_of(section: Section, key: NoiseKey) -> Contributions:
+def columns_of(section: Section | Ready, key: NoiseKey) -> Contributions:
     """The columns of a section, with the tags that `key` gives its rows."""
+    if isinstance(section, Ready):
+        return section.columns
     lengths = np.frombuffer(section.lengths, dtype="<u2")
     ends = np.cumsum(lengths, dtype=np.int64).tolist()
     text = section.labels

@@ -18,6 +18,7 @@ from workers.mechanisms.bounding import Items
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.settings import ALL_KEYS, ALL_STREAM_KEY, RECORD_KEY, EventsSettings
 
+TIME_MAX = 2**53
 _Items = str | list[str] | dict[str, Annotated[int, msgspec.Meta(ge=0)]]
 _generic = msgspec.json.Decoder()
 
@@ -37,17 +38,22 @@ class Events:
     keys: Sequence[str]
     items: Sequence[Items]
     times: NDArray[np.int64]
+    users: Sequence[str] | None = None
 
 
 class EventReader:
     """Reads events as `[events]` in the settings says."""
 
-    def __init__(self, events: EventsSettings, declared_keys: frozenset[str] | None) -> None:
+    def __init__(
+        self, events: EventsSettings, declared_keys: frozenset[str] | None, user_field: str | None = None
+    ) -> None:
         """
         Args:
             events: names of the JSON fields, limits.
             declared_keys: the stream keys that any histogram serves; None where every key may be named in public.
+            user_field: what names an event's user (`Settings.user_field`); None where users are not looked at.
         """
+        self._user = user_field
         self._events = events
         self._declared = declared_keys
         self._short = min(LABEL_BYTES_MAX, events.max_bytes)
@@ -60,8 +66,11 @@ class EventReader:
             fields.append(("key", str))
             rename["key"] = events.key
         if events.timestamp is not None:
-            fields.append(("time", Annotated[int, msgspec.Meta(ge=0, le=2**53)]))
+            fields.append(("time", Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX)]))
             rename["time"] = events.timestamp
+        if user_field is not None and user_field != RECORD_KEY:
+            fields.append(("user", str | int))
+            rename["user"] = user_field
         kind = msgspec.defstruct("Event", fields, rename=rename, gc=False, frozen=True)
         self._size: Callable[[Any], int] = len  # raises for None, which is then looked at alone
         self._decode: Callable[[Any], Any] = msgspec.json.Decoder(kind).decode
@@ -73,6 +82,7 @@ class EventReader:
         timestamps: Sequence[int],
         *,
         latest_ms: int | None,
+        here: Callable[[str], bool] | None = None,
     ) -> tuple[Events, list[Reject]]:
         """Decodes a batch.
 
@@ -81,6 +91,7 @@ class EventReader:
             keys: the records' keys.
             timestamps: the records' own times, ms.
             latest_ms: events dated later are rejected: they must not close ticks early. None: no limit.
+            here: whether a user's records belong into this source partition; None: they all do.
 
         Returns:
             The valid events, and a reject for each other record.
@@ -96,8 +107,11 @@ class EventReader:
             decoded, index = self._one_by_one(values, rejects)
         times = self._times(decoded, timestamps, index)
         names = self._keys(decoded, keys, index)
+        users = self._users(decoded, keys, index)
         if (
             None in names
+            or None in users
+            or (here is not None and not all(map(here, cast(list[str], users))))
             or (latest_ms is not None and len(times) and int(times.max()) > latest_ms)
             or (self._declared is not None and not self._declared.issuperset(names))
         ):
@@ -105,8 +119,11 @@ class EventReader:
             good: list[int] = []
             for i, place in enumerate(places):
                 name = names[i]
-                if name is None:
+                user = users[i] if users else ""
+                if name is None or user is None:
                     rejects.append(Reject(place, "record key is no label"))
+                elif here is not None and not here(user):
+                    rejects.append(Reject(place, "user's records belong into another partition"))
                 elif latest_ms is not None and times[i] > latest_ms:
                     rejects.append(Reject(place, "dated too far ahead"))
                 elif self._declared is not None and name not in self._declared:
@@ -114,7 +131,17 @@ class EventReader:
                 else:
                     good.append(i)
             decoded, times, names = [decoded[i] for i in good], times[good], [names[i] for i in good]
-        return Events(cast(list[str], names), [e.items for e in decoded], times), rejects
+            users = [users[i] for i in good] if users else users
+        of_users = None if self._user is None else cast(list[str], users)
+        return Events(cast(list[str], names), [e.items for e in decoded], times, of_users), rejects
+
+    def _users(self, decoded: Sequence[Any], keys: Sequence[bytes | None], index: list[int] | None) -> list[str | None]:
+        """Each event's user; nothing where users are not looked at."""
+        if self._user is None:
+            return []
+        if self._user != RECORD_KEY:
+            return [str(e.user) for e in decoded]
+        return [_label(keys[i]) for i in (index if index is not None else range(len(keys)))]
 
     def _times(self, decoded: Sequence[Any], timestamps: Sequence[int], index: list[int] | None) -> NDArray[np.int64]:
         if self._has_time:
@@ -180,16 +207,25 @@ class EventReader:
         if events.timestamp is not None:
             if events.timestamp not in found:
                 return f"missing field {events.timestamp!r}"
-            return f"field {events.timestamp!r} is not a time in ms"
+            if not _is_time(found[events.timestamp]):
+                return f"field {events.timestamp!r} is not a time in ms"
+        if self._user is not None and self._user != RECORD_KEY:
+            if self._user not in found:
+                return f"missing field {self._user!r}"
+            return f"field {self._user!r} is not a string or a whole number"
         return "not an event"
 
 
+def _is_time(value: object) -> bool:
+    return type(value) is int and 0 <= value <= TIME_MAX
+
+
 def _longest(event: Any) -> int:
-    """Bytes of the longest label or key in an event."""
+    """Bytes of the longest label, key or user in an event."""
     items = event.items
     labels = [items] if isinstance(items, str) else list(items)
-    key = getattr(event, "key", "")
-    return max((len(label.encode()) for label in (*labels, key)), default=0)
+    key, user = getattr(event, "key", ""), str(getattr(event, "user", ""))
+    return max((len(label.encode()) for label in (*labels, key, user)), default=0)
 
 
 def _label(key: bytes | None) -> str | None:

@@ -6,7 +6,8 @@ the mechanism's blocks. An epoch that is over leaves nothing behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -17,9 +18,9 @@ from workers.agents.snapshots import Frame, LabelCache, Snapshot, snapshots
 from workers.errors import StateRefused
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
-from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.mechanisms.noise import NoiseKey
-from workers.mechanisms.rows import Contributions
+from workers.mechanisms.rows import Columns, Contributions
 from workers.mechanisms.ticks import TickGrid
 from workers.tables import ledger
 
@@ -34,7 +35,10 @@ DERIVED = ("counter.levels", "counter.sigma_squared", "discovery.delta")
 
 
 class Life(msgspec.Struct, kw_only=True):
-    """What is stored of one (histogram, generation) beside its blocks: who it is, where it stands, what an epoch of it costs."""
+    """What is stored of one (histogram, generation) beside its blocks: who it is, where it stands, what an epoch of it costs.
+
+    `deltas` are the named parts of delta that are not converted; None in what older versions stored.
+    """
 
     generation: int
     description: dict[str, object]
@@ -45,6 +49,15 @@ class Life(msgspec.Struct, kw_only=True):
     epsilon: float
     delta: float
     unit: str
+    deltas: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One released tick, before it is written as snapshots. Safe for anyone, but for the rows it names."""
+
+    frame: Frame
+    release: Release | Items | Answers
 
 
 class Histogram:
@@ -97,6 +110,7 @@ class Histogram:
             epsilon=promise.epsilon,
             delta=promise.delta,
             unit=promise.unit,
+            deltas=dict(mechanism.cost().deltas),
         )
         self._keys: list[str] = []
         self._since: list[int] = []
@@ -108,6 +122,9 @@ class Histogram:
         self._gone: list[bytes] = []
         self._state = mechanism.init()
         self._labels = LabelCache()
+        # Replay measures here what a tick shows, and leaves the writing away where nobody reads it.
+        self.observe: Callable[[Shown], object] | None = None
+        self.written = True
         if not self._public:
             for name in config.keys:
                 if owner_of(name, owner[1]) == owner[0]:
@@ -129,6 +146,11 @@ class Histogram:
     def nbytes(self) -> int:
         """Bytes of the ledger's columns in memory."""
         return self._state.columns.nbytes
+
+    @property
+    def columns(self) -> Columns:
+        """The exact rows of the running epoch: for the operator's replay, never to be published."""
+        return self._state.columns
 
     @property
     def next(self) -> int | None:
@@ -170,8 +192,17 @@ class Histogram:
             parts: all that was contributed to it.
 
         Returns:
-            A snapshot for each stream key (in pages where one is too long).
+            A snapshot for each stream key (in pages where one is too long); none where they are not `written`.
         """
+        shown = self._advance(parts)
+        if self.observe is not None:
+            self.observe(shown)
+        if self.written:
+            columns, end_ms = self._state.columns, shown.frame.end_ms
+            for name, value in snapshots(shown.frame, shown.release, columns, self._keys, self._labels):
+                yield Snapshot(self.topic, name, value, end_ms)
+
+    def _advance(self, parts: Sequence[Contributions]) -> Shown:
         if self.life.next is None:
             raise StateRefused(f"histogram {self.name!r}: asked for a tick before its first one is known")
         tick = self.life.next
@@ -201,8 +232,7 @@ class Histogram:
             mechanism=self.mechanism.kind,
             id=self._id.hex(),
         )
-        for name, value in snapshots(frame, release, self._state.columns, self._keys, self._labels):
-            yield Snapshot(self.topic, name, value, frame.end_ms)
+        return Shown(frame, release)
 
     def exact(self, name: str) -> dict[str, int]:
         """Exact count of every label of one stream key: for the operator's audit, never to be published."""
@@ -231,6 +261,12 @@ class Histogram:
                 changes.append((self._name(f"{self._epoch}/{name}"), value))
             self._state.columns.clean()
         return changes
+
+    def forget(self) -> None:
+        """Drops what `changes` would give: replay stores nothing."""
+        self._gone, self._stored_keys = [], len(self._keys)
+        self._state.changed()
+        self._state.columns.clean()
 
     def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
         """Goes on from what was stored.

@@ -15,8 +15,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.agents.column_tallies import ColumnTallies
 from workers.agents.contributions import encode
+from workers.agents.event_columns import EventColumns
 from workers.agents.events import Events
+from workers.agents.users import Change, Stored, Users
 from workers.mechanisms.bounding import Items, bound, bound_lists
 from workers.mechanisms.config import Lane
 
@@ -29,17 +32,21 @@ def owner_of(key: str, owners: int) -> int:
 class Intake:
     """What one source partition has contributed since its last commit, and its watermark. Sensitive."""
 
-    def __init__(self, lanes: Sequence[Lane], grace_ms: int) -> None:
+    def __init__(self, lanes: Sequence[Lane], grace_ms: int, stored: Stored | None = None) -> None:
         """
         Args:
             lanes: tick grids and bounds to count for, each once.
             grace_ms: how long a tick stays open for events that come late.
+            stored: what earlier commits left of users' pairs; None keeps those in memory.
         """
         self._lanes = lanes
+        self._users = Users(lanes, stored)
         self._grace = grace_ms
         self.watermark: int | None = None
         self.first: int | None = None
         self._open: dict[tuple[Lane, int], dict[str, Counter[str]]] = {}
+        # What was added as columns; no message carries it, replay takes it with each commit.
+        self.columns = ColumnTallies()
         self._committed_watermark: int | None = None
 
     def __repr__(self) -> str:
@@ -51,8 +58,8 @@ class Intake:
         self.first = first
         self._open = {}
 
-    def add(self, events: Events) -> None:
-        """Counts a batch of events, in order."""
+    def add(self, events: Events | EventColumns) -> None:
+        """Counts a batch of events, in order: the worker's lists, or replay's columns (then see `columns`)."""
         times = events.times
         if not len(times):
             return
@@ -70,8 +77,14 @@ class Intake:
                 ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
             self._count(lane, ticks, events)
 
-    def _count(self, lane: Lane, ticks: NDArray[np.int64], events: Events) -> None:
+    def _count(self, lane: Lane, ticks: NDArray[np.int64], events: Events | EventColumns) -> None:
         low, high = int(ticks.min()), int(ticks.max())
+        if lane.max_items_per_user is not None:
+            self._of_users(lane, ticks.tolist(), events.events() if isinstance(events, EventColumns) else events)
+            return
+        if isinstance(events, EventColumns):
+            self.columns.add(events, lane, ticks)
+            return
         in_order = bool((ticks[1:] >= ticks[:-1]).all())
         for tick in (low,) if low == high else np.unique(ticks).tolist():
             if tick < 1:
@@ -91,6 +104,19 @@ class Intake:
                     tallies[key].update(labels)
             else:
                 self._weighted(tallies, keys, items, lane)
+
+    def _of_users(self, lane: Lane, ticks: Sequence[int], events: Events) -> None:
+        """Counts, event by event in their order, what each user may still add."""
+        if events.users is None:
+            raise ValueError("events without users for a lane that bounds them")
+        for tick, key, items, user in zip(ticks, events.keys, events.items, events.users, strict=True):
+            if tick < 1:
+                continue
+            tallies = self._open.get((lane, tick))
+            if tallies is None:
+                tallies = self._open[lane, tick] = defaultdict(Counter)
+            labels = [label for label, count in bound(items, lane.max_items, 1).items() if count]
+            tallies[key].update(self._users.take(lane, tick, user, key, labels))
 
     @staticmethod
     def _weighted(tallies: dict[str, Counter[str]], keys: Sequence[str], items: Sequence[Items], lane: Lane) -> None:
@@ -114,6 +140,15 @@ class Intake:
             (mark - lane.start_ms) // lane.tick_ms > (before - lane.start_ms) // lane.tick_ms for lane in self._lanes
         )
 
+    def ticks_closed(self) -> int:
+        """How many ticks, over all lanes, have closed since the last commit; none before the first."""
+        mark, before = self.watermark, self._committed_watermark
+        if mark is None or before is None:
+            return 0
+        return sum(
+            (mark - lane.start_ms) // lane.tick_ms - (before - lane.start_ms) // lane.tick_ms for lane in self._lanes
+        )
+
     def closes_by_clock(self, now_ms: int) -> bool:
         """Whether the wall clock alone would close a tick now."""
         mark = now_ms - self._grace
@@ -122,7 +157,16 @@ class Intake:
     @property
     def empty(self) -> bool:
         """Whether nothing was counted since the last commit."""
-        return not self._open
+        return not self._open and not self.columns
+
+    @property
+    def full(self) -> bool:
+        """Whether so many users changed that it should be committed."""
+        return self._users.full
+
+    def user_changes(self) -> list[Change]:
+        """What is to be stored of users, in the transaction of the commit that follows."""
+        return self._users.changes() + ([] if self.watermark is None else self._users.over(self.watermark))
 
     def commit(self, *, source: int, sequences: list[int], offset: int) -> list[tuple[int, bytes]]:
         """What to tell the owners, as (owner partition, message); then nothing is open any more.
@@ -146,7 +190,8 @@ class Intake:
                 split.setdefault(to, {})[key] = tally
             for to, part in split.items():
                 shares[to].append((lane, tick, part))
-        told: Iterable[int] = range(owners) if self.closes() else [to for to in range(owners) if shares[to]]
+        all_told = self.closes() or self.columns
+        told: Iterable[int] = range(owners) if all_told else [to for to in range(owners) if shares[to]]
         messages: list[tuple[int, bytes]] = []
         for to in told:
             pages = encode(
@@ -161,4 +206,6 @@ class Intake:
             messages += [(to, page) for page in pages]
         self._open = {}
         self._committed_watermark = self.watermark
+        if self.watermark is not None:
+            self._users.committed(self.watermark)
         return messages

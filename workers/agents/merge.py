@@ -17,7 +17,7 @@ from typing import IO
 
 import msgspec
 
-from workers.agents.contributions import Message, Section, columns_of, decode
+from workers.agents.contributions import Message, Ready, Section, columns_of, decode
 from workers.agents.histogram import Change, Histogram, Life
 from workers.agents.snapshots import Snapshot
 from workers.errors import StateRefused
@@ -64,25 +64,36 @@ class Waiting:
 
     def __init__(self, directory: Path | None, limit: int) -> None:
         self._directory, self._limit, self._held = directory, limit, 0
-        self._parts: dict[tuple[Lane, int], list[tuple[int, Section | tuple[int, int]]]] = {}
+        self._parts: dict[tuple[Lane, int], list[tuple[int, Section | Ready | tuple[int, int]]]] = {}
         self._file: IO[bytes] | None = None
-        self._spilled = 0
+        self._spilled = self._end = 0
 
-    def add(self, offset: int, section: Section) -> None:
+    def add(self, offset: int, section: Section | Ready) -> None:
         size = _size(section)
-        entry: Section | tuple[int, int] = section
+        entry: Section | Ready | tuple[int, int] = section
         if self._held + size > self._limit:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115  # lives as long as this object
-            text = msgspec.msgpack.encode(section)
+            text = msgspec.msgpack.encode(section.section() if isinstance(section, Ready) else section)
             entry = (self._file.seek(0, 2), len(text))
             self._file.write(text)
+            self._end = entry[0] + len(text)
             self._spilled += 1
         else:
             self._held += size
         self._parts.setdefault((section.lane, section.tick), []).append((offset, entry))
 
-    def get(self, lane: Lane, tick: int) -> list[Section]:
+    @property
+    def held_bytes(self) -> int:
+        """About what waits in memory."""
+        return self._held
+
+    @property
+    def spilled_bytes(self) -> int:
+        """What waits in the file, with what was dropped there since it was last empty."""
+        return self._end if self._spilled else 0
+
+    def get(self, lane: Lane, tick: int) -> list[Section | Ready]:
         """The sections of one tick, in the order of the topic."""
         return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
 
@@ -105,7 +116,7 @@ class Waiting:
         """The offset from which all that waits would be read again."""
         return min((entries[0][0] for entries in self._parts.values()), default=default)
 
-    def _read(self, entry: Section | tuple[int, int]) -> Section:
+    def _read(self, entry: Section | Ready | tuple[int, int]) -> Section | Ready:
         if not isinstance(entry, tuple):
             return entry
         if self._file is None:
@@ -114,8 +125,10 @@ class Waiting:
         return msgspec.msgpack.decode(self._file.read(entry[1]), type=Section)
 
 
-def _size(section: Section) -> int:
+def _size(section: Section | Ready) -> int:
     """About what a section takes in memory."""
+    if isinstance(section, Ready):
+        return 40 * len(section.columns.labels) + 64 * len(section.columns.keys) + 200
     return len(section.labels) + len(section.lengths) + len(section.counts) + 64 * len(section.keys) + 200
 
 
@@ -152,13 +165,13 @@ class Merge:
         self._position = self._read_to = 0
         self._retired: list[tuple[str, Life]] = []
         self._gone: list[Change] = []
-        self._waiting = Waiting(directory, waiting_bytes_max)
+        self.waiting = Waiting(directory, waiting_bytes_max)
         self._final: dict[Lane, int] = {}
 
     # ---- in ------------------------------------------------------------------------------------------------------
 
-    def receive(self, value: bytes, offset: int) -> None:
-        """Takes one message of the contributions topic.
+    def receive(self, value: bytes, offset: int, ready: Sequence[Ready] = ()) -> None:
+        """Takes one message of the contributions topic; `ready` are further sections of it that never were in a message.
 
         Raises:
             StateRefused: it breaks the chain of its source, or is none of ours.
@@ -169,14 +182,15 @@ class Merge:
                 f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: the events topic's partition "
                 "count changed; start a new worker name, or new generations on new internal topics"
             )
+        sections: list[Section | Ready] = [*message.sections, *ready]
         if offset >= self._position:
-            self._follow(message, offset)
-        for section in message.sections:
+            self._follow(message, sections, offset)
+        for section in sections:
             users = self._lanes.get(section.lane)
             if users and any(h.next is None or h.next <= section.tick for h in users):
-                self._waiting.add(offset, section)
+                self.waiting.add(offset, section)
 
-    def _follow(self, message: Message, offset: int) -> None:
+    def _follow(self, message: Message, sections: Sequence[Section | Ready], offset: int) -> None:
         """Checks a message that was not seen before against its source's chain, and moves its watermark."""
         source = message.source
         if message.sequence != self._sequences[source]:
@@ -186,7 +200,7 @@ class Merge:
                 "another worker name, or all internal topics deleted together (either is a new stream, charged anew)"
             )
         before = self.watermarks[source]
-        for section in message.sections:
+        for section in sections:
             if before is not None and section.lane.start_ms + section.tick * section.lane.tick_ms <= before:
                 raise StateRefused(
                     f"contributions offset {offset}: source partition {source} adds to a tick that it had closed"
@@ -203,10 +217,21 @@ class Merge:
 
     # ---- out -----------------------------------------------------------------------------------------------------
 
-    def release(self, *, ticks_max: int = TICKS_MAX, bytes_max: int = BYTES_MAX) -> Released:
+    def release(
+        self,
+        *,
+        ticks_max: int = TICKS_MAX,
+        bytes_max: int = BYTES_MAX,
+        after_tick: Callable[[], object] = lambda: None,
+    ) -> Released:
         """Releases complete ticks in order, until there are none or either limit is passed.
 
         Nothing of what is returned may be published before `changes` and `progress` are durable with it.
+
+        Args:
+            ticks_max: most ticks.
+            bytes_max: no further tick when the snapshots have reached so many bytes.
+            after_tick: called after each tick, to show that the work goes on.
         """
         released = Released(0, [])
         complete = self._complete()
@@ -225,14 +250,15 @@ class Merge:
                 break
             _, lane = min(due)
             tick = min(h.next for h in self._lanes[lane] if h.next is not None)
-            parts = [columns_of(section, self._key) for section in self._waiting.get(lane, tick)]
+            parts = [columns_of(section, self._key) for section in self.waiting.get(lane, tick)]
             for histogram in self._lanes[lane]:
                 if histogram.next == tick:
                     for snapshot in histogram.step(parts):
                         released.snapshots.append(snapshot)
                         size += len(snapshot.value)
             released.ticks += 1
-            self._waiting.drop(lane, tick)
+            self.waiting.drop(lane, tick)
+            after_tick()
         return released
 
     def _next_end(self, lane: Lane) -> int | None:
@@ -259,17 +285,20 @@ class Merge:
                 histogram.start_at(tick)
         starts = [h.next for h in users]
         if None not in starts:
-            self._waiting.drop_before(lane, min(s for s in starts if s is not None))
+            self.waiting.drop_before(lane, min(s for s in starts if s is not None))
 
-    def end_of_input(self) -> None:
-        """There will be no more messages: the tick that holds the watermark is complete as well, in every lane."""
+    def end_of_input(self, until_ms: int | None = None) -> None:
+        """There will be no more messages: the tick that holds the watermark is complete as well, in every lane.
+
+        Args:
+            until_ms: but no tick that ends later; None: no limit.
+        """
         complete = self._complete()
         if complete is None:
             return
-        self._final = {
-            lane: lane.start_ms + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms
-            for lane in self._lanes
-        }
+        for lane in self._lanes:
+            end = lane.start_ms + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms
+            self._final[lane] = end if until_ms is None else min(end, until_ms)
 
     def _complete(self) -> int | None:
         """Ticks that end at or before this are complete; None while a source has said nothing."""
@@ -289,7 +318,7 @@ class Merge:
         """Where this partition stands."""
         return Progress(
             version=VERSION,
-            offset=self._waiting.first_offset(self._position),
+            offset=self.waiting.first_offset(self._position),
             position=self._position,
             owners=self.owners,
             key=self._key.fingerprint.hex(),

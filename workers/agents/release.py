@@ -7,12 +7,16 @@ moment the next owner releases the same ticks with the same bytes, or finds them
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+
 import msgspec
 
-from workers.agents.merge import Merge, Progress
+from workers.agents.merge import Merge, Progress, Released
 from workers.errors import StateRefused
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Batch, Outgoing, Shard
+from workers.metrics import RELEASE, Metrics
 from workers.tables.store import Store
 
 PROGRESS = b"progress"
@@ -20,6 +24,8 @@ PROGRESS = b"progress"
 
 class Release(Shard):
     """Stage 2 of one owner partition; see the module."""
+
+    stage = RELEASE
 
     def __init__(
         self,
@@ -30,6 +36,7 @@ class Release(Shard):
         store: Store,
         *,
         merge: Merge,
+        metrics: Metrics | None = None,
     ) -> None:
         """
         Args:
@@ -39,10 +46,13 @@ class Release(Shard):
             state_topic: the changelog of ledger, mechanisms and progress.
             store: local copy of the state partition.
             merge: the histograms, fresh.
+            metrics: where it counts what it does.
         """
-        super().__init__(connection, transactional_id, partition, state_topic, store)
+        super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
         self.merge = merge
-        self.ticks_released = 0
+        self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
+        for histogram in merge.histograms:
+            self.metrics.expect_histogram(histogram.name)
 
     def open(self) -> None:
         if self.partition >= self.merge.owners:
@@ -74,7 +84,12 @@ class Release(Shard):
             self._release()
 
     def _release(self) -> None:
-        while (released := self.merge.release()).ticks:
+        while True:
+            before, started = self._ticks(), time.perf_counter()
+            released = self.merge.release(after_tick=self.goes_on)
+            if not released.ticks:
+                return
+            self.metrics.release_seconds.observe(time.perf_counter() - started)
             messages = [
                 Outgoing(snapshot.topic, None, snapshot.key.encode(), snapshot.value, (), snapshot.end_ms)
                 for snapshot in released.snapshots
@@ -83,7 +98,22 @@ class Release(Shard):
             progress = self.merge.progress()
             changes.append((PROGRESS, msgspec.json.encode(progress)))
             self.transact(messages, changes, progress.offset)
-            self.ticks_released += released.ticks
+            self._count(released, before)
+
+    def _ticks(self) -> dict[str, int]:
+        """How many ticks of each histogram were released here in its life."""
+        lives = {histogram.name: histogram.life for histogram in self.merge.histograms}
+        return {name: life.next - (life.first or 0) for name, life in lives.items() if life.next is not None}
+
+    def _count(self, released: Released, before: dict[str, int]) -> None:
+        for name, ticks in self._ticks().items():
+            self.metrics.ticks_released.labels(name).inc(ticks - before.get(name, 0))
+        sizes: Counter[str] = Counter()
+        for snapshot in released.snapshots:
+            sizes[snapshot.topic] += len(snapshot.value)
+        for topic, number in Counter(snapshot.topic for snapshot in released.snapshots).items():
+            self.metrics.snapshots.labels(self._name_of[topic]).inc(number)
+            self.metrics.snapshot_bytes.labels(self._name_of[topic]).inc(sizes[topic])
 
 
 def read_progress(value: bytes) -> Progress:

@@ -1,38 +1,83 @@
-"""`quietcount replay`: a file of events in, snapshots and an exact summary out."""
+"""`quietcount replay`: events that have been in, snapshots and an exact summary out."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from workers.agents.snapshots import Snapshot
 from workers.commands.progress import Progress
 from workers.errors import SettingsError
-from workers.mechanisms.noise import NoiseKey
-from workers.replay.offline import Summary, open_lines, replay
+from workers.replay.offline import REJECTS_LISTED, Summary, replay
+from workers.replay.quick_key import QuickKey
+from workers.replay.sources import Source, open_source, when
 from workers.settings import Settings, read_key
 
-REJECTS_SHOWN = 10
+EXIT_INTERRUPTED = 130
 
 
 def replay_file(settings: Settings, *, source: str, snapshots: str | None) -> int:
-    """Runs the histograms over `source`; snapshots go to the file `snapshots`, one JSON object a line.
-
-    Returns:
-        The exit code: 0, also when lines were rejected.
-    """
+    """Runs the histograms over the file `source` ("-": standard input); see `_run`."""
     if snapshots is not None and _same_file(source, snapshots):
         raise SettingsError(f"--snapshots {snapshots}: it is the input; another file")
-    key = NoiseKey(read_key(settings.worker.key_file))
-    with open_lines(source) as lines, _opened(snapshots) as write, Progress() as progress:
-        summary = replay(settings, key, iter(lines), write, lambda summary: progress.update(_counts(summary)))
-        for line in _report(summary):
+    return _run(settings, open_source(settings, source), snapshots)
+
+
+def replay_topic(settings: Settings, *, since_ms: int | None, until_ms: int | None, snapshots: str | None) -> int:
+    """Runs the histograms over the events topic, from a time to a time; see `_run`."""
+    from workers.replay.sources_topic import open_topic
+
+    return _run(
+        settings, open_topic(settings, since_ms, until_ms), snapshots, empty="no event in this range of the topic"
+    )
+
+
+def parse_time(option: str, text: str) -> int:
+    """A time on the command line, in ms since 1970: as in RFC 3339, a day, or the ms themselves; without a zone it is UTC.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    try:
+        if text.isdecimal():
+            return int(text)
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(
+            f"{option} {text}: a time such as 2026-11-21T08:00:00Z, a day such as 2026-11-21, or ms since 1970"
+        ) from None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _run(
+    settings: Settings, opening: AbstractContextManager[Source], snapshots: str | None, *, empty: str | None = None
+) -> int:
+    """Replays; snapshots go to the file `snapshots`, one JSON object a line.
+
+    Returns:
+        The exit code: 0, also when lines were rejected; 130 after Ctrl-C, with what was released until then.
+
+    Raises:
+        SettingsError: it cannot be read; or there is no event, where `empty` says that this is wrong.
+    """
+    key = QuickKey(read_key(settings.worker.key_file))
+    with opening as source, Output(snapshots) as output, Progress() as progress:
+        summary = replay(settings, key, source, output.write, lambda summary: progress.update(_where(summary)))
+        if empty is not None and not summary.events and not summary.partial:
+            raise SettingsError(f"{source.name}: {empty}")
+        output.close(
+            partial=summary.partial and summary.snapshots > 0, keep=not summary.partial or summary.snapshots > 0
+        )
+        for line in report(summary, source.word, source.partitions > 1):
             progress.print(line)
-    return 0
+        if summary.partial:
+            progress.print(_stopped(summary, output.place))
+    return EXIT_INTERRUPTED if summary.partial else 0
 
 
 def _same_file(source: str, snapshots: str) -> bool:
@@ -42,44 +87,117 @@ def _same_file(source: str, snapshots: str) -> bool:
         return False
 
 
-def _counts(summary: Summary) -> str:
+# ---- what is said --------------------------------------------------------------------------------------------------
+
+
+def _where(summary: Summary) -> str:
+    """How far it is, how fast, and how long it will take."""
+    text = counts(summary)
+    if summary.seconds > 0:
+        text += f", {summary.events / summary.seconds:,.0f} events/s"
+    if summary.total and summary.position:
+        left = summary.seconds * max(summary.total / summary.position - 1, 0)
+        text += f", {min(summary.position / summary.total, 1):.0%}, {_clock(left)} left"
+    return text
+
+
+def counts(summary: Summary) -> str:
+    """What was read and written until now."""
     rejects = sum(summary.rejects.values())
     return f"{summary.events:,} events, {rejects:,} rejected, {summary.snapshots:,} snapshots, {summary.seconds:.1f} s"
 
 
-def _report(summary: Summary) -> Iterator[str]:
-    """What to say at the end."""
-    yield f"replay: {_counts(summary)} (exact: for the operator only)"
+def report(summary: Summary, word: str, partitions: bool = False) -> Iterator[str]:
+    """What to say at the end.
+
+    Args:
+        summary: of the replay.
+        word: what the numbers of rejects count.
+        partitions: whether to name the partition with them.
+    """
+    mark = " PARTIAL:" if summary.partial else ""
+    yield f"replay:{mark} {counts(summary)} (exact: for the operator only)"
+    if summary.outside:
+        yield f"  {summary.outside:,} events outside the range of time: left out"
+    if summary.late:
+        yield f"  {summary.late:,} events later than events.grace allows: counted in the tick that was open, as the worker does"
     for reason, times in summary.rejects.most_common():
-        yield f"  {times:,} lines rejected: {reason}"
-    for number, reason in summary.first_rejects[:REJECTS_SHOWN]:
-        yield f"  line {number:,}: {reason}"
-    if sum(summary.rejects.values()) > REJECTS_SHOWN:
-        yield "  ..."
+        yield f"  {times:,} {word}s rejected: {reason}"
+    for reject in summary.first_rejects:
+        place = f"partition {reject.partition}, {word}" if partitions else word
+        yield f"  {place} {reject.number:,}: {reject.reason}"
+    if sum(summary.rejects.values()) > REJECTS_LISTED:
+        yield f"  ... (the first {REJECTS_LISTED} are listed)"
 
 
-@contextmanager
-def _opened(name: str | None) -> Iterator[Callable[[Snapshot], object]]:
-    """What takes each snapshot. A file appears under its name when it is complete, never half written."""
-    if name is None:
-        yield lambda snapshot: None
-    elif name == "-":
-        yield _writer(sys.stdout.buffer)
-    else:
-        path = Path(name)
-        part = path.with_name(path.name + ".part")
-        try:
-            file = part.open("wb")
-        except OSError as error:
-            raise SettingsError(f"--snapshots {name}: {error.strerror}") from None
-        try:
-            with file:
-                yield _writer(file)
-            os.replace(part, path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+def _stopped(summary: Summary, place: str | None) -> str:
+    text = "replay: stopped: "
+    if summary.last_ms is None:
+        return text + "no event was read"
+    text += f"the events up to {when(summary.last_ms)} were read, {summary.ticks:,} ticks are complete"
+    return text + (f"; they are in {place}" if place is not None else "")
 
 
-def _writer(file: IO[bytes]) -> Callable[[Snapshot], object]:
-    return lambda snapshot: file.write(snapshot.value + b"\n")
+def _clock(seconds: float) -> str:
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+# ---- where snapshots go --------------------------------------------------------------------------------------------
+
+
+class Output:
+    """A file of snapshots, one a line. A file under its name is complete; after Ctrl-C it holds the ticks that were."""
+
+    def __init__(self, name: str | None) -> None:
+        """
+        Args:
+            name: of the file; "-" is standard output, None nothing.
+        """
+        self._name = name
+        self._file: IO[bytes] | None = None
+        self._part: Path | None = None
+        self.place: str | None = None
+        self.write: Callable[[Snapshot], object] | None = None
+
+    def __enter__(self) -> Self:
+        if self._name is None:
+            return self
+        if self._name == "-":
+            self._file = sys.stdout.buffer
+        else:
+            path = Path(self._name)
+            self._part = path.with_name(path.name + ".part")
+            try:
+                self._file = self._part.open("wb")
+            except OSError as error:
+                raise SettingsError(f"--snapshots {self._name}: {error.strerror}") from None
+        file = self._file
+        self.write = lambda snapshot: file.write(snapshot.value + b"\n")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leaves nothing behind unless `close` was called."""
+        if self._part is not None and self._file is not None:
+            self._file.close()
+            self._part.unlink(missing_ok=True)
+
+    def close(self, *, partial: bool, keep: bool) -> None:
+        """Gives the file its name. A partial one does not take the place of an older file: it is called `.partial` then.
+
+        Args:
+            partial: it lacks the later ticks.
+            keep: whether there is anything to keep.
+        """
+        if self._file is None or self._name is None or not keep:
+            return
+        self._file.flush()
+        self.place = "standard output" if self._part is None else self._name
+        if self._part is not None:
+            path = Path(self._name)
+            if partial and path.exists():
+                path = path.with_name(path.name + ".partial")
+            self._file.close()
+            os.replace(self._part, path)
+            self.place, self._part = str(path), None

@@ -1,141 +1,267 @@
-"""Replay: the worker's core over a file of events, without Kafka. For the operator: it reads exact data.
+"""Replay: the worker's core over events that have been, without Kafka. For the operator: it reads exact data.
 
-One source partition, one owner partition, time from the data alone: ticks close as the events' time passes them, and the end of the
-input closes the last one. The noise comes from mechanism ids of its own ("replay"), so a backtest never draws production's noise; the
-same input, settings and key give the same bytes on every machine.
+One `Intake` for each source partition, as the worker has, and one owner partition for all; time comes from the data alone. A tick is
+released when the time of every source partition has passed it, and the end of the input closes the last one. What a worker makes from
+the same records is the same to the byte, where the mechanism ids are the same; but a worker that has read a partition to its end also
+closes ticks by the clock, so that an event which comes later than that counts in a later tick there.
+
+The noise comes from mechanism ids of its own ("replay"), so a backtest never draws production's noise; the same input, settings and key
+give the same bytes on every machine.
+
+`Offline` takes batches of any source, for any number of histograms at once: what they have in common is read, bounded and added up once.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
-from typing import IO
+from typing import NamedTuple
 
-import msgspec
-
-from workers.agents.board import declared_keys, histograms, lanes, mechanisms
-from workers.agents.events import EventReader
+from workers.agents.board import histograms as board_histograms
+from workers.agents.board import mechanisms
+from workers.agents.histogram import Histogram
 from workers.agents.intake import Intake
 from workers.agents.merge import Merge
 from workers.agents.snapshots import Snapshot
-from workers.errors import SettingsError
 from workers.mechanisms.noise import NoiseKey
-from workers.settings import RECORD_KEY, EventsSettings, Settings
+from workers.replay.interrupts import Interrupts
+from workers.replay.sources import Batch, Source
+from workers.settings import Settings
 
-LINES_AT_A_TIME = 10_000
 STREAM = "replay"
+REJECTS_LISTED = 100
+
+
+class Rejected(NamedTuple):
+    """A line, row or record that is no event."""
+
+    partition: int
+    number: int
+    reason: str
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a replay saw and did."""
+    """What a replay saw and did. Exact.
+
+    Attributes:
+        events: valid ones, within the range where there is one.
+        late: of them, those dated further back than `grace` allows.
+        outside: left out for their time.
+        rejects: how many others, by reason.
+        first_rejects: the first hundred of them.
+        ticks: released, of all histograms together.
+        snapshots: written.
+        first_ms, last_ms: earliest and latest time of an event.
+        position, total: how far the source is read, and what there is of it (None: nobody knows).
+        seconds: since it began.
+        partial: stopped before the end: the ticks that were released are whole, the others are missing.
+    """
 
     events: int = 0
+    late: int = 0
+    outside: int = 0
     rejects: Counter[str] = field(default_factory=Counter)
-    first_rejects: list[tuple[int, str]] = field(default_factory=list)
+    first_rejects: list[Rejected] = field(default_factory=list)
+    ticks: int = 0
     snapshots: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+    position: int = 0
+    total: int | None = None
     seconds: float = 0.0
+    partial: bool = False
 
 
-def line_events(events: EventsSettings) -> EventsSettings:
-    """How events read from lines: the time in `events.timestamp`, else in `ts`; a record key in `key`."""
-    return msgspec.structs.replace(
-        events, timestamp=events.timestamp or "ts", key="key" if events.key == RECORD_KEY else events.key
-    )
+def fresh_histograms(settings: Settings, key: NoiseKey, stream: str = STREAM) -> list[Histogram]:
+    """The histograms of `settings`, before their first tick.
+
+    Args:
+        settings: of the worker.
+        key: the operator's root key; a `QuickKey` is several times as fast.
+        stream: goes into the mechanism ids.
+    """
+    return board_histograms(settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1)
+
+
+class Offline:
+    """Both stages of the worker, fed batch by batch."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        key: NoiseKey,
+        histograms: Sequence[Histogram],
+        *,
+        partitions: int = 1,
+        write: Callable[[Snapshot], object] | None = None,
+        until_ms: int | None = None,
+        may_stop: Callable[[], object] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            settings: whose `[events]` all histograms share.
+            key: the operator's root key.
+            histograms: fresh ones, also of several settings: a sweep. Set `observe` of one to see what it shows at each tick, with
+                its exact `columns` beside it.
+            partitions: source partitions.
+            write: takes each snapshot, in order of tick, then of histogram; None: none is made.
+            until_ms: no tick that ends later is released.
+            may_stop: called where it may raise KeyboardInterrupt: between released ticks.
+        """
+        self.histograms, self._key = histograms, key
+        self.summary = Summary()
+        self._write, self._until, self._may_stop = write, until_ms, may_stop
+        lanes = list(dict.fromkeys(histogram.lane for histogram in histograms))
+        self._intakes = [Intake(lanes, settings.events.grace_ms) for _ in range(partitions)]
+        self._sequences = [[0] for _ in range(partitions)]
+        self._ended: frozenset[int] = frozenset()
+        self._merge = Merge(histograms, key=key, sources=partitions, owners=1)
+        self._offset = 0
+        self._begun = time.perf_counter()
+        for histogram in histograms:
+            histogram.written = write is not None
+
+    def add(self, batch: Batch, ended: frozenset[int] = frozenset()) -> None:
+        """Counts a batch, and releases the ticks that are complete by it.
+
+        Args:
+            batch: the next of its partition.
+            ended: the partitions that no batch will come of: no tick waits for them.
+        """
+        self._note(batch)
+        self._intakes[batch.partition].add(batch.events)
+        self._ended = ended
+        if self._commit(batch.partition) or ended:
+            self._commit_ended()
+            self._release()
+        self.summary.seconds = time.perf_counter() - self._begun
+
+    def finish(self) -> None:
+        """The end of the input: releases what is left."""
+        last = self.summary.last_ms
+        if last is not None:
+            for partition, intake in enumerate(self._intakes):
+                intake.watermark = last if intake.watermark is None else max(last, intake.watermark)
+                self._commit(partition, told=True)
+            self._merge.end_of_input(self._until)
+            self._release()
+        self.summary.seconds = time.perf_counter() - self._begun
+
+    def _note(self, batch: Batch) -> None:
+        summary, times = self.summary, batch.events.times
+        summary.position = batch.position
+        summary.outside += batch.outside + batch.beyond
+        summary.late += batch.late
+        for number, reason in batch.rejects:
+            summary.rejects[reason] += 1
+            if len(summary.first_rejects) < REJECTS_LISTED:
+                summary.first_rejects.append(Rejected(batch.partition, number, reason))
+        if len(times):
+            summary.events += len(times) - batch.beyond
+            first, last = int(times.min()), int(times.max())
+            summary.first_ms = first if summary.first_ms is None else min(first, summary.first_ms)
+            summary.last_ms = last if summary.last_ms is None else max(last, summary.last_ms)
+
+    def _commit(self, partition: int, *, told: bool = False) -> bool:
+        """Hands what a partition counted to the merge if it closed a tick; returns whether it did."""
+        intake = self._intakes[partition]
+        if not told and not intake.closes():
+            return False
+        if self._until is not None and intake.watermark is not None:
+            intake.watermark = min(intake.watermark, self._until)  # its source stops there
+        messages = intake.commit(source=partition, sequences=self._sequences[partition], offset=self.summary.position)
+        ready = intake.columns.take(self._key)
+        for _, message in messages:
+            self._merge.receive(message, self._offset, ready)
+            self._offset, ready = self._offset + 1, []
+        self._merge.reached(self._offset)
+        return True
+
+    def _commit_ended(self) -> None:
+        """Moves ended partitions along with those that are still read, so that no tick waits for them."""
+        marks = [intake.watermark for p, intake in enumerate(self._intakes) if p not in self._ended]
+        least = min((mark for mark in marks if mark is not None), default=None)
+        if least is None or None in marks:
+            return
+        for partition in self._ended:
+            intake = self._intakes[partition]
+            if intake.watermark is None or intake.watermark < least:
+                intake.watermark = least
+            self._commit(partition)
+
+    def _release(self) -> None:
+        while (released := self._merge.release()).ticks:
+            for histogram in self.histograms:
+                histogram.forget()
+            if self._write is not None:
+                for snapshot in released.snapshots:
+                    self._write(snapshot)
+            self.summary.ticks += released.ticks
+            self.summary.snapshots += len(released.snapshots)
+            self._may_stop()
 
 
 def replay(
     settings: Settings,
     key: NoiseKey,
-    lines: Iterator[bytes],
-    write: Callable[[Snapshot], object],
-    progress: Callable[[Summary], None] = lambda summary: None,
+    source: Source,
+    write: Callable[[Snapshot], object] | None = None,
+    progress: Callable[[Summary], object] = lambda summary: None,
+    *,
+    histograms: Sequence[Histogram] | None = None,
     stream: str = STREAM,
 ) -> Summary:
-    """Runs every histogram over a file of events.
+    """Runs histograms over a source of events, to its end or to Ctrl-C.
 
     Args:
-        settings: of the worker; nothing of `[kafka]` is used.
+        settings: of the worker.
         key: the operator's root key.
-        lines: one JSON event each.
-        write: takes each snapshot, in order of tick, then of histogram.
-        progress: told how far it is, now and then.
-        stream: goes into the mechanism ids.
+        source: of the events.
+        write: takes each snapshot, in order of tick, then of histogram; None: none is made.
+        progress: told how far it is, after each batch.
+        histograms: fresh ones; None: those of `settings`.
+        stream: goes into the mechanism ids of those.
 
     Returns:
-        What was read and written. Broken lines are counted, with the first hundred line numbers.
+        What was read and written; `partial` after Ctrl-C.
     """
-    begun = time.perf_counter()
-    reader = EventReader(line_events(settings.events), declared_keys(settings))
-    intake = Intake(lanes(settings), settings.events.grace_ms)
-    merge = Merge(
-        histograms(settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1),
-        key=key,
-        sources=1,
-        owners=1,
-    )
-    summary = Summary()
-    sequences, offset, at, latest = [0], 0, 0, None
-
-    def commit() -> None:
-        nonlocal offset
-        for _, message in intake.commit(source=0, sequences=sequences, offset=at):
-            merge.receive(message, offset)
-            offset += 1
-        merge.reached(offset)
-
-    def release() -> None:
-        while (released := merge.release()).ticks:
-            merge.changes()
-            for snapshot in released.snapshots:
-                write(snapshot)
-            summary.snapshots += len(released.snapshots)
-
-    while batch := list(islice(lines, LINES_AT_A_TIME)):
-        values = [line.rstrip(b"\r\n") for line in batch]
-        events, rejects = reader.read(values, [None] * len(values), [0] * len(values), latest_ms=None)
-        for reject in rejects:
-            if values[reject.index]:  # an empty line is no event and no error
-                summary.rejects[reject.reason] += 1
-                if len(summary.first_rejects) < 100:
-                    summary.first_rejects.append((at + reject.index + 1, reject.reason))
-        intake.add(events)
-        if len(events.times):
-            latest = max(int(events.times.max()), latest or 0)
-        at += len(values)
-        summary.events += len(events.times)
-        if intake.closes():
-            commit()
-            release()
-        summary.seconds = time.perf_counter() - begun
-        progress(summary)
-    if latest is not None:
-        intake.watermark = max(latest, intake.watermark or 0)
-        commit()
-        merge.end_of_input()
-        release()
-    summary.seconds = time.perf_counter() - begun
+    with Interrupts() as interrupts, few_collections():
+        offline = Offline(
+            settings,
+            key,
+            fresh_histograms(settings, key, stream) if histograms is None else histograms,
+            partitions=source.partitions,
+            write=write,
+            until_ms=source.until_ms,
+            may_stop=interrupts.check,
+        )
+        summary = offline.summary
+        summary.total = source.total
+        try:
+            for batch in source.batches():
+                with interrupts.held():
+                    offline.add(batch, source.ended())
+                    progress(summary)
+            with interrupts.held():
+                offline.finish()
+        except KeyboardInterrupt:
+            summary.partial = True
     return summary
 
 
-def open_lines(source: str) -> IO[bytes]:
-    """The file to read; "-" is standard input.
-
-    Raises:
-        SettingsError: it cannot be read.
-    """
-    if source == "-":
-        import sys
-
-        return sys.stdin.buffer
-    path = Path(source)
-    if path.suffix == ".parquet":
-        raise SettingsError(f"--input {source}: Parquet is not read yet, see docs/limits.md; give JSON lines")
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Python looks for cycles among millions of short-lived lists that have none; here less often, as in the worker."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(200_000, 20, 100)
     try:
-        return path.open("rb")
-    except OSError as error:
-        raise SettingsError(f"--input {source}: {error.strerror}") from error
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

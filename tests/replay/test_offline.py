@@ -1,0 +1,304 @@
+"""One pass over the events serves many histograms; Ctrl-C leaves whole ticks; the same input gives the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.replay.site import T0, settings_of
+from tests.worker.harness import ROOT, known, unk
+from workers.agents.histogram import Histogram, Shown
+from workers.agents.snapshots import Snapshot
+from workers.cli import execute
+from workers.mechanisms.mechanism import Release
+from workers.mechanisms.noise import NoiseKey
+from workers.replay.interrupts import Interrupts
+from workers.replay.offline import Offline, Summary, few_collections, fresh_histograms, replay
+from workers.replay.quick_key import QuickKey
+from workers.replay.sources import Batch, JsonLines
+from workers.settings import Settings, read_key
+
+ROOT_KEY = bytes(range(32))
+
+
+def text(number: int, seconds: float = 30.0, seed: int = 1) -> bytes:
+    """Events of three stream keys in order of time."""
+    rng = random.Random(seed)
+    events = (
+        {
+            "key": rng.choice("abc"),
+            "items": rng.choices([f"i{i}" for i in range(20)], weights=range(20, 0, -1), k=rng.randrange(4)),
+            "ts": T0 + int(i * seconds * 1000 / number),
+        }
+        for i in range(number)
+    )
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def lines(settings: Settings, content: bytes) -> JsonLines:
+    return JsonLines(settings, "text", io.BytesIO(content), total=len(content))
+
+
+def snapshots(
+    settings: Settings, content: bytes, histograms: list[Histogram] | None = None, key: NoiseKey | None = None
+) -> list[Snapshot]:
+    found: list[Snapshot] = []
+    replay(settings, key or QuickKey(ROOT_KEY), lines(settings, content), found.append, histograms=histograms)
+    return found
+
+
+def test_histograms_of_several_settings_in_one_pass_are_each_as_alone(tmp_path: Path) -> None:
+    """A sweep reads and adds up once; that must not show in any byte."""
+    variants = [
+        settings_of(tmp_path, [unk(epsilon=epsilon, max_items=most, tick=tick)])
+        for epsilon in (5.0, 20.0)
+        for most, tick in ((1, "1s"), (3, "1s"), (2, "7s"))
+    ]
+    content = text(5_000)
+    key = QuickKey(ROOT_KEY)
+    together = [fresh_histograms(settings, key)[0] for settings in variants]
+    ids: dict[str, list[bytes]] = {}
+    for snapshot in snapshots(variants[0], content, together):
+        ids.setdefault(json.loads(snapshot.value)["id"], []).append(snapshot.value)
+    assert len(ids) == len(variants)
+    for settings in variants:
+        alone = [snapshot.value for snapshot in snapshots(settings, content)]
+        assert alone and alone == ids[json.loads(alone[0])["id"]]
+
+
+def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Path) -> None:
+    """Measuring must not mean parsing what was written."""
+    settings = settings_of(tmp_path, [known(domain=["i0", "i1", "never"], keys=["a", "b"], max_items=3)])
+    content = text(2_000)
+    [histogram] = fresh_histograms(settings, QuickKey(ROOT_KEY))
+    seen: list[tuple[int, dict[str, int], float]] = []
+
+    def observe(shown: Shown) -> None:
+        assert isinstance(shown.release, Release)
+        exact = histogram.columns.counts[shown.release.rows]
+        seen.append((shown.frame.end_ms, histogram.exact("a"), float(np.abs(shown.release.counts - exact).max())))
+
+    histogram.observe = observe
+    assert snapshots(settings, content, [histogram])
+    counts: Counter[str] = Counter()
+    for event in map(json.loads, content.splitlines()):
+        if event["key"] == "a":
+            counts.update(set(event["items"]) & {"i0", "i1"})
+    assert len(seen) == 30
+    assert seen[-1][1] == dict(counts) | {"never": 0}
+    assert 0 < max(error for *_, error in seen) < 100
+
+
+def test_nothing_is_written_where_nobody_reads_it(tmp_path: Path) -> None:
+    """A sweep measures thousands of ticks; writing them all as JSON would be most of its work."""
+    settings = settings_of(tmp_path)
+    summary = replay(settings, QuickKey(ROOT_KEY), lines(settings, text(1_000)))
+    assert (summary.ticks, summary.snapshots) == (30, 0)
+
+
+@pytest.mark.parametrize("number", [1_000, 4_000])
+def test_a_quick_key_has_the_tags_of_the_key(tmp_path: Path, number: int) -> None:
+    """Remembered tags are noise's identity: another tag would be other noise. Few are remembered here, so that all ways are gone."""
+    settings, content = settings_of(tmp_path), text(number)
+    wanted = snapshots(settings, content, key=NoiseKey(ROOT_KEY))
+    assert snapshots(settings, content, key=QuickKey(ROOT_KEY, tags_max=25)) == wanted
+    assert snapshots(settings, content, key=QuickKey(ROOT_KEY)) == wanted
+
+
+class Stopped:
+    """A source whose reading is interrupted, as by Ctrl-C, after some batches."""
+
+    name, word, partitions, total, until_ms = "text", "line", 1, None, None
+
+    def __init__(self, settings: Settings, content: bytes, batches: int) -> None:
+        self._all = [line + b"\n" for line in content.splitlines()]
+        self._settings, self._batches = settings, batches
+
+    def batches(self) -> Iterator[Batch]:
+        for i in range(self._batches):
+            yield from lines(self._settings, b"".join(self._all[100 * i : 100 * (i + 1)])).batches()
+        raise KeyboardInterrupt
+
+    def ended(self) -> frozenset[int]:
+        return frozenset()
+
+
+def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(tmp_path: Path) -> None:
+    """A tick that misses its later events would look like a quiet one."""
+    settings, content = settings_of(tmp_path), text(3_000)
+    whole = snapshots(settings, content)
+    found: list[Snapshot] = []
+    summary = replay(settings, QuickKey(ROOT_KEY), Stopped(settings, content, 17), found.append)
+    assert summary.partial and summary.events == 1_700
+    assert found == [s for s in whole if s.end_ms <= T0 + 16_000]
+    assert len(found) == summary.snapshots > 0
+
+
+def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
+    """A line of the output is written whole."""
+    done: list[int] = []
+
+    def pressed(*, held: bool, times: int = 1) -> bool:
+        """Whether KeyboardInterrupt was raised."""
+        step = interrupts.held() if held else contextlib.nullcontext()
+        try:
+            with step:
+                for _ in range(times):
+                    os.kill(os.getpid(), signal.SIGINT)
+                    time.sleep(0)  # a signal is seen between two instructions
+                done.append(times)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Interrupts() as interrupts:
+            assert pressed(held=True) and done == [1]
+            assert not pressed(held=True, times=0) and done == [1, 0]  # it was one Ctrl-C
+            assert pressed(held=False) and done == [1, 0]
+            assert pressed(held=True, times=2) and done == [1, 0]  # who presses twice means it
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool) -> None:
+    """Half an hour of replay is not thrown away; and what an earlier run left is not overwritten by a part."""
+    settings = settings_of(tmp_path)
+    content, pipe, out = text(60_000, seconds=60), tmp_path / "pipe", tmp_path / "out.jsonl"
+    os.mkfifo(pipe)
+    if older:
+        out.write_bytes(b"older\n")
+    command = [sys.executable, "-m", "workers.cli", "replay", "-c", str(tmp_path / "settings.toml")]
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test run in the background ignores Ctrl-C
+    with subprocess.Popen(
+        [*command, "--input", str(pipe), "--snapshots", str(out)], cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        preexec_fn=heeds,  # noqa: PLW1509  # no threads here
+    ) as process, pipe.open("wb") as writing:  # fmt: skip
+        writing.write(content)
+        writing.flush()
+        while (tmp_path / "out.jsonl.part").stat().st_size == 0:  # the pipe stays open: there is no end of the input
+            assert process.poll() is None
+            time.sleep(0.05)
+        for _ in range(5):  # CPython can lose one just before a blocking read
+            process.send_signal(signal.SIGINT)
+            try:
+                errors = process.communicate(timeout=10)[1]
+                break
+            except subprocess.TimeoutExpired:
+                continue
+    assert process.returncode == 130, errors
+    assert "PARTIAL" in errors and "stopped" in errors and "Traceback" not in errors
+    found = out.with_name("out.jsonl.partial" if older else "out.jsonl").read_bytes()
+    whole = b"".join(snapshot.value + b"\n" for snapshot in snapshots(settings, content))
+    assert found and whole.startswith(found) and found.endswith(b"}\n") and len(found) < len(whole)
+    assert not out.with_name("out.jsonl.part").exists()
+    if older:
+        assert out.read_bytes() == b"older\n"
+
+
+def test_the_report_lists_rejects_up_to_a_hundred(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Enough to see a pattern, and no second copy of the input."""
+    settings_of(tmp_path)
+    good = text(200).splitlines()
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join(line for pair in zip(good, [b"broken"] * 200, strict=True) for line in pair))
+    assert execute(["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path)]) == 0
+    errors = capsys.readouterr().err
+    assert "200 events, 200 rejected" in errors
+    assert "200 lines rejected: not JSON" in errors
+    assert "line 2: not JSON" in errors and "line 200: not JSON" in errors and "line 202" not in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--input", "x.jsonl", "--topic"], "one of --input FILE and --topic"),
+        ([], "one of --input FILE and --topic"),
+        (["--input", "x.jsonl", "--from", "2026-01-01"], "--from and --to go with --topic"),
+        (["--topic", "--from", "yesterday"], "--from yesterday: a time such as"),
+        (["--topic", "--from", "2026-01-02", "--to", "2026-01-01T12:00"], "an empty range"),
+        (["--input", "nowhere.jsonl"], "--input nowhere.jsonl: No such file"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_line_and_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    """Whoever mistypes is told at once, before anything is read."""
+    settings_of(tmp_path)
+    assert execute(["replay", "-c", str(tmp_path / "settings.toml"), *arguments]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors and "Traceback" not in errors
+
+
+def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
+    """A year of events takes a while."""
+    from workers.commands.replay import _where
+
+    summary = Summary(events=1_000, snapshots=3, position=250, total=1_000, seconds=20.0)
+    assert _where(summary) == "1,000 events, 0 rejected, 3 snapshots, 20.0 s, 50 events/s, 25%, 1:00 left"
+    assert "left" not in _where(Summary(events=1, seconds=1.0))
+    told: list[Any] = []
+    settings, content = settings_of(tmp_path), text(500)
+    replay(
+        settings, QuickKey(ROOT_KEY), lines(settings, content), progress=lambda s: told.append((s.position, s.total))
+    )
+    assert told[-1] == (len(content), len(content))
+
+
+def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> None:
+    """One short partition would hold everything back to the end, and in memory."""
+    settings = settings_of(tmp_path)
+    key = QuickKey(ROOT_KEY)
+    ticks: list[int] = []
+    offline = Offline(
+        settings, key, fresh_histograms(settings, key), partitions=3, write=lambda s: ticks.append(s.end_ms)
+    )
+    all_lines = text(3_000).splitlines(keepends=True)
+    for i in range(30):
+        [batch] = lines(settings, b"".join(all_lines[100 * i : 100 * (i + 1)])).batches()
+        ended = frozenset({1, 2}) if i > 3 else frozenset({2})
+        offline.add(Batch(int(i == 3), batch.events, [], 0), ended)
+        assert i < 5 or max(ticks) == T0 + 1_000 * i
+    offline.finish()
+    assert max(ticks) == T0 + 30_000
+
+
+def test_the_collector_is_as_before(tmp_path: Path) -> None:
+    """Whoever calls replay from a program of their own keeps their settings."""
+    import gc
+
+    before = gc.get_threshold()
+    with few_collections():
+        assert gc.get_threshold() != before
+    assert gc.get_threshold() == before
+
+
+def test_the_key_file_is_the_key(tmp_path: Path) -> None:
+    """The command and whoever calls `replay` with the same key get the same bytes."""
+    settings = settings_of(tmp_path)
+    content = text(300)
+    (tmp_path / "events.jsonl").write_bytes(content)
+    out = tmp_path / "out.jsonl"
+    arguments = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(tmp_path / "events.jsonl")]
+    assert execute([*arguments, "--snapshots", str(out)]) == 0
+    key: Callable[[], NoiseKey] = lambda: NoiseKey(read_key(settings.worker.key_file))  # noqa: E731  # read as the command reads it
+    assert out.read_bytes() == b"".join(s.value + b"\n" for s in snapshots(settings, content, key=key()))

@@ -1,0 +1,309 @@
+"""Every source gives the same events, refuses the same ones, and says where."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.replay.site import T0, settings_of
+from workers.agents.event_columns import EventColumns
+from workers.errors import SettingsError
+from workers.replay import sources
+from workers.replay.sources import Batch, JsonLines, open_source
+from workers.settings import Settings
+
+LIST, MAP = pa.list_(pa.string()), pa.map_(pa.string(), pa.int32())
+STRUCTS = pa.list_(pa.struct([("n", pa.int64()), ("label", pa.string())]))
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Settings:
+    return settings_of(tmp_path, keys=["a", "b"])
+
+
+def batches(settings: Settings, path: Path) -> list[Batch]:
+    with open_source(settings, str(path)) as source:
+        found = list(source.batches())
+        assert source.total is None or found[-1].position == source.total
+        return found
+
+
+def read(settings: Settings, path: Path) -> tuple[list[Any], list[tuple[int, str]]]:
+    """(key, label -> count, time) of every event, and the rejects."""
+    events: list[Any] = []
+    rejects: list[tuple[int, str]] = []
+    for batch in batches(settings, path):
+        events += flat(batch.events)
+        rejects += batch.rejects
+    return events, rejects
+
+
+def flat(columns: EventColumns) -> list[Any]:
+    listed = columns.events()
+    counts = [dict.fromkeys(i, 1) if isinstance(i, list) else i for i in listed.items]
+    return list(zip(listed.keys, counts, listed.times.tolist(), listed.users or [""] * len(columns), strict=True))
+
+
+def write_lines(path: Path, lines: Sequence[object]) -> Path:
+    path.write_bytes(b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines))
+    return path
+
+
+def write_rows(path: Path, kinds: dict[str, Any], rows: Sequence[dict[str, Any]], group: int = 1 << 20) -> Path:
+    arrays = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in kinds.items()}
+    pq.write_table(pa.table(arrays), path, row_group_size=group)
+    return path
+
+
+ITEMS = st.one_of(
+    st.tuples(st.just(pa.string()), st.lists(st.sampled_from("xyz"), min_size=8, max_size=8)),
+    st.tuples(st.just(LIST), st.lists(st.lists(st.sampled_from("xyz"), max_size=4), min_size=8, max_size=8)),
+    st.tuples(
+        st.just(MAP), st.lists(st.dictionaries(st.sampled_from("xyz"), st.integers(0, 9)), min_size=8, max_size=8)
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ITEMS, st.lists(st.sampled_from("ab"), min_size=8, max_size=8), st.booleans(), st.integers(1, 8))
+def test_parquet_gives_the_events_that_json_gives(
+    tmp_path_factory: pytest.TempPathFactory, items: Any, keys: list[str], dictionary: bool, group: int
+) -> None:
+    """The same history in another file is the same history."""
+    kind, values = items
+    directory = tmp_path_factory.mktemp("x")
+    given_settings = settings_of(directory, keys=["a", "b"])
+    rows = [{"key": k, "items": v, "ts": T0 + i} for i, (k, v) in enumerate(zip(keys, values, strict=True))]
+    lines = write_lines(directory / "a.jsonl", rows)
+    arrow = [dict(row, items=list(row["items"].items())) if kind is MAP else row for row in rows]
+    kinds = {
+        "key": pa.dictionary(pa.int8(), pa.string()) if dictionary else pa.string(),
+        "items": kind,
+        "ts": pa.int64(),
+    }
+    table = write_rows(directory / "a.parquet", kinds, arrow, group)
+    assert read(given_settings, table) == read(given_settings, lines)
+
+
+def test_both_refuse_the_same_rows_for_the_same_reasons(base: Settings, tmp_path: Path) -> None:
+    """One row is refused, the run goes on; and it says which row, and why."""
+    good = {"key": "a", "items": ["x", "y"], "ts": T0}
+    long = "x" * 1025
+    rows: list[dict[str, Any]] = [
+        good,
+        {**good, "key": None},
+        {**good, "items": None},
+        {**good, "items": ["x", None]},
+        {**good, "ts": None},
+        {**good, "ts": -1},
+        {**good, "ts": 2**53 + 1},
+        {**good, "items": ["x", long]},
+        {**good, "key": long},
+        {**good, "key": "c"},
+        {**good, "items": []},
+        good,
+    ]
+    table = write_rows(tmp_path / "a.parquet", {"key": pa.string(), "items": LIST, "ts": pa.int64()}, rows)
+    lines = write_lines(tmp_path / "a.jsonl", [{k: v for k, v in row.items() if v is not None} for row in rows])
+    assert read(base, table) == read(base, lines)
+    events, rejects = read(base, table)
+    assert rejects == [
+        (2, "missing field 'key'"), (3, "missing field 'items'"), (4, "field 'items' has an item that is not a string"),
+        (5, "missing field 'ts'"), (6, "field 'ts' is not a time in ms"), (7, "field 'ts' is not a time in ms"),
+        (8, "label too long"), (9, "label too long"), (10, "key not declared"),
+    ]  # fmt: skip
+    assert [event[1] for event in events] == [{"x": 1, "y": 1}, {}, {"x": 1, "y": 1}]
+
+
+def test_counts_come_from_maps_and_from_lists_of_structures(base: Settings, tmp_path: Path) -> None:
+    """What writes Parquet has its own idea of an object."""
+    kinds = {"key": pa.string(), "ts": pa.int64()}
+    of_structs = [
+        [{"label": "x", "n": 2}, {"label": "y", "n": 1}, {"label": "x", "n": 3}],
+        [{"label": "x", "n": -1}],
+        [],
+    ]
+    rows = [{"key": "a", "ts": T0, "items": items} for items in of_structs]
+    events, rejects = read(base, write_rows(tmp_path / "s.parquet", kinds | {"items": STRUCTS}, rows))
+    assert [event[1] for event in events] == [{"x": 5, "y": 1}, {}]
+    assert rejects == [(2, "a count in 'items' is not a non-negative integer")]
+    of_maps = [[("x", 2), ("x", 9)], [("x", -1)], [("y", None)]]
+    rows = [{"key": "a", "ts": T0, "items": items} for items in of_maps]
+    events, rejects = read(base, write_rows(tmp_path / "m.parquet", kinds | {"items": MAP}, rows))
+    assert [event[1] for event in events] == [{"x": 9}]
+    assert [number for number, _ in rejects] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.timestamp("s"), [T0 // 1000]),
+        (pa.timestamp("ms", "UTC"), [T0]),
+        (pa.timestamp("us", "Europe/Berlin"), [T0 * 1000 + 999]),
+        (pa.timestamp("ns"), [T0 * 1_000_000 + 999_999]),
+        (pa.uint64(), [T0]),
+    ],
+)
+def test_a_time_is_whole_ms_whatever_its_unit(base: Settings, tmp_path: Path, kind: Any, values: list[int]) -> None:
+    """A zone is how a time is shown, not which moment it is."""
+    times = pa.array([*values, None], kind if pa.types.is_integer(kind) else pa.int64()).cast(kind)
+    table = pa.table({"key": ["a", "a"], "items": ["x", "x"], "ts": times})
+    pq.write_table(table, tmp_path / "a.parquet")
+    events, rejects = read(base, tmp_path / "a.parquet")
+    assert [event[2] for event in events] == [T0]
+    assert rejects == [(2, "missing field 'ts'")]
+
+
+def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> None:
+    """A column of bytes may hold anything."""
+    table = pa.table({"key": [b"a", b"\xff", b"a"], "items": [b"x", b"x", b"\xff"], "ts": [T0] * 3})
+    pq.write_table(table, tmp_path / "a.parquet")
+    events, rejects = read(base, tmp_path / "a.parquet")
+    assert len(events) == 1
+    assert rejects == [(2, "field 'key' is not a string"), (3, "field 'items' has an item that is not a string")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"key": ["a"], "ts": [T0]}, "no column 'items' (events.items); its columns are key, ts"),
+        ({"key": [1], "items": ["x"], "ts": [T0]}, "column 'key' (events.key) is int64; it must be text"),
+        ({"key": ["a"], "items": [1.5], "ts": [T0]}, "column 'items' (events.items) is double; it must be text, list"),
+        ({"key": ["a"], "items": [[1]], "ts": [T0]}, "column 'items' (events.items) is list<element: int64>"),
+        ({"key": ["a"], "items": ["x"], "ts": [1.5]}, "column 'ts' (events.timestamp) is double; it must be int64"),
+    ],
+)
+def test_a_column_that_is_missing_or_of_another_type_is_named(
+    base: Settings, tmp_path: Path, columns: dict[str, Any], message: str
+) -> None:
+    """Row by row it would be the same complaint a million times."""
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(SettingsError) as refused:
+        read(base, tmp_path / "a.parquet")
+    assert message in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_keys_and_users_come_from_where_the_settings_say(tmp_path: Path) -> None:
+    """ "$all" needs no column, "$key" one that is called key, and a user may be a number."""
+    table = write_rows(
+        tmp_path / "a.parquet",
+        {"key": pa.string(), "who": pa.int64(), "items": pa.string(), "ts": pa.int64()},
+        [{"key": "k1", "who": 7, "items": "x", "ts": T0}, {"key": "k1", "items": "x", "ts": T0}],
+    )
+    lines = write_lines(
+        tmp_path / "a.jsonl", [{"key": "k1", "who": 7, "items": "x", "ts": T0}, {"key": "k1", "items": "x", "ts": T0}]
+    )
+    of_all = settings_of(tmp_path, key="$all", keys=["all"])
+    by_key = settings_of(tmp_path, key="$key", keys=["k1"], user="who")
+    for path in (table, lines):
+        assert [event[0] for event in read(of_all, path)[0]] == ["all", "all"]
+        events, rejects = read(by_key, path)
+        assert events == [("k1", {"x": 1}, T0, "7")]
+        assert rejects == [(2, "missing field 'who'")]
+
+
+def test_lines_are_split_where_they_end_and_nowhere_else(
+    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk ends anywhere; so may a file, and Windows ends lines with two characters."""
+    event = {"key": "a", "items": "x", "ts": T0}
+    text = b"\xef\xbb\xbf" + json.dumps(event).encode() + b"\r\n\r\n\nbroken\n" + json.dumps(event).encode()
+    (tmp_path / "a.jsonl").write_bytes(text)
+    for size in (1, 7, 64, 1 << 20):
+        monkeypatch.setattr(sources, "CHUNK_BYTES", size)
+        events, rejects = read(base, tmp_path / "a.jsonl")
+        assert len(events) == 2
+        assert rejects == [(4, "not JSON")]
+
+
+def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody will give it a file of another kind."""
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 1 << 10)
+    small = msgspec.structs.replace(base, events=msgspec.structs.replace(base.events, max_bytes=2_000))
+    longest = 0
+
+    class Endless(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            nonlocal longest
+            found = super().read(size)
+            frame = sys._getframe(1)
+            while frame.f_code.co_name != "_lines":
+                frame = frame.f_back  # type: ignore[assignment]  # `_lines` is among the callers
+            longest = max(longest, len(frame.f_locals["rest"]))
+            return found
+
+    text = Endless(b"x" * 100_000 + b'\n{"key":"a","items":"x","ts":1}\n')
+    [batch] = [b for b in JsonLines(small, "text", text, total=1).batches() if len(b.events)]
+    assert batch.rejects == [(1, "record too large")] and len(batch.events) == 1
+    assert 0 < longest <= 2_001
+
+
+def test_gzip_and_standard_input_are_read(base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """History is kept packed, and comes through pipes."""
+    lines = write_lines(tmp_path / "a.jsonl", [{"key": "a", "items": "x", "ts": T0 + i} for i in range(3_000)])
+    packed = tmp_path / "a.jsonl.gz"
+    packed.write_bytes(gzip.compress(lines.read_bytes()))
+    wanted = read(base, lines)
+    assert len(wanted[0]) == 3_000
+    assert read(base, packed) == wanted
+    with lines.open("rb") as file:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+        with open_source(base, "-") as source:
+            assert source.total is None
+            assert [event for batch in source.batches() for event in flat(batch.events)] == wanted[0]
+    packed.write_bytes(packed.read_bytes()[:-500])
+    with pytest.raises(SettingsError, match="cannot be unpacked"):
+        read(base, packed)
+
+
+def test_what_is_no_parquet_or_not_there_is_one_line(base: Settings, tmp_path: Path) -> None:
+    """A wrong file name is the commonest mistake."""
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+    for name, message in (("a.parquet", "not a Parquet file"), ("b.jsonl", "No such file"), (".", "Is a directory")):
+        with pytest.raises(SettingsError, match=message) as refused:
+            batches(base, tmp_path / name)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix: str) -> None:
+    """Its events would count in ticks that are not theirs, and nobody would notice."""
+    rows = [{"key": "a", "items": "x", "ts": T0 + at} for at in (0, 5_000, 3_000, 2_999)]
+    rows.insert(1, {"key": "a", "items": "x", "ts": -1})
+    write_lines(tmp_path / "a.jsonl", rows)
+    write_rows(tmp_path / "a.parquet", {"key": pa.string(), "items": pa.string(), "ts": pa.int64()}, rows)
+    path = tmp_path / f"a.{suffix}"
+    assert len(read(settings_of(tmp_path, grace="2001ms"), path)[0]) == 4
+    with pytest.raises(SettingsError) as refused:
+        read(settings_of(tmp_path, grace="2s"), path)
+    moment = datetime.fromtimestamp((T0 + 2_999) / 1000, UTC).isoformat(timespec="milliseconds")
+    word = "row" if suffix == "parquet" else "line"
+    assert f"{word} 5 is dated {moment}, 0:00:02 before an earlier {word}" in str(refused.value)
+    assert "events.grace = '2s'" in str(refused.value)
+
+
+def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch ends anywhere."""
+    lines = write_lines(tmp_path / "a.jsonl", [{"key": "a", "items": "x", "ts": T0 - i} for i in range(2)])
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 50)
+    with pytest.raises(SettingsError, match="line 2 is dated"):
+        read(settings_of(tmp_path), lines)
+
+
+@pytest.fixture(autouse=True)
+def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of several portions, so that their borders are in every test."""
+    monkeypatch.setattr(sources, "LINES_AT_ONCE", 3)

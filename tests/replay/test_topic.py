@@ -1,0 +1,193 @@
+"""`replay --topic` against a real worker: the same records give the same bytes; ranges of time; the end of a growing topic."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.harness import Site, known, unk
+from workers.agents.board import stream_name
+from workers.agents.snapshots import Snapshot
+from workers.app import connection_of, look_at_topics
+from workers.cli import execute
+from workers.replay.offline import Summary, replay
+from workers.replay.quick_key import QuickKey
+from workers.replay.sources_topic import open_topic
+
+PARTITIONS = 4
+GRACE_MS = 2_000
+Place = tuple[str, str, int, int]
+
+
+def place(value: bytes) -> Place:
+    s = json.loads(value)
+    return s["histogram"], s["key"], s["end"], s["page"]
+
+
+def replayed(
+    site: Site, *, since_ms: int | None = None, until_ms: int | None = None
+) -> tuple[dict[Place, bytes], Summary]:
+    """Every snapshot of a replay with production's mechanism ids: what the command line does not offer."""
+    settings = site.settings
+    topics = look_at_topics(settings, connection_of(settings))
+    names = (settings.contributions_topic, settings.release_state_topic)
+    found: dict[Place, bytes] = {}
+
+    def write(snapshot: Snapshot) -> None:
+        at = place(snapshot.value)
+        assert at not in found
+        found[at] = snapshot.value
+
+    key = QuickKey((site.directory / "key").read_bytes())
+    stream = stream_name(*((name, topics.id(name)) for name in names))
+    with open_topic(settings, since_ms, until_ms) as source:
+        summary = replay(settings, key, source, write, stream=stream)
+    return found, summary
+
+
+def published(site: Site) -> dict[Place, bytes]:
+    """Every snapshot that the worker published."""
+    settings = site.settings
+    values = [m.value() or b"" for config in settings.histograms for m in site.read(settings.output_topic(config))]
+    return {place(value): value for value in values}
+
+
+def shuffled_events(number: int, end_ms: int, seed: int) -> list[Any]:
+    """Events of two minutes that come up to five seconds late, in each of the three shapes, with some that are none."""
+    rng = random.Random(seed)
+    labels = [f"item-{i}" for i in range(40)]
+    events: list[Any] = []
+    for i in range(number):
+        at = end_ms - 120_000 + 120_000 * i // number - rng.choice((0, 0, 0, 1_500, 5_000))
+        chosen = rng.choices(labels, weights=range(40, 0, -1), k=rng.randrange(5))
+        items = rng.choice((chosen, {label: rng.randrange(4) for label in chosen}, labels[i % 40]))
+        events.append({"key": rng.choice("abc"), "items": items, "ts": at})
+    for i in range(0, number, 97):
+        events[i] = rng.choice((b"broken", {"key": "a", "ts": 5}, {"key": "a", "items": "x", "ts": end_ms + 10**9}))
+    return events
+
+
+@pytest.fixture(scope="module")
+def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A site whose worker has published two minutes of events: late ones, two widths of ticks, three bounds, an empty partition."""
+    histograms = [
+        unk("seen"),
+        known("known", domain=[f"item-{i}" for i in range(30)], keys=["a", "c", "none"], tick="7s", epsilon=2.0),
+        unk(
+            "often",
+            tick="7s",
+            max_items=3,
+            max_count=2,
+            mechanism="meta",
+            algorithm="unk_gauss",
+            kbar=20,
+            keys=["a", "b"],
+        ),
+        unk("sketch", max_items=1, mechanism="misra_gries", size=16),
+    ]
+    site = Site(
+        bootstrap,
+        tmp_path_factory.mktemp("site"),
+        histograms,
+        partitions=PARTITIONS,
+        owners=3,
+        events={"grace": f"{GRACE_MS}ms"},
+    )
+    last_ms = time.time_ns() // 1_000_000 - 20_000
+    for partition in range(PARTITIONS - 1):  # nothing ever comes to the last one
+        site.produce(partition, shuffled_events(2_000 * (partition + 1), last_ms - 9_000 * partition, partition))
+    with site.worker() as worker:
+        site.wait_published(last_ms)
+        assert worker.stop() == 0
+    return site
+
+
+@pytest.fixture(scope="module")
+def whole(worked: Site) -> tuple[dict[Place, bytes], Summary]:
+    """A replay of everything."""
+    return replayed(worked)
+
+
+@pytest.fixture(scope="module")
+def wanted(worked: Site) -> dict[Place, bytes]:
+    """Every snapshot that the worker published."""
+    return published(worked)
+
+
+Whole = tuple[dict[Place, bytes], Summary]
+
+
+def test_the_same_records_give_the_bytes_that_a_worker_published(whole: Whole, wanted: dict[Place, bytes]) -> None:
+    """A backtest is worth as much as its likeness: ticks, bounds, first tick, late events, epochs and noise all enter the bytes."""
+    found, summary = whole
+    assert summary.late > 100 and sum(summary.rejects.values()) > 100
+    assert {histogram for histogram, *_ in found} == {"seen", "known", "often", "sketch"}
+    assert any(json.loads(value)["items"] for value in found.values())
+    assert [at for at, value in found.items() if wanted.get(at) != value] == []
+    last = {histogram: max(end for name, _, end, _ in found if name == histogram) for histogram, *_ in found}
+    assert {at for at in wanted if at[2] <= last[at[0]]} == set(found)  # later ones were closed by the clock
+
+
+def test_a_range_that_ends_within_the_records_gives_the_same_bytes_up_to_there(worked: Site, whole: Whole) -> None:
+    """What came late, but before the range was over, belongs to it; no tick that is cut off may look like a whole one."""
+    everything, _ = whole
+    ends = sorted({end for name, _, end, _ in everything if name == "seen"})
+    until_ms = ends[len(ends) // 2] + 300  # within a tick of one second, and somewhere in one of seven
+    found, summary = replayed(worked, until_ms=until_ms)
+    assert found == {at: value for at, value in everything.items() if at[2] <= until_ms}
+    assert summary.position == summary.total and summary.outside > 0
+
+
+def test_a_range_leaves_out_what_is_dated_before_it(worked: Site, whole: Whole) -> None:
+    """Counts begin at the range: replayed as if the earlier events had never been."""
+    snapshots, everything = whole
+    ends = sorted({end for name, _, end, _ in snapshots if name == "seen"})
+    since_ms = ends[len(ends) // 2]
+    found, summary = replayed(worked, since_ms=since_ms)
+    assert min(end for name, _, end, _ in found if name == "seen") == since_ms + 1_000
+    assert summary.first_ms is not None and summary.first_ms >= since_ms
+    assert summary.events + summary.outside == everything.events
+
+
+def test_the_command_reads_the_topic_with_noise_of_its_own_and_refuses_an_empty_range(
+    worked: Site, wanted: dict[Place, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Production's noise must never be drawn for a backtest."""
+    out = tmp_path / "out.jsonl"
+    arguments = ["replay", "-c", str(worked.config), "--topic", "--snapshots", str(out)]
+    assert execute(arguments) == 0
+    errors = capsys.readouterr().err
+    assert "offset 97: " in errors and "later than events.grace" in errors
+    found = {place(line): line for line in out.read_bytes().splitlines()}
+    assert found and found.keys() <= wanted.keys()
+    assert not {json.loads(v)["id"] for v in found.values()} & {json.loads(v)["id"] for v in wanted.values()}
+    out.unlink()
+    for further in (["--from", "2100-01-01"], ["--to", "1971-01-01T00:00:00Z"]):
+        assert execute([*arguments, *further]) == 2
+        errors = capsys.readouterr().err
+        assert len(errors.strip().splitlines()) == 1 and "range" in errors
+        assert not out.exists()
+
+
+def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_path: Path) -> None:
+    """A live topic has no end; and what a producer took back was never there."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=2)
+    start_ms = 1_700_000_000_000
+    site.produce(0, [{"key": "a", "items": ["x"], "ts": start_ms + i} for i in range(500)])
+    taking_back = site.connection.producer(f"{site.name}-x")
+    taking_back.init_transactions(10)
+    taking_back.begin_transaction()
+    taking_back.produce(site.topic, b'{"key":"a","items":["never"],"ts":1700000000000}', partition=1)
+    taking_back.flush(10)
+    taking_back.abort_transaction(10)
+    with open_topic(site.settings, None, None) as source:
+        site.produce(0, [{"key": "a", "items": ["y"], "ts": start_ms + 10_000}])
+        seen = [(b.partition, len(b.events), list(b.events.label_names)) for b in source.batches()]
+        assert source.ended() == {0, 1}
+    assert sum(n for _, n, _ in seen) == 500
+    assert {name for *_, names in seen for name in names} == {"x"}

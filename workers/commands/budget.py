@@ -1,0 +1,189 @@
+"""`quietcount budget`: what each histogram has spent so far, by generation and epoch, and what all of it promises together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from workers.app import connection_of
+from workers.commands.progress import Progress
+from workers.durations import format_duration
+from workers.replay.budget import budget_of
+from workers.replay.budget_model import Budget, Counted, Epoch, Generation, Histogram, Total
+from workers.replay.budget_state import read_states
+from workers.settings import Settings
+
+WIDTH = 100
+# Of many epochs the text shows the oldest few and the newest.
+OLDEST, NEWEST = 2, 8
+
+
+def show_budget(settings: Settings, *, as_json: bool) -> int:
+    """Prints what was spent; `as_json` as one JSON object (docs/budget.md).
+
+    Returns:
+        The exit code, 0; also where nothing was spent yet.
+
+    Raises:
+        SettingsError: no broker answers.
+        StateRefused: the state is of another version.
+        KafkaException: it cannot be read.
+    """
+    with Progress() as progress:
+        states = read_states(connection_of(settings), settings, progress.update)
+    budget = budget_of(settings, states)
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(budget), indent=1).decode() + "\n")
+    else:
+        show(budget, Console(highlight=False), settings.release_state_topic)
+    return 0
+
+
+def show(budget: Budget, console: Console, topic: str) -> None:
+    """Prints it as text, at most 100 columns wide.
+
+    Args:
+        budget: what was spent.
+        console: where to.
+        topic: the release state.
+    """
+    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+    if budget.state == "missing":
+        _line(
+            console,
+            f"worker {budget.worker}: there is no topic {topic} on this cluster: this worker has never run here.",
+        )
+    elif not any(one.epochs_begun for histogram in budget.histograms for one in histogram.generations):
+        _line(console, f"worker {budget.worker}: nothing was published yet, so nothing is spent.")
+    else:
+        _line(console, f"worker {budget.worker}: what it has spent, by its release state", style="bold")
+        for histogram in budget.histograms:
+            _histogram(histogram, console)
+        _together(budget, console)
+    for sentence in _unseen(budget):
+        _line(console, f"- {sentence}", 2)
+
+
+def _histogram(histogram: Histogram, console: Console) -> None:
+    console.print()
+    known = "" if histogram.generation_in_settings is not None else " (not in the settings)"
+    _line(console, f"{histogram.name}{known}", style="bold")
+    for one in histogram.generations:
+        _generation(one, histogram.generation_in_settings, console)
+
+
+def _generation(one: Generation, wanted: int | None, console: Console) -> None:
+    _line(console, f"generation {one.generation}: {one.mechanism}, {_status(one, wanted)}; topic {one.topic}", 2)
+    price = f"epsilon {one.epsilon!r}, delta {one.delta!r}, rho {one.rho!r}"
+    if not one.epochs_begun or one.charged is None:
+        _line(console, f"no tick published: nothing is spent. An epoch of it costs one {one.unit}: {price}", 4)
+        return
+    length = f"{one.horizon:,} ticks of {format_duration(one.tick_ms)}" if one.horizon else "no end"
+    _line(console, f"an epoch ({length}) costs one {one.unit}, in full from its first tick on: {price}", 4)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("epoch", "ticks published", "of", "mechanism id"):
+        table.add_column(Text(heading, style="dim"), justify="left" if heading == "mechanism id" else "right")
+    for row in _rows(one):
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(Padding(table, (0, 0, 0, 4)))
+    begun = f"{one.epochs_begun:,} epoch{'s' if one.epochs_begun > 1 else ''} begun, {one.ticks:,} ticks published"
+    times = f"from {_time(one.published_from)} to {_time(one.published_to)}"
+    _line(console, f"{begun}, {times}", 4)
+    if one.unit == "event":
+        _line(console, "charged to one event: one epoch, for it lies in one", 4)
+    else:
+        charged = f"epsilon {_number(one.charged.epsilon)} at delta {one.charged.delta:.9g} (rho {one.charged.rho:.6g})"
+        _line(console, f"charged to one {one.unit}, who may be in all of them: {charged}", 4)
+    if one.mechanism == "pay_what_you_get":
+        _line(console, "labels and queries that an epoch left over are charged all the same", 4)
+
+
+def _status(one: Generation, wanted: int | None) -> str:
+    if one.status == "running":
+        return "running"
+    if one.status == "left out":
+        instead = f"have generation {wanted}" if wanted is not None else "leave it out"
+        return f"ends when the worker starts with these settings, which {instead}"
+    return "ended"
+
+
+def _rows(one: Generation) -> Iterator[Sequence[str]]:
+    listed = one.epochs
+    horizon = "" if one.horizon is None else f"{one.horizon:,}"
+    if one.epochs_begun <= OLDEST + NEWEST:
+        yield from (_row(epoch, horizon) for epoch in listed)
+        return
+    yield from (_row(epoch, horizon) for epoch in listed[:OLDEST] if len(listed) == one.epochs_begun)
+    yield ("...", "", "", "")
+    yield from (_row(epoch, horizon) for epoch in listed[-NEWEST:])
+
+
+def _row(epoch: Epoch, horizon: str) -> Sequence[str]:
+    more = f" and {len(epoch.ids) - 1} more" if len(epoch.ids) > 1 else ""
+    ticks = f"{epoch.first_tick:,} to {epoch.last_tick:,}"
+    return (f"{epoch.epoch:,}", ticks, horizon, f"{epoch.ids[0]}{more}" if epoch.ids else "")
+
+
+def _together(budget: Budget, console: Console) -> None:
+    console.print()
+    _line(console, f"all together, for one {budget.unit}", style="bold")
+    if budget.total is not None:
+        _total(budget.total, console)
+    elif budget.not_in_total:
+        named = ", ".join(f"{one.histogram} generation {one.generation}" for one in budget.not_in_total)
+        _line(console, f"no total can be stated for one {budget.unit}: {named} protected another unit", 2)
+
+
+def _total(total: Total, console: Console) -> None:
+    figure = f"epsilon {_number(total.epsilon)} at delta {total.delta:.9g} (rho {total.rho:.6g})"
+    _line(console, figure if total.epsilon is not None else f"{figure}: nothing is promised", 2, style="bold")
+    who = f" (stream key {total.key!r}, which pays most)" if total.key is not None else ""
+    _line(console, f"one {total.unit} counts in at most{who}: {', '.join(_parts(total.parts))}", 2)
+    if len(total.parts) > 1 or total.parts[0].epochs > 1:
+        _line(console, f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}", 2)
+
+
+def _parts(parts: Sequence[Counted]) -> Iterator[str]:
+    for part in parts:
+        times = f" ({part.epochs:,} epochs)" if part.epochs > 1 else ""
+        yield f"{part.histogram} generation {part.generation}{times}"
+
+
+def _unseen(budget: Budget) -> Iterator[str]:
+    """What is not in these figures."""
+    if budget.not_begun and budget.total is not None:
+        yield f"not begun, and in no figure here: {', '.join(budget.not_begun)}; `quietcount plan` says what they will cost"
+    if budget.total is not None:
+        if budget.unit == "event":
+            yield "for a person with many events it is more: each event is charged; histograms that go on charge later events alike"
+        else:
+            yield "every further epoch of a running histogram adds its price"
+    yield (
+        "not seen here: other workers on the same events, an earlier life of this name whose topics were deleted, and "
+        "whatever else was published about them; they add up"
+    )
+
+
+def _line(console: Console, text: str, indent: int = 0, *, style: str = "") -> None:
+    console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False))
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.9g}"
+
+
+def _time(milliseconds: int | None) -> str:
+    """A tick's edge, which snapshots carry."""
+    if milliseconds is None:
+        return "?"
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError):  # a tick edge beyond the year 9999
+        return f"{milliseconds:,} ms"

@@ -1,0 +1,94 @@
+"""What was spent, as data: the object that `budget --json` prints; every field is described in docs/budget.md.
+
+A figure that does not apply is null. Names here are an interface: they may be added to, not changed. Nothing in it is learned from
+events: ticks, ids and prices stand in the snapshots as well.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from workers.plan.model import Record, Share
+
+Status = Literal["running", "left out", "ended"]
+
+
+class Epoch(Record, frozen=True, kw_only=True):
+    """One epoch: the ticks of it that were published, and the mechanism ids in their snapshots."""
+
+    epoch: int
+    first_tick: int
+    last_tick: int
+    ids: tuple[str, ...]
+
+
+class Charged(Record, frozen=True, kw_only=True):
+    """What one event, or user, is charged for a generation."""
+
+    epochs: int
+    rho: float
+    epsilon: float | None
+    delta: float
+
+
+class Generation(Record, frozen=True, kw_only=True):
+    """One generation of a histogram; `rho`, `epsilon` and `delta` are the price of each of its epochs."""
+
+    generation: int
+    mechanism: str
+    status: Status
+    topic: str
+    unit: str
+    tick_ms: int
+    horizon: int | None
+    rho: float
+    epsilon: float
+    delta: float
+    deltas: tuple[Share, ...] | None
+    published_from: int | None
+    published_to: int | None
+    ticks: int
+    epochs_begun: int
+    epochs: tuple[Epoch, ...]
+    charged: Charged | None
+
+
+class Histogram(Record, frozen=True, kw_only=True):
+    """One histogram of the state."""
+
+    name: str
+    generation_in_settings: int | None
+    generations: tuple[Generation, ...]
+
+
+class Counted(Record, frozen=True, kw_only=True):
+    """One part of the total."""
+
+    histogram: str
+    generation: int
+    epochs: int
+
+
+class Total(Record, frozen=True, kw_only=True):
+    """What everything in the state promises together, for one event or user."""
+
+    unit: str
+    epsilon: float | None
+    delta: float
+    rho: float
+    deltas: tuple[Share, ...]
+    epsilon_of_the_sum: float
+    parts: tuple[Counted, ...]
+    key: str | None
+
+
+class Budget(Record, frozen=True, kw_only=True):
+    """All of it."""
+
+    worker: str
+    unit: str
+    state: Literal["there", "empty", "missing"]
+    histograms: tuple[Histogram, ...]
+    total: Total | None
+    not_in_total: tuple[Counted, ...]
+    not_begun: tuple[str, ...]

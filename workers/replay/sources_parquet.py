@@ -1,0 +1,213 @@
+"""Parquet: rows as columns of codes, row group after row group.
+
+The columns have the names that the settings give the fields of an event, and hold what a JSON event would:
+
+    stream key   text
+    items        text; a list of texts; a map of text to whole numbers; a list of structures of one text and one whole number
+    time         whole numbers (ms since 1970), or timestamps of any unit (without a zone: UTC; less than a ms is cut off)
+    user         text or whole numbers, where users are protected
+
+A null is a missing field. A row is refused for the reasons of the JSON reader (`EventReader`), looked for in the same order; only that
+of a record's size has no meaning here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from workers.agents.board import declared_keys
+from workers.agents.event_columns import Codes, EventColumns, Longs, distinct
+from workers.errors import SettingsError
+from workers.replay import arrow_columns as arrow
+from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG, WRONG, Texts
+from workers.replay.sources import Batch, InOrder, as_read
+from workers.settings import ALL_KEYS, ALL_STREAM_KEY, RECORD_KEY, Settings
+
+ROWS_AT_ONCE = 1 << 16
+Bools = NDArray[np.bool_]
+
+
+class ParquetRows:
+    """The rows of a Parquet file; see the module."""
+
+    word = "row"
+    partitions = 1
+    until_ms = None
+
+    def __init__(self, settings: Settings, name: str, file: IO[bytes]) -> None:
+        """
+        Args:
+            settings: of the worker.
+            name: for messages.
+            file: the file, from its beginning.
+
+        Raises:
+            SettingsError: it is no Parquet, or lacks a column, or one is of a type that no event has.
+        """
+        events = as_read(settings.events)
+        self.name = name
+        self._key = None if events.key == ALL_KEYS else events.key
+        self._items, self._time = events.items, events.timestamp or "ts"
+        self._user = "key" if settings.user_field == RECORD_KEY else settings.user_field
+        try:
+            schema = pq.read_schema(file)
+            file.seek(0)
+            # Texts in lists are left out: pyarrow does not give those as dictionaries where a batch spans two row groups.
+            texts = [field.name for field in schema if arrow.is_text(field.type)]
+            self._file = pq.ParquetFile(file, read_dictionary=texts, buffer_size=1 << 20)
+        except (pa.ArrowException, OSError) as error:
+            raise SettingsError(f"{name}: not a Parquet file: {_first_line(error)}") from error
+        self._check(schema)
+        self.total: int | None = self._file.metadata.num_rows
+        self._map = pa.types.is_map(schema.field(self._items).type)
+        self._keys, self._labels, self._users = Texts(declared_keys(settings)), Texts(), Texts()
+        self._order = InOrder(name, self.word, events.grace_ms)
+        self._reasons = [
+            "",
+            f"missing field {self._key!r}",
+            f"field {self._key!r} is not a string",
+            f"missing field {self._items!r}",
+            f"a count in {self._items!r} is not a non-negative integer",
+            f"field {self._items!r} has an item that is not a string",
+            f"missing field {self._time!r}",
+            f"field {self._time!r} is not a time in ms",
+            f"missing field {self._user!r}",
+            f"field {self._user!r} is not a string or a whole number",
+            "label too long",
+            "key not declared",
+        ]
+
+    def batches(self) -> Iterator[Batch]:
+        wanted = list(dict.fromkeys(c for c in (self._key, self._items, self._time, self._user) if c is not None))
+        read = 0
+        try:
+            for rows in self._file.iter_batches(ROWS_AT_ONCE, columns=wanted, use_threads=False):
+                events, refused = self._events(rows)
+                rejects: list[tuple[int, str]] = []
+                numbers: Longs | int = read + 1
+                if refused.any():
+                    rejects = [(read + 1 + at, self._reasons[refused[at]]) for at in np.flatnonzero(refused).tolist()]
+                    numbers = read + 1 + np.flatnonzero(refused == 0)
+                self._order.check(events.times, numbers)
+                read += rows.num_rows
+                yield Batch(0, events, rejects, read)
+        except (pa.ArrowException, OSError) as error:
+            raise SettingsError(f"{self.name}: cannot be read after row {read:,}: {_first_line(error)}") from error
+
+    def ended(self) -> frozenset[int]:
+        return frozenset()
+
+    def _check(self, schema: Any) -> None:
+        """Refuses a file that lacks a column, or has one of another type."""
+        for column, setting, allowed, fits in (
+            (self._key, "events.key", "text", arrow.is_text),
+            (
+                self._items,
+                "events.items",
+                "text, list<text>, map<text, int> or list<struct<text, int>>",
+                arrow.is_items,
+            ),
+            (self._time, "events.timestamp", "int64 (ms since 1970) or timestamp", arrow.is_time),
+            (self._user, "events.user", "text or int64", lambda kind: arrow.is_text(kind) or pa.types.is_integer(kind)),
+        ):
+            if column is None:
+                continue
+            if column not in schema.names:
+                raise SettingsError(
+                    f"{self.name}: no column {column!r} ({setting}); its columns are {', '.join(schema.names)}"
+                )
+            if schema.names.count(column) > 1:
+                raise SettingsError(f"{self.name}: {schema.names.count(column)} columns {column!r} ({setting})")
+            kind = schema.field(column).type
+            if not fits(kind):
+                raise SettingsError(f"{self.name}: column {column!r} ({setting}) is {kind}; it must be {allowed}")
+
+    def _events(self, rows: Any) -> tuple[EventColumns, NDArray[np.int8]]:
+        """The valid events of some rows, and for each row the number of the reason why it is none (0: it is one)."""
+        n = rows.num_rows
+        refused = np.zeros(n, dtype=np.int8)
+
+        def refuse(which: Bools | None, reason: int) -> None:
+            if which is not None:
+                refused[which & (refused == 0)] = reason
+
+        keys = self._key_codes(rows)
+        self._labels.begin()
+        items = arrow.items_of(rows.column(self._items), self._labels)
+        times = arrow.times_of(rows.column(self._time))
+        users = None if self._user is None else self._user_codes(rows.column(self._user))
+        refuse(_is(keys, NULL), 1)
+        refuse(_is(keys, NOT_UTF8), 2)
+        if not items.present.all():
+            refuse(~items.present, 3)
+        if items.amounts is not None:
+            refuse(_rows_with(items.amounts, WRONG, items.lengths), 4)
+        refuse(_rows_with(items.codes, NULL, items.lengths), 5)
+        refuse(_rows_with(items.codes, NOT_UTF8, items.lengths), 5)
+        if int(times.min(initial=0)) < 0:
+            refuse(arrow.missing(rows.column(self._time)), 6)
+            refuse(times < 0, 7)
+        if users is not None:
+            refuse(_is(users, NULL), 8)
+            refuse(_is(users, NOT_UTF8), 9)
+            refuse(_is(users, TOO_LONG), 10)
+        refuse(_rows_with(items.codes, TOO_LONG, items.lengths), 10)
+        refuse(_is(keys, TOO_LONG), 10)
+        refuse(_is(keys, NOT_DECLARED), 11)
+        codes, amounts, lengths = items.codes, items.amounts, items.lengths
+        if refused.any():
+            valid = refused == 0
+            kept = np.repeat(valid, lengths)
+            codes, amounts = codes[kept], None if amounts is None else amounts[kept]
+            keys, times, lengths = keys[valid], times[valid], lengths[valid]
+            users = None if users is None else users[valid]
+        names = self._users.vocabulary.names
+        columns = EventColumns(
+            times,
+            keys,
+            self._keys.vocabulary.names,
+            codes,
+            amounts,
+            np.cumsum(lengths),
+            self._labels.vocabulary.names,
+            None if users is None else [names[code] for code in users.tolist()],
+        )
+        return distinct(columns, last=self._map), refused
+
+    def _key_codes(self, rows: Any) -> Codes:
+        self._keys.begin()
+        if self._key is None:
+            return np.full(rows.num_rows, self._keys.vocabulary.codes([ALL_STREAM_KEY], 1)[0])
+        return self._keys.codes(rows.column(self._key))
+
+    def _user_codes(self, column: Any) -> Codes:
+        self._users.begin()
+        if pa.types.is_integer(column.type):
+            column = column.cast(pa.string())
+        return self._users.codes(column)
+
+
+def _is(codes: Codes, wrong: int) -> Bools | None:
+    """Where a code is this one; None: nowhere."""
+    found = codes == wrong
+    return found if found.any() else None
+
+
+def _rows_with(values: NDArray[Any], wrong: int, lengths: Longs) -> Bools | None:
+    """The rows of which any value is this one; None: none."""
+    places = np.flatnonzero(values == wrong)
+    if not len(places):
+        return None
+    rows = np.zeros(len(lengths), dtype=np.bool_)
+    rows[np.searchsorted(np.cumsum(lengths), places, side="right")] = True
+    return rows
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0][:200]

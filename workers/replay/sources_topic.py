@@ -1,0 +1,226 @@
+"""The events topic as a source: what is committed between two offsets of each partition, taken when the reading begins.
+
+So it ends on a topic that goes on growing. Each partition is read in its order, with one intake, as the worker does; how the partitions
+follow one another does not matter to any snapshot.
+
+A range of time is one of the events' own times. From: earlier events are left out; where the records' times allow it they are not even
+read (an event is at most `max_ahead` ahead of its record, else the worker had rejected it). To: the last ticks are those that end by
+then. A partition is read until its watermark is there, for nothing after that can count in such a tick, so what is published is what the
+worker makes of these ticks, with everything that came late.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from workers.agents.board import declared_keys, lanes
+from workers.agents.event_columns import Vocabulary, columns_of_events, distinct
+from workers.agents.events import EventReader, Events
+from workers.app import connection_of
+from workers.errors import SettingsError
+from workers.kafka.placement import Placement
+from workers.kafka.topics import describe
+from workers.replay.sources import Batch, Source, when
+from workers.settings import Settings
+
+# Asked for at once, of all partitions together; and handed on at once, of one.
+RECORDS = 5_000
+RECORDS_AT_ONCE = 2_000
+_ASK_S = 30.0
+_POLL_S = 0.1
+_PATIENCE_S = 60.0
+
+
+@dataclass(slots=True)
+class _Partition:
+    """One partition: where it is read from and to, and how far it is."""
+
+    number: int
+    start: int
+    end: int
+    position: int
+    watermark: int | None = None
+    waiting: list[Message] = field(default_factory=list)
+
+
+class TopicSource:
+    """The records of the events topic; see the module."""
+
+    word = "offset"
+
+    def __init__(self, settings: Settings, consumer: Consumer, since_ms: int | None, until_ms: int | None) -> None:
+        """
+        Args:
+            settings: of the worker.
+            consumer: read_committed, without a group, that tells the end of a partition.
+            since_ms: events dated earlier are left out; None: no limit.
+            until_ms: no tick that ends later is published; None: no limit.
+        """
+        events, topic = settings.events, settings.events.topic
+        self.name = f"topic {topic}"
+        if since_ms is not None or until_ms is not None:
+            since, until = (None if at is None else when(at) for at in (since_ms, until_ms))
+            self.name += f" from {since or 'its beginning'} to {until or 'its end'}"
+        self.until_ms, self._since = until_ms, since_ms
+        self._topic, self._grace, self._consumer = topic, events.grace_ms, consumer
+        self.partitions = _count(settings)
+        self._reader = EventReader(events, declared_keys(settings), settings.user_field)
+        of_users = any(lane.max_items_per_user for lane in lanes(settings))
+        self._here = [
+            Placement(events.partitioner, number, self.partitions) if of_users else None
+            for number in range(self.partitions)
+        ]
+        # What the worker would reject if it read the topic now.
+        self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
+        self._keys, self._labels = Vocabulary(), Vocabulary()
+        earliest = None if since_ms is None else since_ms - (0 if events.timestamp is None else events.max_ahead_ms)
+        found = [_bounds(consumer, topic, number, earliest) for number in range(self.partitions)]
+        self._parts = [_Partition(number, start, end, start) for number, (start, end) in enumerate(found)]
+        self._open = {part.number for part in self._parts if part.start < part.end}
+        self._done = frozenset(range(self.partitions)) - self._open
+        self.total: int | None = sum(part.end - part.start for part in self._parts)
+
+    def batches(self) -> Iterator[Batch]:
+        if not self._open:
+            return
+        self._consumer.assign(
+            [TopicPartition(self._topic, p.number, p.start) for p in self._parts if p.number in self._open]
+        )
+        deadline = time.monotonic() + _PATIENCE_S
+        while self._open:
+            messages = self._consumer.consume(num_messages=RECORDS, timeout=_POLL_S)
+            if messages:
+                deadline = time.monotonic() + _PATIENCE_S
+            elif time.monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {self._topic}"))
+            at_end = self._sort(messages)
+            for part in self._parts:
+                if part.number not in self._open:
+                    continue
+                if part.number in at_end or len(part.waiting) >= RECORDS_AT_ONCE:
+                    batch = self._batch(part, whole=part.number in at_end)
+                    if batch is not None:
+                        yield batch
+
+    def ended(self) -> frozenset[int]:
+        return self._done
+
+    def _sort(self, messages: Sequence[Message]) -> set[int]:
+        """Puts records to their partitions; returns the partitions that were read to their end."""
+        at_end: set[int] = set()
+        for message in messages:
+            part = self._parts[message.partition() or 0]
+            offset, error = message.offset() or 0, message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                if error.fatal() or not error.retriable():
+                    raise KafkaException(error)
+            elif offset >= part.end:
+                at_end.add(part.number)
+            elif error is None:
+                part.waiting.append(message)
+        return at_end
+
+    def _batch(self, part: _Partition, *, whole: bool) -> Batch | None:
+        """What waits of a partition, the last of it if the partition is read as a `whole`; None where that is nothing."""
+        messages, part.waiting = part.waiting, []
+        if not messages:
+            self._end(part)
+            return None
+        found, rejected = self._reader.read(
+            [message.value() for message in messages],
+            [message.key() for message in messages],
+            [message.timestamp()[1] for message in messages],
+            latest_ms=self._latest_ms,
+            here=self._here[part.number],
+        )
+        offsets = [message.offset() or 0 for message in messages]
+        part.position = offsets[-1] + 1
+        early = np.flatnonzero(found.times < self._since) if self._since is not None else np.empty(0, dtype=np.int64)
+        if len(early):
+            found = _only(found, np.delete(np.arange(len(found.times)), early).tolist())
+        late = beyond = 0
+        if len(found.times):
+            # The watermark, as `Intake` has it.
+            start = int(found.times[0]) if part.watermark is None else part.watermark
+            marks = np.maximum(np.maximum.accumulate(found.times) - self._grace, start)
+            if self.until_ms is not None and int(marks[-1]) >= self.until_ms:
+                kept = int(np.argmax(marks >= self.until_ms)) + 1
+                found, marks = _only(found, range(kept)), marks[:kept]
+            part.watermark = int(marks[-1])
+            late = int(np.count_nonzero(found.times < marks))
+            beyond = 0 if self.until_ms is None else int(np.count_nonzero(found.times >= self.until_ms))
+        if whole or (self.until_ms is not None and part.watermark is not None and part.watermark >= self.until_ms):
+            self._end(part)  # nothing more of it can count
+        self._keys.begin()
+        self._labels.begin()
+        return Batch(
+            part.number,
+            distinct(columns_of_events(found, self._keys, self._labels)),
+            [(offsets[each.index], each.reason) for each in rejected],
+            sum(each.position - each.start for each in self._parts),
+            late=late,
+            outside=len(early),
+            beyond=beyond,
+        )
+
+    def _end(self, part: _Partition) -> None:
+        part.position = part.end
+        part.waiting = []
+        self._open.discard(part.number)
+        self._done |= {part.number}
+        if self._open:
+            self._consumer.incremental_unassign([TopicPartition(self._topic, part.number)])
+
+
+@contextmanager
+def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -> Iterator[Source]:
+    """The events topic, in a range of time.
+
+    Raises:
+        SettingsError: there is no such topic, or the range ends before it begins.
+    """
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise SettingsError(f"--from {when(since_ms)} --to {when(until_ms)}: an empty range; --to must be later")
+    consumer = connection_of(settings).consumer(
+        **{"enable.partition.eof": True, "fetch.wait.max.ms": 50, "queued.max.messages.kbytes": 65_536}
+    )
+    try:
+        yield TopicSource(settings, consumer, since_ms, until_ms)
+    finally:
+        consumer.close()
+
+
+def _count(settings: Settings) -> int:
+    """How many partitions the events topic has."""
+    topic = settings.events.topic
+    existing = describe(connection_of(settings), [topic])
+    if topic not in existing:
+        raise SettingsError(f"events.topic = {topic!r}: no such topic on {settings.kafka.bootstrap}")
+    return existing[topic].partitions
+
+
+def _bounds(consumer: Consumer, topic: str, number: int, earliest_ms: int | None) -> tuple[int, int]:
+    """Where a partition is to be read from and to."""
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_ASK_S)
+    if earliest_ms is None or earliest_ms <= 0 or low == high:
+        return low, high
+    [found] = consumer.offsets_for_times([TopicPartition(topic, number, earliest_ms)], timeout=_ASK_S)
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return (high if found.offset < 0 else min(found.offset, high)), high
+
+
+def _only(events: Events, places: Sequence[int]) -> Events:
+    """Some of the events."""
+    return Events(
+        [events.keys[i] for i in places],
+        [events.items[i] for i in places],
+        events.times[np.array(places, dtype=np.int64)],
+        None if events.users is None else [events.users[i] for i in places],
+    )
