@@ -7,6 +7,7 @@
     boards      published snapshots beside the exact counts
     promise     the guarantee, in words
     view        how that looks on a terminal
+    truth       the exact counts for the page, which is otherwise the dashboard as anybody runs it
     stop        when to end
     session     all of it together
 
@@ -20,7 +21,9 @@ from pathlib import Path
 from workers.demo.stop import Stop
 
 
-def run(seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None = None) -> int:
+def run(
+    seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None = None, port: int | None = None
+) -> int:
     """Runs the demo until Ctrl-C or for `seconds`; whatever it started is gone afterwards.
 
     Args:
@@ -28,14 +31,15 @@ def run(seconds: int | None, rate: int, bootstrap: str | None, picture: Path | N
         rate: events a second.
         bootstrap: a Kafka cluster; None: an embedded one.
         picture: where to write the last view as SVG.
+        port: of the page; None: the dashboard's own, or any free one where that is taken.
 
     Returns:
         0, or the exit code for a worker that failed.
 
     Raises:
-        SettingsError: the flights are not installed, or no broker answers.
+        SettingsError: the flights are not installed, or no broker answers, or `port` is taken.
     """
     with Stop(seconds) as stop:  # first of all: from here on a Ctrl-C ends it in order
         from workers.demo.session import Session
 
-        return Session(rate, bootstrap, picture).run(stop)
+        return Session(rate, bootstrap, picture, port).run(stop)

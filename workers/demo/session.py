@@ -15,6 +15,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPar
 from rich.console import Console
 from rich.live import Live
 
+from workers.dashboard.config import DashboardSettings, load_dashboard
+from workers.dashboard.server import PORT, Background, Dashboard, is_free
 from workers.demo.boards import Boards, Row
 from workers.demo.child import HORIZON, TICK_MS, Child, settings_text
 from workers.demo.exact import ExactCounts
@@ -22,6 +24,8 @@ from workers.demo.flights import DESTINATIONS, ORIGINS, find_flights, flights
 from workers.demo.generator import Generator
 from workers.demo.promise import promise
 from workers.demo.stop import Stop
+from workers.demo.truth import PATH as EXACT_PATH
+from workers.demo.truth import Truth
 from workers.demo.view import Scene, ordinal, picture, render
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
@@ -40,13 +44,16 @@ SILENCE_S = 60.0
 EMBEDDED_AHEAD = 100_000
 SPEED_OVER_S = 3.0
 PLAIN_ITEMS = 4
+NOTE = "Real flights from New York in 2013, played again quickly: where they go, for each airport."
 
 
 class Session:
     """One run."""
 
-    def __init__(self, rate: int, bootstrap: str | None, picture_path: Path | None) -> None:
+    def __init__(self, rate: int, bootstrap: str | None, picture_path: Path | None, port: int | None) -> None:
         self._rate, self._bootstrap, self._picture = rate, bootstrap, picture_path
+        self._port = port
+        self._truth = Truth()
         self._console = Console(highlight=False)
         self._name = f"demo-{secrets.token_hex(4)}"
         self._samples: deque[tuple[float, int]] = deque()
@@ -67,6 +74,7 @@ class Session:
             self._promise = promise(settings, HORIZON * TICK_MS)
             exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=start_ms, horizon=HORIZON))
             self._boards = Boards(exact, self._names, ORIGINS)
+            self._page = stack.enter_context(self._dashboard(load_dashboard(child.config))).url
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
             ahead = None if self._bootstrap else EMBEDDED_AHEAD
             generator = self._generator = Generator(
@@ -101,6 +109,17 @@ class Session:
             return Connection(KafkaSettings(bootstrap=self._bootstrap).bootstrap)
         except ValueError as error:
             raise SettingsError(f"--bootstrap: {error}") from None
+
+    def _dashboard(self, settings: DashboardSettings) -> Background:
+        """The page: the ordinary dashboard, but for the exact counts."""
+
+        def on(port: int) -> Background:
+            further = {"exact": EXACT_PATH, "note": NOTE}
+            return Background(Dashboard(settings, port=port, routes=self._truth.routes(), further=further))
+
+        if self._port is not None:
+            return on(self._port)
+        return on(PORT if is_free(PORT) else 0)
 
     def _create_topics(self, connection: Connection, settings: Settings) -> list[str]:
         outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
@@ -148,6 +167,7 @@ class Session:
     def _display(self) -> Iterator[Live | None]:
         """The live view on a terminal; elsewhere None, and plain lines."""
         if not self._console.is_terminal:
+            self._print(f"Dashboard: {self._page}")
             self._print(
                 f"{self._rate:,} flights a second from 2013-01-01 on; the first private histogram takes some seconds."
             )
@@ -162,7 +182,9 @@ class Session:
         for message in consumer.consume(num_messages=500, timeout=REFRESH_S):
             error = message.error()
             if error is None:
-                self._boards.receive(json.loads(message.value() or b""))
+                board = self._boards.receive(json.loads(message.value() or b""))
+                if board is not None:
+                    self._truth.add(board)
             elif error.fatal() or not error.retriable():
                 raise KafkaException(error)
         return self._boards.snapshots - before
@@ -188,6 +210,7 @@ class Session:
             elapsed_s=stop.elapsed_s,
             now_ms=time.time_ns() // 1_000_000,
             state="the worker starts ...",
+            page=self._page,
         )
 
     def _tell(self) -> None:

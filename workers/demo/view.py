@@ -56,6 +56,7 @@ class Scene:
         elapsed_s: since the start.
         now_ms: wall clock, for the age of what is shown.
         state: what is being waited for, while nothing is shown yet.
+        page: address of the dashboard.
     """
 
     boards: Mapping[tuple[str, str], Board]
@@ -72,12 +73,13 @@ class Scene:
     elapsed_s: float
     now_ms: int
     state: str
+    page: str
 
 
 def render(scene: Scene, console: Console) -> RenderableType:
     """Draws a scene into the console's width and height."""
     width, height = console.width, console.height - 1
-    head = [_title(scene), _numbers(scene), Text(scene.promise, style="white"), _legend()]
+    head = [_title(scene), _page(scene), _numbers(scene), Text(scene.promise, style="white"), _legend()]
     room = height - sum(_lines(console, part) for part in head)
     small = len(scene.keys) * 2 + TABLE_EXTRA
     with_table = room - small >= 6
@@ -160,10 +162,12 @@ def _title(scene: Scene) -> RenderableType:
     return grid
 
 
+def _page(scene: Scene) -> Text:
+    return Text.assemble(("in a browser: ", ""), (scene.page, "bold"), no_wrap=True, overflow="ellipsis")
+
+
 def _date(scene: Scene) -> str:
-    return (
-        f"{scene.simulated} ({ordinal(scene.year)} time)" if scene.year > 1 else scene.simulated or "-"
-    )
+    return f"{scene.simulated} ({ordinal(scene.year)} time)" if scene.year > 1 else scene.simulated or "-"
 
 
 def ordinal(number: int) -> str:

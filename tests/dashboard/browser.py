@@ -1,0 +1,90 @@
+"""A real browser for tests: the system's Chromium, driven by Playwright. Where there is none, tests fail and say what to install."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from tests.dashboard.feeding import PATIENCE_S
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+#: The minus sign that the page writes.
+MINUS = "\u2212"
+
+
+class BrowserMissing(RuntimeError):
+    """No Chromium on this machine."""
+
+
+def chromium() -> str:
+    """Where it is: `QUIETCOUNT_CHROMIUM`, or on the path."""
+    given = os.environ.get("QUIETCOUNT_CHROMIUM")
+    found = given or next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        raise BrowserMissing(
+            "the page is tested in a real browser: apt-get install chromium, or set QUIETCOUNT_CHROMIUM"
+        )
+    return found
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """A headless Chromium; as root, as in containers, it needs its own sandbox off."""
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        opened = playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+class Window:
+    """One page with what went wrong on it. It may reach the dashboard only: everything works without the internet."""
+
+    def __init__(self, browser: Browser, *, width: int = 1280, height: int = 800, dark: bool = False) -> None:
+        self.context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+        )
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_S * 1000)
+        self.wrong: list[str] = []
+        self.asked: set[str] = set()
+        self.page.on("console", self._note)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog {dialog.message}"))
+        self.page.on("request", lambda request: self.asked.add(request.url))
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.wrong.append(message.text)
+
+    def open(self, url: str) -> Page:
+        """Loads the page and waits for the first histogram."""
+        self.page.goto(url)
+        self.page.wait_for_selector("tr.item, .answer")
+        return self.page
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """(rank, label, count) of the rows in the document, as they read."""
+        return [
+            tuple(row)
+            for row in self.page.evaluate(
+                """() => [...document.querySelectorAll("tr.item")].map((row) =>
+                    [".rank", ".pick", ".count"].map((part) => row.querySelector(part).textContent))"""
+            )
+        ]
+
+    def shows(self, expression: str) -> None:
+        """Waits until a JavaScript expression is true."""
+        self.page.wait_for_function(f"() => {expression}")
+
+
+def text(value: int) -> str:
+    """A count as the page writes it."""
+    return f"{value:,}".replace("-", MINUS)

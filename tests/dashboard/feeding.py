@@ -1,0 +1,104 @@
+"""Made-up snapshots for the dashboard's tests, and a topic to put them on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+
+from workers.dashboard.config import DashboardSettings, Shown
+from workers.dashboard.snapshots import Pages, Snapshot
+from workers.kafka.clients import Connection
+from workers.kafka.embedded import EmbeddedCluster
+
+TICK_MS = 10_000
+START_MS = 1_700_000_000_000
+PATIENCE_S = 60.0
+#: As the value of a field: a snapshot without it.
+GONE: Any = ...
+
+
+def message(tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any) -> dict[str, Any]:
+    """A snapshot as the worker publishes it; `changes` replace fields, and those that are GONE vanish."""
+    start = START_MS + (tick - 1) * TICK_MS
+    document = {
+        "histogram": "products", "key": "s1", "epoch": 1, "tick": tick, "start": start, "end": start + TICK_MS,
+        "items": items if items is GONE else [list(item) for item in items], "sd": 17.25, "threshold": 121.0,
+        "guarantee": {"unit": "event", "rho": 0.021, "epsilon": 1.0, "delta": 1e-9},
+        "mechanism": "unk_base", "id": "0123456789abcdef" * 2, "page": 1, "pages": 1,
+    } | changes  # fmt: skip
+    return {name: value for name, value in document.items() if value is not GONE}
+
+
+def snapshot(tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any) -> Snapshot:
+    """The same, as it is kept."""
+    document = message(tick, items, **changes)
+    found = Pages().receive(document["histogram"], orjson.dumps(document))
+    assert found is not None
+    return found
+
+
+def answer(tick: int, **fields: Any) -> dict[str, Any]:
+    """A snapshot that answers a query."""
+    return message(tick, GONE, **{"sd": None, "threshold": None, "mechanism": "two_level", **fields})
+
+
+class Topics:
+    """Histogram topics on a cluster, filled by a plain producer."""
+
+    def __init__(self, connection: Connection, prefix: str = "orders") -> None:
+        self.connection, self.prefix = connection, prefix
+        self.producer = connection.producer(None)
+        self.sent: list[dict[str, Any]] = []
+
+    def send(self, *documents: dict[str, Any]) -> None:
+        """Publishes snapshots."""
+        for document in documents:
+            self.sent.append(document)
+            while True:
+                try:
+                    self.producer.produce(
+                        f"{self.prefix}.{document['histogram']}",
+                        orjson.dumps(document),
+                        document["key"].encode(),
+                        timestamp=document["end"],
+                    )
+                    break
+                except BufferError:
+                    self.producer.poll(0.1)
+        assert self.producer.flush(30) == 0
+
+    def settings(self, *names: str, horizon: int | None = 1_024) -> DashboardSettings:
+        """The settings of a dashboard over them."""
+        shown = tuple(Shown(name=name, topic=f"{self.prefix}.{name}", horizon=horizon) for name in names)
+        return DashboardSettings(worker=self.prefix, connection=self.connection, histograms=shown)
+
+    def toml(self, *names: str) -> str:
+        """The least settings file of a dashboard over them."""
+        head = f'[worker]\nname = "{self.prefix}"\n[kafka]\nbootstrap = {json.dumps(self.connection.bootstrap)}\n'
+        client = "".join(
+            f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in self.connection.client.items()
+        )
+        return head + f"[kafka.client]\n{client}" + "".join(f'[[histogram]]\nname = "{name}"\n' for name in names)
+
+
+@contextmanager
+def embedded(*names: str) -> Iterator[Topics]:
+    """Topics on an embedded cluster, each of which exists."""
+    with EmbeddedCluster() as cluster:
+        topics = Topics(cluster.connection)
+        admin = cluster.connection.admin()
+        for name in names:
+            admin.list_topics(f"orders.{name}", timeout=10)
+        yield topics
+
+
+def recent(tick: int, items: Iterable[tuple[str, int]], ticks: int = 1, **changes: Any) -> dict[str, Any]:
+    """A snapshot whose tick of two seconds ended just now, if it is the last of `ticks`."""
+    now = time.time_ns() // 2_000_000_000 * 2_000
+    end = now - (ticks - tick) * 2_000
+    return message(tick, items, start=end - 2_000, end=end, **changes)

@@ -1,0 +1,352 @@
+"""The API as consumers use it: questions, the stream, what is refused, and the headers of every answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+import pytest
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web import Application, Request, StreamResponse
+
+from tests.dashboard.feeding import GONE, START_MS, TICK_MS, message, snapshot
+from tests.dashboard.test_hub import on_a_loop
+from workers.dashboard import api
+from workers.dashboard.api import application, pages
+from workers.dashboard.hub import Hub, Wanted
+
+Client = TestClient[Request, Application]
+TOKEN = "correct-horse-battery"
+
+
+@asynccontextmanager
+async def client(hub: Hub, token: str | None = None, host: str = "127.0.0.1") -> AsyncIterator[Client]:
+    """A client of a server over a hub."""
+    app = application(hub, [("products", 64), ("maximum", None)], name="orders", host=host, token=token)
+    async with TestClient(TestServer(app)) as found:
+        yield found
+
+
+def filled() -> Hub:
+    hub = Hub()
+    hub.publish([snapshot(tick, [("tea", 10 * tick), ("cup", 5)]) for tick in range(1, 8)])
+    hub.publish([snapshot(7, GONE, histogram="maximum", query="max", value=70, sd=None, threshold=None)])
+    return hub
+
+
+async def events(response: ClientResponse, count: int) -> list[tuple[str, Any, str | None]]:
+    """The next (event, data, id) of a stream, beats left out."""
+    found: list[tuple[str, Any, str | None]] = []
+    fields: dict[str, str] = {}
+    async for raw in response.content:
+        line = raw.decode().rstrip("\n")
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+            continue
+        if fields.get("event", "beat") != "beat":
+            found.append((fields["event"], orjson.loads(fields["data"]), fields.get("id")))
+        fields = {}
+        if len(found) == count:
+            return found
+    raise AssertionError(f"the stream ended after {found}")
+
+
+@on_a_loop
+async def test_histograms_and_snapshots_are_answered_as_json() -> None:
+    """The two questions of docs/api.md."""
+    async with client(filled()) as http:
+        found = await (await http.get("/api/histograms")).json()
+        assert found["worker"] == "orders"
+        assert [(one["histogram"], one["keys"]) for one in found["histograms"]] == [
+            ("products", ["s1"]),
+            ("maximum", ["s1"]),
+        ]
+        assert "exact" not in found
+        answer = await http.get("/api/snapshots?histogram=products&key=s1")
+        assert answer.content_type == "application/json"
+        body = await answer.json()
+        assert body == {"snapshots": [message(t, [("tea", 10 * t), ("cup", 5)]) for t in range(1, 8)], "more": False}
+        nothing = await (await http.get("/api/snapshots?histogram=products&key=later")).json()
+        assert nothing == {"snapshots": [], "more": False}  # a key that is public when it comes is no mistake before
+        [query] = (await (await http.get("/api/snapshots?histogram=maximum&key=s1")).json())["snapshots"]
+        assert (query["query"], query["value"], query["sd"]) == ("max", 70, None)
+
+
+@on_a_loop
+async def test_after_goes_on_where_the_last_answer_ended() -> None:
+    """A consumer that asks again and again must get each snapshot once."""
+    async with client(filled()) as http:
+        after, seen = 0, []
+        for _ in range(4):
+            body = await (await http.get(f"/api/snapshots?histogram=products&key=s1&limit=3&after={after}")).json()
+            seen += [one["tick"] for one in body["snapshots"]]
+            after = body["snapshots"][-1]["end"] if body["snapshots"] else after
+        assert seen == [1, 2, 3, 4, 5, 6, 7]
+        assert not body["more"]
+
+
+@on_a_loop
+async def test_items_can_be_picked_and_cut() -> None:
+    """One item's history is not worth a thousand items of each tick."""
+    async with client(filled()) as http:
+        query = "/api/snapshots?histogram=products&key=s1&limit=2"
+        body = await (await http.get(f"{query}&item=cup&item=none")).json()
+        assert [(one["items"], one["total_items"]) for one in body["snapshots"]] == [([["cup", 5]], 2)] * 2
+        body = await (await http.get(f"{query}&top=1")).json()
+        assert [one["items"] for one in body["snapshots"]] == [[["tea", 60]], [["tea", 70]]]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "word"),
+    [
+        ("/api/snapshots?key=s1", 400, "histogram is missing"),
+        ("/api/snapshots?histogram=products", 400, "key is missing"),
+        ("/api/snapshots?histogram=products&key=s1&key=s2", 400, "key: only one"),
+        ("/api/snapshots?histogram=nothing&key=s1", 404, "no such histogram"),
+        ("/api/snapshots?histogram=products&key=s1&after=-1", 400, "after: a whole number"),
+        ("/api/snapshots?histogram=products&key=s1&after=1e3", 400, "after: a whole number"),
+        ("/api/snapshots?histogram=products&key=s1&limit=0", 400, "limit: a whole number from 1"),
+        ("/api/snapshots?histogram=products&key=s1&limit=99999", 400, "to 1,000"),
+        ("/api/snapshots?histogram=products&key=s1&limit=%D9%A3", 400, "limit"),
+        ("/api/snapshots?histogram=products&key=s1&lmit=3", 400, "lmit: unknown"),
+        ("/api/snapshots?histogram=products&key=s1&" + "item=a&" * 101, 400, "at most 100"),
+        ("/api/stream?histogram=nothing", 404, "no such histogram"),
+        ("/api/stream?top=7", 400, "top: one of"),
+        ("/api/nothing", 404, "not found"),
+        ("/demo/exact?histogram=products&key=s1", 404, "not found"),
+        ("/page/../config.py", 404, "not found"),
+        ("/page/%2e%2e/config.py", 404, "not found"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_a_reason(path: str, status: int, word: str) -> None:
+    """A consumer's mistake must be found by the consumer; and no dashboard but the demo's knows exact counts."""
+
+    async def ask() -> None:
+        async with client(filled()) as http:
+            answer = await http.get(path)
+            assert answer.status == status
+            assert word in (await answer.json())["error"]
+
+    asyncio.run(ask())
+
+
+@on_a_loop
+async def test_the_stream_sends_the_newest_and_what_comes_and_resumes() -> None:
+    """Server-sent events, as any client reads them."""
+    hub = filled()
+    async with client(hub) as http:
+        async with http.get("/api/stream?histogram=products") as stream:
+            assert stream.content_type == "text/event-stream"
+            [state, first] = await events(stream, 2)
+            assert (state[0], first[0], first[1]["tick"]) == ("state", "snapshot", 7)
+            hub.publish([snapshot(8)])
+            [second] = await events(stream, 1)
+            assert second[1] == message(8)
+        hub.publish([snapshot(9)])
+        async with http.get("/api/stream?histogram=products", headers={"Last-Event-ID": str(second[2])}) as stream:
+            [_, third] = await events(stream, 2)
+            assert third[1]["tick"] == 9
+        for _ in range(100):  # the server notices within a moment that they have gone
+            if not len(hub):
+                break
+            await asyncio.sleep(0.05)
+        assert len(hub) == 0
+
+
+@on_a_loop
+async def test_a_viewer_who_does_not_read_is_skipped_ahead() -> None:
+    """What waits for a viewer beyond the sockets' buffers is one event, whatever has been published."""
+    hub = Hub()
+    items = [("x" * 1000 + str(i), 1) for i in range(200)]
+    async with client(hub) as http, http.get("/api/stream") as stream:
+        await events(stream, 1)
+        for tick in range(1, 200):  # 40 MB, far more than any buffer
+            hub.publish([snapshot(tick, items)])
+            await asyncio.sleep(0)
+        [viewer] = hub._viewers
+        assert len(viewer) <= 2
+        seen: list[int] = []
+        async with asyncio.timeout(60):
+            while not seen or seen[-1] != 199:
+                seen += [data["tick"] for name, data, _ in await events(stream, 1) if name == "snapshot"]
+        assert seen == sorted(seen)
+        assert len(seen) < 199
+
+
+class Clogged(asyncio.WriteTransport):
+    """A connection that takes one thing and holds it until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.held
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@on_a_loop
+async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
+    """Small events too: what lies in a buffer of ours is old when it is sent."""
+    hub, clogged = Hub(), Clogged()
+    written: list[bytes] = []
+
+    async def write(data: bytes) -> None:
+        written.append(data)
+        clogged.held = len(data)
+
+    viewer = hub.join(Wanted())
+    request, response = SimpleNamespace(transport=clogged), SimpleNamespace(write=write)
+    task = asyncio.create_task(api._send(cast(Request, request), cast(StreamResponse, response), viewer))
+    for tick in range(1, 20):
+        hub.publish([snapshot(tick)])
+        await asyncio.sleep(0.01)
+    sent = b"".join(written)
+    assert sent.count(b"event: snapshot") == 0  # the state went out, and is held
+    clogged.held = 0
+    while b"event: snapshot" not in b"".join(written):
+        clogged.held = 0
+        await asyncio.sleep(0.01)
+    [first] = [block for block in b"".join(written).split(b"\n\n") if b"event: snapshot" in block]
+    assert b'"tick":19,' in first
+    task.cancel()
+
+
+@on_a_loop
+async def test_every_answer_has_the_security_headers() -> None:
+    """Also errors, files and streams: a browser takes each answer by itself."""
+    async with client(filled()) as http:
+        for path in ("/", "/page/app.js", "/page/style.css", "/api/histograms", "/api/stream", "/nothing", "/healthz"):
+            async with http.get(path) as answer:
+                policy = answer.headers["Content-Security-Policy"]
+                assert "default-src 'none'" in policy
+                assert "frame-ancestors 'none'" in policy
+                assert "unsafe" not in policy
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                assert answer.headers["Referrer-Policy"] == "no-referrer"
+                assert answer.headers["Cache-Control"] in ("no-store", "no-cache")
+                assert answer.headers["Server"] == "quietcount"
+                assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+@on_a_loop
+async def test_nothing_but_reading_is_allowed() -> None:
+    """A dashboard changes nothing, whatever is sent to it."""
+    async with client(filled()) as http:
+        for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+            for path in ("/", "/api/histograms", "/api/snapshots", "/api/stream", "/nothing"):
+                answer = await http.request(method, path)
+                assert answer.status == 405
+                assert answer.headers["Allow"] == "GET, HEAD"
+        for path in ("/", "/api/histograms", "/api/stream"):
+            answer = await http.head(path)
+            assert (answer.status, await answer.read()) == (200, b"")
+
+
+@on_a_loop
+async def test_with_a_token_nothing_is_told_without_it() -> None:
+    """The page itself may load, it asks for the token; every number needs it."""
+    async with client(filled(), token=TOKEN, host="0.0.0.0") as http:
+        for path in (
+            "/api/histograms",
+            "/api/snapshots?histogram=products&key=s1",
+            "/api/stream",
+            "/api/x",
+            "/demo/exact",
+        ):
+            wrong: Sequence[dict[str, str]] = (
+                {}, {"Authorization": TOKEN}, {"Authorization": "Bearer "}, {"Authorization": f"Bearer {TOKEN}x"},
+                {"Authorization": f"Basic {TOKEN}"}, {"Authorization": "Bearer \udcff"},
+            )  # fmt: skip
+            for headers in wrong:
+                answer = await http.get(path, headers=headers)
+                assert answer.status == 401
+                assert answer.headers["WWW-Authenticate"] == "Bearer"
+                assert b"tea" not in await answer.read()
+        for scheme in ("Bearer", "bearer"):
+            answer = await http.get("/api/histograms", headers={"Authorization": f"{scheme} {TOKEN}"})
+            assert answer.status == 200
+        for path in ("/", "/page/app.js", "/healthz", "/readyz"):
+            body = await (await http.get(path)).read()
+            assert b"s1" not in body.replace(b"s10", b"") or path.startswith("/page")
+        assert (await http.get("/")).status == 200
+
+
+@on_a_loop
+async def test_without_a_token_a_local_dashboard_answers_to_local_names_only() -> None:
+    """Else a stranger's page, whose name is made to mean 127.0.0.1, could read it through the visitor's browser."""
+    async with client(filled()) as http:
+        for host in ("localhost", "localhost:8080", "127.0.0.1:9", "[::1]:8080", "LOCALHOST"):
+            assert (await http.get("/api/histograms", headers={"Host": host})).status == 200
+        for host in ("evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", ""):
+            assert (await http.get("/api/histograms", headers={"Host": host})).status == 403
+    for settings in ({"token": TOKEN}, {"host": "0.0.0.0"}):
+        async with client(filled(), **settings) as http:
+            headers = {"Host": "counts.example", "Authorization": f"Bearer {TOKEN}"}
+            assert (await http.get("/api/histograms", headers=headers)).status == 200
+
+
+@on_a_loop
+async def test_the_page_needs_nothing_from_elsewhere_and_nothing_inline() -> None:
+    """It works without the internet, and under its own policy."""
+    for path, page in pages().items():
+        text = page.body.decode().replace("http://www.w3.org/", "")
+        assert "http://" not in text, path
+        assert "https://" not in text, path
+        for trick in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            ' style="',
+            " onclick=",
+        ):
+            assert trick not in text, f"{path} has {trick}"
+    async with client(filled()) as http:
+        first = await http.get("/page/app.js")
+        again = await http.get("/page/app.js", headers={"If-None-Match": first.headers["ETag"]})
+        assert (first.status, first.content_type, again.status) == (200, "text/javascript", 304)
+
+
+@on_a_loop
+async def test_readiness_follows_kafka() -> None:
+    """Whoever sends viewers here asks first."""
+    hub = filled()
+    async with client(hub) as http:
+        assert (await http.get("/readyz")).status == 503
+        hub.set_state({"kafka": "live"})
+        assert (await http.get("/readyz")).status == 200
+        hub.set_state({"kafka": "away"})
+        assert (await http.get("/readyz")).status == 503
+        assert (await http.get("/healthz")).status == 200
+
+
+@on_a_loop
+async def test_more_viewers_than_the_limit_are_turned_away() -> None:
+    """Memory is bounded by the number of viewers too."""
+    hub = filled()
+    limit, api.VIEWERS = api.VIEWERS, 3
+    try:
+        async with client(hub) as http:
+            streams = [await http.get("/api/stream") for _ in range(3)]
+            answer = await http.get("/api/stream")
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "10")
+            for stream in streams:
+                stream.close()
+    finally:
+        api.VIEWERS = limit
+
+
+def test_times_in_the_tests_are_those_of_ticks() -> None:
+    """What the tests above compare rests on it."""
+    assert message(1)["start"] == START_MS
+    assert message(2)["end"] == START_MS + 2 * TICK_MS

@@ -1,0 +1,130 @@
+"""`quietcount dashboard` as an operator starts and ends it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+
+from tests.dashboard.feeding import PATIENCE_S, embedded, message
+from tests.worker.harness import ROOT, until
+from workers.cli import execute
+
+TOKEN = "correct-horse-battery"
+LEAST = '[worker]\nname = "orders"\n[kafka]\nbootstrap = "127.0.0.1:1"\n[[histogram]]\nname = "products"\n'
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command sets up logging for its process; here that is the tests'."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+
+
+@contextmanager
+def dashboard(config: Path, *further: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process, and its address."""
+    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(config), "--port", "0", *further]
+    with (config.parent / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, stderr=log, text=True
+        )
+    try:
+        assert process.stdout is not None
+        found = re.fullmatch(r"Dashboard of orders: (http://[\d.]+:\d+/)\n", process.stdout.readline())
+        assert found is not None, (config.parent / "log").read_text()
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def get(url: str, token: str | None = None) -> object:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        return json.load(answer)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
+    """With the token it was given, from the topic alone; its end is no failure, also while somebody watches."""
+    config = tmp_path / "x.toml"
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    (tmp_path / "token").chmod(0o600)
+    with embedded("products") as topics:
+        config.write_text(topics.toml("products"))
+        topics.send(message(1), message(2))
+        with dashboard(config, "--token-file", str(tmp_path / "token")) as (process, url):
+            address = f"{url}api/snapshots?histogram=products&key=s1"
+
+            until(
+                lambda: get(address, TOKEN) == {"snapshots": [message(1), message(2)], "more": False}, "the snapshots"
+            )
+            with pytest.raises(HTTPError, match="401"):
+                get(address)
+            request = urllib.request.Request(f"{url}api/stream", headers={"Authorization": f"Bearer {TOKEN}"})
+            with urllib.request.urlopen(request, timeout=PATIENCE_S):
+                process.send_signal(number)
+                assert process.wait(PATIENCE_S) == 0
+    log = (tmp_path / "log").read_text()
+    assert "Traceback" not in log
+    assert TOKEN not in log
+    assert "tea" not in log
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The likeliest mistake of all."""
+    (tmp_path / "x.toml").write_text(LEAST)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert execute(["dashboard", "-c", str(tmp_path / "x.toml"), "--port", str(port)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"quietcount: --port {port}: taken on 127.0.0.1")
+
+
+@pytest.mark.parametrize("host", ["no such host", "192.0.2.1"])
+def test_an_address_that_is_not_this_machines_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    """With the name of the option, for an errno says nothing."""
+    (tmp_path / "x.toml").write_text(LEAST)
+    assert execute(["dashboard", "-c", str(tmp_path / "x.toml"), "--port", "0", "--host", host]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"quietcount: --host {host}")
+
+
+def test_bad_settings_and_tokens_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit 2 and one line, as every command."""
+    (tmp_path / "x.toml").write_text(LEAST)
+    (tmp_path / "token").write_text("short")
+    assert execute(["dashboard", "-c", str(tmp_path / "none.toml")]) == 2
+    assert execute(["dashboard", "-c", str(tmp_path / "x.toml"), "--token-file", str(tmp_path / "token")]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "none.toml: no such file" in first
+    assert "at least 16" in second
+
+
+def test_open_to_the_network_without_a_token_is_said(tmp_path: Path) -> None:
+    """It may be meant; nobody should do it unknowingly. Without Kafka the page is there all the same."""
+    config = tmp_path / "x.toml"
+    config.write_text(LEAST)
+    with dashboard(config, "--host", "0.0.0.0") as (_, url):
+        port = url.rstrip("/").rpartition(":")[2]
+        found = get(f"http://127.0.0.1:{port}/api/histograms")
+        assert isinstance(found, dict)
+        assert found["state"]["kafka"] in ("connecting", "away")
+    assert "without --token-file" in (tmp_path / "log").read_text()

@@ -1,0 +1,83 @@
+"""What the dashboard takes from a settings file, and that it needs no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workers.dashboard.config import Shown, load_dashboard, read_token
+from workers.errors import SettingsError
+
+LEAST = """
+[worker]
+name = "orders"
+[kafka]
+bootstrap = "localhost:9092"
+[[histogram]]
+name = "products"
+"""
+
+
+def load(directory: Path, text: str) -> object:
+    (directory / "x.toml").write_text(text)
+    return load_dashboard(directory / "x.toml")
+
+
+def refusal(directory: Path, text: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(directory, text)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_least_file_is_enough(tmp_path: Path) -> None:
+    """A machine that shows histograms must need nothing that is secret or exact."""
+    (tmp_path / "x.toml").write_text(LEAST)
+    settings = load_dashboard(tmp_path / "x.toml")
+    assert (settings.worker, settings.connection.bootstrap) == ("orders", "localhost:9092")
+    assert settings.histograms == (Shown(name="products", topic="orders.products"),)
+
+
+def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) -> None:
+    """The same file on both machines: key, data and domain files are the worker's."""
+    text = LEAST.replace('"orders"', '"orders"\nkey_file = "none.key"\ndata_dir = "none"')
+    text += 'mechanism = "known_base"\ndomain_file = "none.txt"\nhorizon = 64\ntopic = "shown"\nlater_setting = 3\n'
+    (tmp_path / "x.toml").write_text(text + '[events]\ntopic = "e"\n')
+    assert load_dashboard(tmp_path / "x.toml").histograms == (Shown(name="products", topic="shown", horizon=64),)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ('"orders"', '"or ders"', ["worker.name", '"or ders"', "letters"]),
+        ('"localhost:9092"', '"localhost"', ["kafka.bootstrap", "host:port"]),
+        ("bootstrap =", "boot =", ["kafka.bootstrap is missing"]),
+        ("[worker]", "[other]", ["[worker] is missing"]),
+        ('"products"', '"Products"', ["histogram 1: name", '"Products"', "lower-case"]),
+        ("[[histogram]]", "[histogram]", ["[[histogram]]"]),
+        ('name = "products"', "", ["histogram 1: name is missing"]),
+        ('name = "products"', 'name = "a"\n[[histogram]]\nname = "a"', ["two histograms", '"a"']),
+        ('name = "products"', 'name = "a"\ntopic = "t/"', ["histogram 1: topic", "Kafka topic name"]),
+        ("[kafka]", "[kafka", ["not TOML"]),
+        ('"localhost:9092"', '"localhost:9092"\nclient = { "group.id" = "x" }', ["kafka.client.group.id"]),
+    ],
+)
+def test_a_bad_setting_is_refused_in_one_line(tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
+    """As everywhere: the file, the setting, what is allowed."""
+    message = refusal(tmp_path, LEAST.replace(old, new))
+    for part in ["x.toml", *parts]:
+        assert part in message
+
+
+def test_a_token_is_the_files_line_and_not_a_short_one(tmp_path: Path) -> None:
+    """A token that can be guessed is none, and an editor's line end is not part of it."""
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    assert read_token(file) == "0123456789abcdef"
+    for bad in ("short\n", "", "two words and more", "zürich-zürich-zürich"):
+        file.write_text(bad)
+        with pytest.raises(SettingsError, match="at least 16"):
+            read_token(file)
+    with pytest.raises(SettingsError, match="no such file"):
+        read_token(tmp_path / "none")

@@ -1,0 +1,75 @@
+"""The demo's page: the ordinary dashboard, and the true bars in red, which only the demo's process has."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.browser import Window, browser
+from tests.test_demo import PATIENCE_S, demo, until, workers_of
+from workers.cli import execute
+from workers.demo.boards import Board, Row
+from workers.demo.truth import Truth
+
+
+def board(tick: int, key: str = "JFK") -> Board:
+    return Board(
+        histogram="h", key=key, tick=tick, number=tick, end_ms=100 * tick, sd=2.0, threshold=9.0, rows=[Row("LAX", 5, 3)], hidden=4
+    )  # fmt: skip
+
+
+def test_exact_counts_are_those_of_the_ticks_after_a_time() -> None:
+    """The page asks for what it does not have yet; how much is kept is bounded."""
+    truth = Truth()
+    for tick in range(1, 1_001):
+        truth.add(board(tick))
+    assert truth.after("h", "JFK", 99_900) == [{"end": 100_000, "items": [["LAX", 3]], "hidden": 4}]
+    assert len(truth.after("h", "JFK", 0)) < 200
+    assert truth.after("h", "LGA", 0) == []
+
+
+def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(tmp_path: Path) -> None:
+    """What `make demo` ends with; Ctrl-C while somebody looks at it leaves no process and nobody who listens."""
+    directory = tmp_path / "here"
+    with demo(directory, "--port", "0") as process, browser() as chrome:
+        [line] = until(process, "Dashboard: ")[-1:]
+        url = line.removeprefix("Dashboard: ").strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+        window = Window(chrome)
+        page = window.open(f"{url}?histogram=top12&key=JFK")
+        window.shows('document.querySelector("#table").classList.contains("with-exact")')
+        assert "red is exact data" in page.inner_text("#demo")
+        assert page.is_visible("#legend-exact")
+        window.shows('Number(document.querySelector("#board-title").textContent.split("tick ")[1]) > 3')
+        page.click("#follow")
+        rows = page.evaluate("""() => [...document.querySelectorAll("tr.item")].map((row) => [
+            ...[".count", ".truth"].map((part) => Number(row.querySelector(part).textContent.replace(/,/g, "").replace("\u2212", "-"))),
+            2 * parseFloat(row.querySelector(".sd").textContent),
+            getComputedStyle(row.querySelector(".true")).backgroundColor,
+        ])""")
+        assert len(rows) == 12
+        # Twelve errors of 4 sd or more each have a chance of 1 in 16,000: 1 in 1,300 for all of them together.
+        assert all(abs(private - exact) <= twice for private, exact, twice, _ in rows)
+        assert any(private != exact for private, exact, _, _ in rows)
+        assert {colour for *_, colour in rows} == {"rgb(196, 35, 35)"}
+        assert window.wrong == []
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        assert workers_of(directory) == []
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])), 5)
+    assert list(directory.iterdir()) == []
+
+
+def test_a_port_that_is_taken_ends_the_demo_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Asked for, it is not silently another one."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert execute(["demo", "--seconds", "1", "--port", str(port)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"quietcount: --port {port}: taken on 127.0.0.1")

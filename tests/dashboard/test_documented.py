@@ -1,0 +1,71 @@
+"""docs/api.md is true where a machine can tell: its examples run as they stand, and it names what there is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.feeding import PATIENCE_S, embedded, message
+from tests.worker.harness import ROOT, until
+from workers.dashboard.api import VIEWERS
+from workers.dashboard.history import MAX_BYTES, TICKS
+from workers.dashboard.hub import TOPS
+from workers.dashboard.server import Background, Dashboard
+
+DOCUMENT = (ROOT / "docs" / "api.md").read_text()
+EXAMPLES = dict(re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL))
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A dashboard over five ticks of two stream keys."""
+    with embedded("products") as topics:
+        items = [("tea", 2_086), ("cup", 1_462), ("pot", 793), ("lid", 400)]
+        topics.send(*(message(tick, items, key=key) for tick in range(1, 6) for key in ("s1", "s2")))
+        dashboard = Dashboard(topics.settings("products"), port=0)
+        with Background(dashboard) as running:
+            until(lambda: dashboard.hub.state["kafka"] == "live", "the topic is read")
+            yield running.url
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "overview.py",
+            "orders live\nproducts unk_base ['s1', 's2'] 5 {'unit': 'event', 'rho': 0.021, 'epsilon': 1.0, 'delta': 1e-09}",
+        ),
+        (
+            "follow.py",
+            "".join(f"{tick} [['tea', 2086], ['cup', 1462], ['pot', 793]] +- 34.5\n" for tick in range(1, 6)),
+        ),
+        (
+            "listen.py",
+            "".join(f"{key} 5 [['tea', 2086], ['cup', 1462], ['pot', 793], ['lid', 400]]\n" for key in ("s1", "s2")),
+        ),
+    ],
+)
+def test_every_example_of_the_page_runs(url: str, tmp_path: Path, name: str, expected: str) -> None:
+    """A consumer begins with a copy of one."""
+    (tmp_path / name).write_text(EXAMPLES[name].replace("http://127.0.0.1:8080/", url))
+    done = subprocess.run(
+        [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(expected.splitlines())
+
+
+def test_no_example_is_left_out_and_figures_are_those_of_the_code() -> None:
+    """An example that is not run, or a bound that was changed, is soon false."""
+    assert set(EXAMPLES) == {"overview.py", "follow.py", "listen.py"}
+    assert DOCUMENT.count("```python") == len(EXAMPLES)
+    for part in (
+        f"The last {TICKS} ticks", f"at most {MAX_BYTES >> 20} MiB", f"{VIEWERS + 1:,}st viewer",
+        "{}, {}, {} or {}".format(*TOPS),
+    ):  # fmt: skip
+        assert part in DOCUMENT

@@ -1,0 +1,176 @@
+"""What the consumer reads: enough of the past, then what comes, committed records only; and what it says when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import orjson
+import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+
+from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message
+from workers.dashboard import feed as feed_module
+from workers.dashboard.feed import Feed
+from workers.dashboard.history import TICKS
+from workers.dashboard.hub import Hub
+from workers.dashboard.snapshots import Stream
+from workers.kafka.clients import Connection
+
+ONE = Stream("products", "s1")
+
+
+def follow(topics: Topics, until: Callable[[Hub], bool], then: Callable[[], None] = lambda: None) -> Hub:
+    """Runs a feed until the first is true, does the second, and runs on until the first is true again."""
+
+    async def run() -> Hub:
+        hub = Hub()
+        feed = Feed(topics.connection, {f"{topics.prefix}.products": "products"}, hub)
+        task = asyncio.create_task(feed.run())
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                for act in (then, lambda: None):
+                    while not until(hub):
+                        assert not task.done(), task.exception()
+                        await asyncio.sleep(0.02)
+                    await asyncio.to_thread(act)
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        return hub
+
+    return asyncio.run(run())
+
+
+def ticks(hub: Hub, stream: Stream = ONE) -> list[int]:
+    return [one.tick for one in hub.history.page(stream, None, 9_999)[0]]
+
+
+def live(hub: Hub) -> bool:
+    return hub.state["kafka"] == "live"
+
+
+@pytest.fixture
+def topics(bootstrap: str) -> Iterator[Topics]:
+    """A histogram topic of three partitions on a real broker, gone afterwards."""
+    found = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
+    admin = found.connection.admin()
+    name = f"{found.prefix}.products"
+    admin.create_topics([NewTopic(name, 3, 1)])[name].result()
+    yield found
+    admin.delete_topics([name])[name].result()
+
+
+def test_the_last_ticks_are_read_from_a_long_topic_and_not_all_of_it(topics: Topics) -> None:
+    """A topic holds years; the page shows the last minutes, and must be there in seconds."""
+    topics.send(*(message(tick, key=key) for tick in range(1, 2_001) for key in ("s1", "s2", "s3", "s4")))
+    read: list[int] = []
+    reading = Feed._decode
+
+    def counted(self: Feed, record: object) -> object:
+        read.append(1)
+        return reading(self, record)  # type: ignore[arg-type]  # a message, as it came
+
+    feed_module.Feed._decode = counted  # type: ignore[assignment]  # counts, and passes on
+    try:
+        hub = follow(topics, live)
+    finally:
+        feed_module.Feed._decode = reading  # type: ignore[method-assign]  # as it was
+    for key in ("s1", "s2", "s3", "s4"):
+        assert ticks(hub, Stream("products", key)) == list(range(2_001 - TICKS, 2_001))
+    assert len(read) < 4 * TICKS * 2
+
+
+def test_what_comes_later_is_followed(topics: Topics) -> None:
+    """Live, also where the topic was empty."""
+    wanted: list[int] = []
+
+    def reached(hub: Hub) -> bool:
+        return live(hub) and ticks(hub) == wanted
+
+    def publish() -> None:
+        topics.send(message(1), message(2))
+        wanted.extend([1, 2])
+
+    assert ticks(follow(topics, reached, publish)) == [1, 2]
+
+
+def test_uncommitted_and_aborted_snapshots_are_never_shown(topics: Topics) -> None:
+    """A tick that a worker began and did not commit may come again with other bytes: nobody may see the first."""
+    name = f"{topics.prefix}.products"
+    producer = topics.connection.producer(f"{topics.prefix}-tx")
+    producer.init_transactions(30)
+    for tick, end in ((1, True), (2, False), (3, True)):
+        producer.begin_transaction()
+        producer.produce(name, orjson.dumps(message(tick)), b"s1", timestamp=message(tick)["end"])
+        producer.flush(30)
+        producer.commit_transaction(30) if end else producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(name, orjson.dumps(message(4)), b"s1", timestamp=message(4)["end"])
+    producer.flush(30)
+    # The open transaction holds back the end of its partition, and nothing else.
+    assert ticks(follow(topics, lambda hub: live(hub) and len(ticks(hub)) == 2)) == [1, 3]
+    producer.abort_transaction(30)
+
+
+def test_records_that_are_no_snapshots_are_skipped_and_not_quoted(
+    topics: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One bad record must not stop the page, and its content must not reach the log."""
+    name = f"{topics.prefix}.products"
+    for value in (b"secret label", None, b'{"histogram":"products","items":"secret label"}'):
+        topics.producer.produce(name, value, b"s1")
+    topics.send(message(1))
+    with caplog.at_level("INFO"):
+        assert ticks(follow(topics, lambda hub: live(hub) and bool(ticks(hub)))) == [1]
+    assert "no snapshot" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_topic_that_is_not_there_yet_is_waited_for(bootstrap: str) -> None:
+    """A dashboard may be started before the worker."""
+    topics = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
+    admin, name = topics.connection.admin(), f"{topics.prefix}.products"
+    states: list[object] = []
+
+    def create() -> None:
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result()
+        topics.send(message(1))
+
+    def reached(hub: Hub) -> bool:
+        states.append(dict(hub.state))
+        return (
+            ticks(hub) == [1]
+            if {"kafka": "missing", "topics": [name]} in states[:-1]
+            else hub.state["kafka"] == "missing"
+        )
+
+    try:
+        assert ticks(follow(topics, reached, create)) == [1]
+    finally:
+        admin.delete_topics([name])[name].result()
+
+
+def test_a_broker_that_is_away_is_told_and_tried_again() -> None:
+    """The page says that it is old; it does not end."""
+    topics = Topics(Connection("127.0.0.1:1", {"log_level": "0"}))
+    assert follow(topics, lambda hub: hub.state["kafka"] == "away").history.streams() == []
+
+
+def test_the_embedded_cluster_is_read_too() -> None:
+    """It cannot look up a time; the demo needs it."""
+    with embedded("products") as topics:
+        topics.send(*(message(tick) for tick in range(1, 301)))
+        hub = follow(topics, lambda hub: live(hub) and bool(ticks(hub)))
+        assert ticks(hub) == list(range(301 - TICKS, 301))
+
+
+def test_it_commits_nothing_and_joins_no_group(topics: Topics) -> None:
+    """A principal that may only read the topics has no group, and an operator who counts groups sees none."""
+    topics.send(message(1))
+    follow(topics, lambda hub: live(hub) and bool(ticks(hub)))
+    groups = topics.connection.admin().list_consumer_groups(request_timeout=10).result().valid
+    assert "quietcount-reader" not in [group.group_id for group in groups]

@@ -1,0 +1,73 @@
+"""The last ticks of each stream are kept, within bounds."""
+
+from __future__ import annotations
+
+from tests.dashboard.feeding import snapshot
+from workers.dashboard.history import History
+from workers.dashboard.snapshots import Snapshot, Stream
+
+ONE = Stream("products", "s1")
+
+
+def ticks(found: list[Snapshot]) -> list[int]:
+    return [one.tick for one in found]
+
+
+def test_the_newest_ticks_are_kept_and_asked_for_by_their_end() -> None:
+    """`after` is what a consumer passes on from its last answer: nothing twice, nothing left out."""
+    history = History(ticks=5)
+    for tick in range(1, 9):
+        assert history.add(snapshot(tick))
+    assert ticks(history.page(ONE, None, 100)[0]) == [4, 5, 6, 7, 8]
+    assert ticks(history.page(ONE, None, 2)[0]) == [7, 8]
+    found, more = history.page(ONE, 0, 2)
+    assert (ticks(found), more) == ([4, 5], True)
+    found, more = history.page(ONE, found[-1].end, 3)
+    assert (ticks(found), more) == ([6, 7, 8], False)
+    assert history.page(Stream("products", "none"), None, 9) == ([], False)
+
+
+def test_a_tick_that_comes_again_changes_nothing() -> None:
+    """A tick may be read twice, never shown twice."""
+    history = History()
+    assert history.add(snapshot(1))
+    assert history.add(snapshot(2))
+    assert not history.add(snapshot(2))
+    assert not history.add(snapshot(1))
+    assert ticks(history.page(ONE, None, 9)[0]) == [1, 2]
+
+
+def test_a_topic_that_was_begun_anew_replaces_what_it_overlaps() -> None:
+    """Else the page would stand still until the new series has caught up with the old one."""
+    history = History()
+    for tick in (1, 2, 3, 4):
+        history.add(snapshot(tick))
+    assert history.add(snapshot(3, id="f" * 32))
+    assert [(one.tick, one.id[0]) for one in history.page(ONE, None, 9)[0]] == [(1, "0"), (2, "0"), (3, "f")]
+
+
+def test_bytes_are_bounded_and_every_stream_keeps_its_newest() -> None:
+    """The histograms of a large worker must not fill the memory of a small machine."""
+    size = len(snapshot(1, key="k00").json)
+    history = History(max_bytes=size * 30)
+    for tick in range(1, 21):
+        for key in range(10):
+            history.add(snapshot(tick, key=f"k{key:02}"))
+            assert history.bytes <= size * 31
+    assert {one.tick for one in history.all_newest()} == {20}
+    assert len(history.streams()) == 10
+    kept = sum(len(history.page(stream, None, 99)[0]) for stream in history.streams())
+    assert 20 <= kept <= 31
+    assert history.bytes == sum(
+        len(one.json) for stream in history.streams() for one in history.page(stream, None, 99)[0]
+    )
+
+
+def test_what_is_newer_than_a_number_is_found() -> None:
+    """A viewer who comes back gets what has changed since, and no more."""
+    history = History()
+    for key in ("a", "b", "c"):
+        history.add(snapshot(1, key=key))
+    history.add(snapshot(2, key="a"))
+    assert [(one.stream.key, one.number) for one in history.all_newest()] == [("b", 2), ("c", 3), ("a", 4)]
+    assert [one.stream.key for one in history.all_newest(after=3)] == ["a"]

@@ -1,0 +1,155 @@
+"""Who watches gets the newest of each stream; who is slow is skipped ahead; each event is made once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import orjson
+
+from tests.dashboard.feeding import snapshot
+from workers.dashboard import hub as hub_module
+from workers.dashboard.hub import Hub, Viewer, Wanted, catalogue
+from workers.dashboard.snapshots import Stream
+
+SOON_S = 0.01
+
+
+def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Runs a test as a coroutine."""
+
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    return run
+
+
+async def drain(viewer: Viewer) -> list[tuple[str, Any, str | None]]:
+    """(event, data, id) of everything that waits."""
+    found = []
+    while len(viewer):
+        lines = ((await viewer.take(SOON_S)) or b"").decode().strip().split("\n")
+        fields = dict(line.split(": ", 1) for line in lines)
+        found.append((fields["event"], orjson.loads(fields["data"]), fields.get("id")))
+    return found
+
+
+def ticks(events: list[tuple[str, Any, str | None]]) -> list[tuple[str, int]]:
+    return [(data["key"], data["tick"]) for name, data, _ in events if name == "snapshot"]
+
+
+@on_a_loop
+async def test_a_viewer_gets_the_newest_of_each_stream_and_then_what_comes() -> None:
+    """A page that opens shows something at once."""
+    hub = Hub()
+    hub.publish([snapshot(tick, key=key) for tick in (1, 2) for key in ("a", "b")])
+    viewer = hub.join(Wanted())
+    assert ticks(await drain(viewer)) == [("a", 2), ("b", 2)]
+    hub.publish([snapshot(3, key="b")])
+    assert ticks(await drain(viewer)) == [("b", 3)]
+    assert await viewer.take(SOON_S) is None
+
+
+@on_a_loop
+async def test_a_slow_viewer_is_skipped_ahead_and_holds_one_event_a_stream() -> None:
+    """Somebody with a bad connection must neither fill the memory nor be shown the past."""
+    hub = Hub()
+    slow = hub.join(Wanted())
+    await drain(slow)
+    for tick in range(1, 1_001):
+        hub.publish([snapshot(tick, key=key) for key in ("a", "b", "c")])
+        assert len(slow) <= 3 + 1  # the streams, and that there are three
+    events = await drain(slow)
+    assert ticks(events) == [("a", 1_000), ("b", 1_000), ("c", 1_000)]
+    assert ("streams", 3) in [(name, data.get("streams")) for name, data, _ in events]
+
+
+@on_a_loop
+async def test_all_viewers_share_one_event() -> None:
+    """Several hundred viewers cost one serialisation, and the memory of one."""
+    hub = Hub()
+    viewers = [hub.join(Wanted()) for _ in range(100)]
+    for viewer in viewers:
+        await drain(viewer)
+    hub.publish([snapshot(1)])
+    events = {id(await viewer.take(SOON_S)) for viewer in viewers}
+    assert len(events) == 1
+
+
+@on_a_loop
+async def test_viewers_get_only_what_they_asked_for() -> None:
+    """A page looks at one of fifty keys, and draws a thousand items."""
+    hub = Hub()
+    viewer = hub.join(Wanted(histograms=frozenset({"products"}), keys=frozenset({"a"}), top=10))
+    hub.publish([snapshot(1, key="a", items=[(f"i{i:02}", 99 - i) for i in range(30)]), snapshot(1, key="b")])
+    hub.publish([snapshot(1, key="a", histogram="other")])
+    [(_, data, _)] = [event for event in await drain(viewer) if event[0] == "snapshot"]
+    assert (data["histogram"], data["key"], len(data["items"]), data["total_items"]) == ("products", "a", 10, 30)
+
+
+@on_a_loop
+async def test_who_comes_back_gets_only_what_is_newer() -> None:
+    """Last-Event-ID: a connection that breaks every minute must not load everything every minute."""
+    hub = Hub()
+    hub.publish([snapshot(1, key=key) for key in ("a", "b", "c")])
+    events = await drain(hub.join(Wanted()))
+    last = events[-1][2]
+    hub.publish([snapshot(2, key="b")])
+    assert ticks(await drain(hub.join(Wanted(), last))) == [("b", 2)]
+    for unknown in ("", "x", "ffffffff-2", f"{hub.run}-", f"{hub.run}-٣", None):
+        assert len(ticks(await drain(hub.join(Wanted(), unknown)))) == 3
+
+
+@on_a_loop
+async def test_what_is_known_of_kafka_reaches_every_viewer_once() -> None:
+    """A page that says "live" while Kafka is away misleads."""
+    hub = Hub()
+    viewer = hub.join(Wanted())
+    [(name, data, _)] = await drain(viewer)
+    assert (name, data["kafka"]) == ("state", "connecting")
+    hub.set_state({"kafka": "away"})
+    hub.set_state({"kafka": "away"})
+    [(name, data, _)] = await drain(viewer)
+    assert (name, data["kafka"]) == ("state", "away")
+    assert data["now"] > 0
+
+
+@on_a_loop
+async def test_viewers_that_left_get_nothing_and_closing_ends_the_rest() -> None:
+    """The server ends within a second, whoever is connected."""
+    hub = Hub()
+    gone, stays = hub.join(Wanted()), hub.join(Wanted())
+    hub.leave(gone)
+    await drain(gone)
+    hub.publish([snapshot(1)])
+    assert (len(gone), len(hub)) == (0, 1)
+    waiting = asyncio.create_task(stays.take(60))
+    hub.close()
+    assert await waiting is None
+    assert stays.closed
+
+
+def test_the_catalogue_lists_histograms_of_the_settings_with_their_keys() -> None:
+    """Also those of which nothing is there yet: a picker without them looks like a mistake."""
+    hub = Hub()
+    hub.publish([snapshot(1, key="b"), snapshot(2, key="a")])
+    found = catalogue(hub.history, [("later", None), ("products", 64)])
+    assert [(one["histogram"], one["keys"], one["horizon"], one["tick"]) for one in found] == [
+        ("later", [], None, None),
+        ("products", ["a", "b"], 64, 2),
+    ]
+    assert found[1]["guarantee"] == {"unit": "event", "rho": 0.021, "epsilon": 1.0, "delta": 1e-9}
+
+
+def test_cut_events_are_few_whatever_viewers_ask_for() -> None:
+    """Each size is made once for all; were any size allowed, viewers could fill the memory with them."""
+    hub = Hub()
+    hub.publish([snapshot(1)])
+    for top in (*hub_module.TOPS, None):
+        assert hub._event(Stream("products", "s1"), top) is hub._event(Stream("products", "s1"), top)
+    assert len(hub._events[Stream("products", "s1")]) == len(hub_module.TOPS) + 1
+    hub.publish([snapshot(2)])
+    assert len(hub._events.get(Stream("products", "s1"), {})) == 0

@@ -1,0 +1,365 @@
+"""The page in a real browser: what it shows is what is on the topic, it follows, it comes back, it can be shared and read aloud."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.dashboard.browser import MINUS, BrowserMissing, Window, browser, chromium, text
+from tests.dashboard.feeding import Topics, answer, embedded, recent
+from tests.worker.harness import until
+from workers.dashboard import api
+from workers.dashboard.server import Background, Dashboard
+from workers.dashboard.snapshots import Stream
+
+TOKEN = "correct-horse-battery"
+ITEMS = [("tea", 2_086), ("cup", 1_462), ("pot", 793), ("spoon", 300), ("lid", -4)]
+
+#: What can be focused and has no name that a screen reader could say.
+UNNAMED = """() => [...document.querySelectorAll("button, select, input, [tabindex='0']")]
+    .filter((e) => e.checkVisibility())
+    .filter((e) => !(e.ariaLabel || e.textContent.trim() || e.labels?.length || e.getAttribute("aria-labelledby")))
+    .map((e) => e.outerHTML)"""
+
+#: Contrast of texts with what they stand on, by the formula of WCAG.
+CONTRAST = """() => {
+    const rgb = (colour) => {
+        const canvas = document.createElement("canvas").getContext("2d");
+        canvas.fillStyle = colour;
+        canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3).map((part) => part / 255);
+    };
+    const linear = (part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    const light = (colour) => rgb(colour).map(linear).reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
+    const of = (name) => light(getComputedStyle(document.documentElement).getPropertyValue(name)) + 0.05;
+    const pairs = [["--ink", "--card"], ["--quiet", "--card"], ["--exact", "--card"], ["--quiet", "--ground"],
+        ["--good", "--card"], ["--bad", "--card"], ["--ink", "--private-soft"], ["--quiet", "--private-soft"]];
+    return Object.fromEntries(pairs.map(([a, b]) => [a + b, Math.max(of(a), of(b)) / Math.min(of(a), of(b))]));
+}"""
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    """One browser for all tests here."""
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def topics() -> Iterator[Topics]:
+    """Topics with three ticks of two histograms."""
+    with embedded("products", "maximum") as found:
+        for tick in (1, 2, 3):
+            for key in ("s1", "s2"):
+                grown = [(label, count + 10 * tick + (5 if key == "s2" else 0)) for label, count in ITEMS]
+                found.send(recent(tick, grown, ticks=3, key=key))
+        found.send(
+            answer(3, histogram="maximum", query="max", value=70, since=2, error=12.5),
+        )
+        yield found
+
+
+def served(topics: Topics, port: int = 0, token: str | None = None) -> Background:
+    return Background(Dashboard(topics.settings("products", "maximum"), port=port, token=token))
+
+
+def test_without_a_browser_the_tests_fail_and_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that was not looked at must not count as tested."""
+    monkeypatch.delenv("QUIETCOUNT_CHROMIUM", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BrowserMissing, match="apt-get install chromium"):
+        chromium()
+
+
+def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(chrome: Browser, topics: Topics) -> None:
+    """The one thing that a dashboard must do; with no error on the console, and nothing asked of anybody else."""
+    window = Window(chrome)
+    with served(topics) as dashboard:
+        page = window.open(f"{dashboard.url}?histogram=products&key=s1")
+        shown = topics.sent[4]["items"]
+        assert window.rows() == [(f"{i}", label, text(count)) for i, (label, count) in enumerate(shown, 1)]
+        assert page.inner_text("#board-title") == "products of s1, tick 3"
+        assert page.inner_text(".item.chosen .sd") == "35"  # two standard deviations of 17.25
+        assert "Below 121 nothing new is shown" in page.inner_text("#threshold-words")
+        promise = page.inner_text("#guarantee")
+        for part in (
+            "Anyone who sees all of this for the whole epoch (1,024 ticks",
+            "any one event",
+            "2.72 times",
+            "1 in a billion",
+        ):
+            assert part in promise
+        for part in ("ε (epsilon)", "0.021", f"1e{MINUS}9", "unk_base", topics.sent[0]["id"], "one event"):
+            assert part in promise
+        window.shows('document.querySelector("#connection").textContent === "Live"')
+        changed = recent(4, [("cup", 9_000), ("new one", 5_000), ("tea", 2_116)], ticks=3)
+        topics.send(changed)
+        window.shows('document.querySelector("#board-title").textContent.endsWith("tick 4")')
+        assert [(label, count) for _, label, count in window.rows()] == [
+            ("cup", "9,000"), ("new one", "5,000"), ("tea", "2,116"),
+        ]  # fmt: skip
+        changes = page.locator("tr.item .change")
+        assert changes.all_inner_texts() == ["▲1", "new", "▼2"]
+        assert changes.first.get_attribute("aria-label") == "up 1"
+    assert window.wrong == []
+    assert all(url.startswith(dashboard.url) for url in window.asked)
+    window.context.close()
+
+
+def test_bars_and_error_bars_are_as_long_as_the_counts_say(chrome: Browser, topics: Topics) -> None:
+    """A picture that is not to scale is a wrong number."""
+    window = Window(chrome)
+    topics.send(recent(4, ITEMS, ticks=3, sd=200.0))
+    with served(topics) as dashboard:
+        page = window.open(f"{dashboard.url}?histogram=products&key=s1")
+        window.shows('document.querySelector("#board-title").textContent.endsWith("tick 4")')
+        drawn = page.evaluate("""() => [...document.querySelectorAll("tr.item")].map((row) => {
+            const box = (part) => { const b = row.querySelector(part).getBoundingClientRect(); return [b.left, b.right]; };
+            return { fill: box(".fill"), error: box(".error"), limit: box(".limit"), zero: box(".zero") };
+        })""")
+    zero = drawn[0]["zero"][0]
+    per_count = (drawn[0]["fill"][1] - zero) / ITEMS[0][1]
+    for row, (_, count) in zip(drawn, ITEMS, strict=True):
+        assert row["fill"] == pytest.approx(sorted([zero, zero + count * per_count]), abs=1.5)
+        # Two standard deviations to each side: about 40 pixels here.
+        ends = [zero + (count - 400) * per_count, zero + (count + 400) * per_count]
+        assert row["error"] == pytest.approx(ends, abs=2.5)
+        assert ends[1] - ends[0] > 40
+        assert row["limit"][0] == pytest.approx(zero + 121 * per_count, abs=2.5)
+    window.context.close()
+
+
+def test_it_comes_back_after_the_server_was_restarted(chrome: Browser, topics: Topics) -> None:
+    """A wall screen has nobody who presses reload; and what came meanwhile is in the history."""
+    window = Window(chrome)
+    with served(topics) as first:
+        page = window.open(f"{first.url}?histogram=products&key=s1&item=tea")
+        port = urlsplit(first.url).port
+        assert port is not None
+    window.shows('document.querySelector("#connection").textContent === "Reconnecting"')
+    topics.send(recent(4, [("tea", 2_126)], ticks=3), recent(5, [("tea", 2_136)], ticks=3))
+    with served(topics, port):
+        window.shows('document.querySelector("#connection").textContent === "Live"')
+        window.shows('document.querySelector("#board-title").textContent.endsWith("tick 5")')
+        assert window.rows() == [("1", "tea", "2,136")]
+        page.click("details summary")
+        window.shows('document.querySelectorAll("#numbers tbody tr").length === 5')
+        counts = page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
+        assert counts == ["2,136", "2,126", "2,116", "2,106", "2,096"]
+    assert all("ERR_" in line or "Failed to" in line for line in window.wrong), window.wrong
+    window.context.close()
+
+
+def test_what_came_while_the_connection_was_broken_is_not_missing(
+    chrome: Browser, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has been there all the time and says nothing of a gap: the page has to ask."""
+    window = Window(chrome)
+    with served(topics) as running:
+        page = window.open(f"{running.url}?histogram=products&key=s1&item=tea")
+        window.shows('document.querySelector("#connection").textContent === "Live"')
+        page.click("details summary")
+        monkeypatch.setattr(api, "VIEWERS", 0)
+        running.call(running.dashboard.hub.close)
+        window.shows('document.querySelector("#connection").textContent === "Reconnecting"')
+        topics.send(*(recent(tick, [("tea", 2_086 + 10 * tick)], ticks=3) for tick in (4, 5, 6)))
+        newest = running.dashboard.hub.history
+        until(lambda: [one.tick for one in newest.page(Stream("products", "s1"), None, 1)[0]] == [6], "the snapshots")
+        monkeypatch.setattr(api, "VIEWERS", 9)
+        window.shows('document.querySelectorAll("#numbers tbody tr").length === 6')
+        ticks = page.locator("#numbers tbody tr td:first-child").all_inner_texts()
+        assert ticks == ["6", "5", "4", "3", "2", "1"]
+    window.context.close()
+
+
+def test_the_address_bar_names_what_is_seen(chrome: Browser, topics: Topics) -> None:
+    """A view can be sent to somebody, and "back" goes back."""
+    window = Window(chrome)
+    with served(topics) as dashboard:
+        page = window.open(dashboard.url)
+
+        def address() -> dict[str, list[str]]:
+            return parse_qs(urlsplit(page.url).query)
+
+        assert address() == {"histogram": ["products"], "key": ["s1"]}
+        page.select_option("#key", "s2")
+        window.shows('document.querySelector("#board-title").textContent.startsWith("products of s2")')
+        page.click("text=pot")
+        window.shows('document.querySelector("#item-name").textContent === "pot"')
+        page.click("#follow")
+        window.shows('document.querySelector("#follow").textContent.includes("Follow")')
+        end = topics.sent[5]["end"]
+        assert address() == {"histogram": ["products"], "key": ["s2"], "item": ["pot"], "at": [f"{end}"]}
+        page.click("#back")
+        window.shows('document.querySelector("#board-title").textContent.includes("tick 2")')
+        shared = page.url
+        page.go_back()
+        window.shows('document.querySelector("#board-title").textContent.startsWith("products of s1")')
+
+        other = Window(chrome)
+        page = other.open(shared)
+        other.shows('document.querySelector("#board-title").textContent.includes("tick 2")')
+        assert page.inner_text("#item-name") == "pot"
+        assert [(label, count) for _, label, count in other.rows()] == [
+            (label, text(count)) for label, count in topics.sent[3]["items"]
+        ]
+        topics.send(recent(4, [("tea", 9)], ticks=3, key="s2"))
+        page.click("#follow")
+        other.shows('document.querySelector("#board-title").textContent.endsWith("tick 4")')
+        assert window.wrong == other.wrong == []
+        other.context.close()
+    window.context.close()
+
+
+def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(chrome: Browser, topics: Topics) -> None:
+    """Pickers, items, search and chart, without a mouse; and a screen reader is told what each one is."""
+    window = Window(chrome)
+    with served(topics) as dashboard:
+        page = window.open(f"{dashboard.url}?histogram=products&key=s1")
+        page.focus("#key")
+        page.keyboard.press("ArrowDown")
+        window.shows('document.querySelector("#board-title").textContent.startsWith("products of s2")')
+        page.focus("tr.item .pick")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        window.shows('document.querySelector("#item-name").textContent === "pot"')
+        assert page.evaluate("document.activeElement.textContent") == "pot"
+        page.focus("#chart")
+        page.keyboard.press("Home")
+        assert page.inner_text("#reading").startswith("Tick 1, ")
+        page.keyboard.press("ArrowRight")
+        assert page.inner_text("#reading").startswith("Tick 2, ")
+        page.fill("#find", "SPO")
+        window.shows('document.querySelectorAll("tr.item").length === 1')
+        assert [row[:2] for row in window.rows()] == [("4", "spoon")]
+        tree = page.locator("body").aria_snapshot()
+        for part in (
+            'combobox "Histogram"',
+            'combobox "Stream key"',
+            'searchbox "Find an item"',
+            'columnheader "Count"',
+            'button "spoon"',
+        ):
+            assert part in tree, tree
+        unnamed = page.evaluate(UNNAMED)
+        assert unnamed == []
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_answers_to_queries_are_shown_as_answers(chrome: Browser, topics: Topics) -> None:
+    """A histogram of another kind has neither items nor sd nor threshold."""
+    topics.send(
+        answer(
+            4,
+            histogram="maximum",
+            answers=[
+                {"query": "max", "value": 90},
+                {"query": "top_k:2", "value": [90, 40]},
+                {"query": "top_k_select:2", "value": ["<b>tea</b>", "cup"]},
+                {"query": "histogram", "value": [["tea", 90], ["cup", -3]]},
+            ],
+            since=4,
+            error=12.5,
+        )
+    )
+    topics.send(
+        answer(1, histogram="maximum", key="s2", query="top", labels=["tea", "cup"], complete=False, asked=True)
+    )
+    window = Window(chrome)
+    with served(topics) as dashboard:
+        page = window.open(f"{dashboard.url}?histogram=maximum&key=s1")
+        window.shows('document.querySelectorAll(".answer").length === 4')
+        cards = [" ".join(card.split()) for card in page.locator(".answer").all_inner_texts()]
+        assert cards == [
+            "Largest count of any item 90 ± 13",
+            "The 2 largest counts 90 40 ± 13",
+            "The 2 items with the largest counts <b>tea</b> cup ± 13",
+            f"Count of every item tea: 90 cup: {MINUS}3 ± 13",
+        ]
+        assert "Answered at tick 4" in page.inner_text("#what")
+        window.shows('document.querySelector("#reading").textContent.startsWith("Tick 4, ")')
+        page.select_option("#key", "s2")
+        window.shows('document.querySelectorAll(".answer").length === 1')
+        assert page.locator(".answer li").all_inner_texts() == ["tea", "cup"]
+        assert "no longer clearly above the rest" in page.inner_text("#what")
+        assert page.is_hidden("#history")
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_a_token_is_asked_for_kept_for_the_tab_and_taken_from_a_link(chrome: Browser, topics: Topics) -> None:
+    """Nothing is shown without it, and it does not stay in the address that people copy."""
+    window = Window(chrome)
+    with served(topics, token=TOKEN) as dashboard:
+        page = window.page
+        page.goto(dashboard.url)
+        page.wait_for_selector("#login:not([hidden])")
+        assert window.rows() == []
+        page.fill("#token", "a-wrong-token-of-some-length")
+        page.click("#login button")
+        page.wait_for_selector("#wrong:not([hidden])")
+        page.fill("#token", TOKEN)
+        page.click("#login button")
+        page.wait_for_selector("tr.item")
+        page.reload()
+        page.wait_for_selector("tr.item")
+        other = Window(chrome)
+        linked = other.open(f"{dashboard.url}?histogram=products&key=s2#token={TOKEN}")
+        assert TOKEN not in linked.url
+        assert not any(TOKEN in url for url in window.asked | {url.partition("#")[0] for url in other.asked})
+        other.context.close()
+    assert all("401" in line for line in window.wrong)
+    window.context.close()
+
+
+def test_light_and_dark_follow_the_system_until_somebody_chooses(chrome: Browser, topics: Topics) -> None:
+    """And every text stays readable: at least 4.5 to 1, as WCAG AA has it."""
+    with served(topics) as dashboard:
+        for dark in (False, True):
+            window = Window(chrome, dark=dark)
+            page = window.open(dashboard.url)
+            for theme in ("dark" if dark else "light", "light" if dark else "dark"):
+                assert page.evaluate("document.documentElement.dataset.theme") == theme
+                weak = {pair: ratio for pair, ratio in page.evaluate(CONTRAST).items() if ratio < 4.5}
+                assert weak == {}, theme
+                page.click("#theme")
+            page.click("#theme")
+            page.reload()
+            assert page.evaluate("document.documentElement.dataset.theme") == ("light" if dark else "dark")
+            assert window.wrong == []
+            window.context.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (820, 1180), (1280, 720), (1920, 1080), (3840, 2160)])
+def test_it_fits_every_screen(chrome: Browser, topics: Topics, width: int, height: int) -> None:
+    """From a phone to a wall: nothing beyond the edge, every row with label, count and bar in sight."""
+    window = Window(chrome, width=width, height=height)
+    with served(topics) as dashboard:
+        page = window.open(f"{dashboard.url}?histogram=products&key=s1")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for part in (".pick", "td.count", "td.bar", "#guarantee", "#chart"):
+            box = page.locator(part).first.bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["width"] > 20
+            assert box["x"] + box["width"] <= width
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_old_ticks_are_called_old(chrome: Browser, topics: Topics) -> None:
+    """A worker that stopped leaves a page that looks alive; it must not say so."""
+    old = recent(1, ITEMS, key="s3")
+    old["start"] -= 3_600_000
+    old["end"] -= 3_600_000
+    topics.send(old)
+    window = Window(chrome)
+    with served(topics) as dashboard:
+        page = window.open(f"{dashboard.url}?histogram=products&key=s3")
+        window.shows('document.querySelector("#connection").textContent === "Waiting"')
+        assert "60 minutes ago" in page.inner_text("#age")
+    window.context.close()

@@ -1,0 +1,80 @@
+"""Records of a histogram topic become whole snapshots, or are refused."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from tests.dashboard.feeding import GONE, message, snapshot
+from workers.dashboard.snapshots import UNFINISHED, NotASnapshot, Pages, Stream, only
+
+
+def test_a_snapshot_of_one_page_is_kept_byte_for_byte() -> None:
+    """Consumers of the API must see what consumers of the topic see."""
+    value = orjson.dumps(message(7))
+    found = Pages().receive("products", value)
+    assert found is not None
+    assert found.json == value
+    assert (found.stream, found.tick, found.mechanism) == (Stream("products", "s1"), 7, "unk_base")
+    assert found.guarantee.epsilon == 1.0
+
+
+def test_a_snapshot_never_holds_a_line_end() -> None:
+    """One would end the event it travels in; the worker writes none, another writer might."""
+    value = orjson.dumps(message(items=[("a\nb", 1)]), option=orjson.OPT_INDENT_2)
+    found = Pages().receive("products", value)
+    assert found is not None
+    assert b"\n" not in found.json
+    assert orjson.loads(found.json) == message(items=[("a\nb", 1)])
+
+
+def test_pages_become_one_snapshot_in_whatever_order_they_come() -> None:
+    """A large histogram comes in pages; half of one is not a histogram."""
+    items = [(f"item {i}", 100 - i) for i in range(9)]
+    pages = [orjson.dumps(message(3, items[i : i + 3], page=i // 3 + 1, pages=3)) for i in (0, 3, 6)]
+    for order in ([0, 1, 2], [2, 0, 1], [0, 0, 1, 2]):
+        together = Pages()
+        found = [together.receive("products", pages[i]) for i in order]
+        assert found[:-1] == [None] * (len(order) - 1)
+        assert found[-1] is not None
+        assert orjson.loads(found[-1].json) == message(3, items)
+
+
+def test_ticks_that_never_come_whole_are_forgotten() -> None:
+    """A writer that stops in between must not fill the memory."""
+    pages = Pages()
+    for tick in range(1, 2 * UNFINISHED):
+        assert pages.receive("products", orjson.dumps(message(tick, page=1, pages=2))) is None
+    assert len(pages._waiting) == UNFINISHED
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"hello",
+        b"[]",
+        orjson.dumps(message() | {"items": [["tea", "secret label"]]}),
+        orjson.dumps(message() | {"tick": "secret label"}),
+        orjson.dumps(message(guarantee=GONE)),
+        orjson.dumps(message(page=3, pages=2)),
+        orjson.dumps(message(histogram="other")),
+        orjson.dumps(message(end=0)),
+    ],
+)
+def test_what_is_no_snapshot_is_refused_and_not_quoted(value: bytes | None) -> None:
+    """Whatever lies on the topic reaches no viewer, and no log."""
+    with pytest.raises(NotASnapshot) as caught:
+        Pages().receive("products", value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_snapshot_can_be_cut_to_some_items() -> None:
+    """A viewer who draws ten items need not be sent a million."""
+    whole = snapshot(items=[("a", 3), ("b", 2), ("c", 1)])
+    assert only(whole) is whole.json
+    assert orjson.loads(only(whole, top=2)) == message(items=[("a", 3), ("b", 2)], total_items=3)
+    assert orjson.loads(only(whole, items={"c", "x"})) == message(items=[("c", 1)], total_items=3)
+    query = snapshot(items=GONE, query="max", value=7)
+    assert only(query, top=1) is query.json

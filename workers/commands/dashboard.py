@@ -1,0 +1,28 @@
+"""`quietcount dashboard`: says where the page is, and serves it until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from workers.dashboard.config import load_dashboard, read_token
+from workers.dashboard.server import Dashboard, open_to_others, serve
+
+
+def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None) -> int:
+    """Serves the dashboard of a settings file.
+
+    Returns:
+        The exit code, 0.
+    """
+    settings = load_dashboard(config)
+    token = read_token(token_file) if token_file is not None else None
+    if open_to_others(host, token):
+        print(
+            f"quietcount: --host {host} without --token-file: whoever reaches this port can read the histograms",
+            file=sys.stderr,
+        )
+    if token_file is not None and token_file.stat().st_mode & 0o077:
+        print(f"quietcount: {token_file}: others on this machine may read the token: `chmod 600`", file=sys.stderr)
+    dashboard = Dashboard(settings, host=host, port=port, token=token)
+    return serve(dashboard, lambda url: print(f"Dashboard of {settings.worker}: {url}", flush=True))

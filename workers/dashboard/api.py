@@ -1,0 +1,249 @@
+"""The routes: the page and its files, two questions with JSON answers, and the stream of server-sent events. docs/api.md describes them.
+
+GET /                      the page
+GET /api/histograms        what there is to see
+GET /api/snapshots         the last snapshots of one stream
+GET /api/stream            new snapshots as they come
+GET /healthz, /readyz      for whoever watches the process
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import NamedTuple
+
+import orjson
+from aiohttp import hdrs, web
+from multidict import MultiMapping
+
+from workers.dashboard.guard import Handler, add_headers, guard, refusal
+from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
+from workers.dashboard.snapshots import Stream, only
+
+BEAT_S = 5.0
+#: A viewer who takes nothing for so long is disconnected.
+STALLED_S = 60.0
+DRAIN_S = 0.05
+VIEWERS = 2_000
+LIMIT = 1_000
+ITEMS = 100
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+COMPRESS_FROM = 1_024
+
+HUB = web.AppKey("hub", Hub)
+#: Names of the histograms in the settings.
+KNOWN = web.AppKey("known", frozenset)
+
+
+class Page(NamedTuple):
+    """A file of the page, in memory."""
+
+    body: bytes
+    kind: str
+    tag: str
+
+
+class Question(ValueError):
+    """A query string that cannot be answered; the text is shown to who sent it."""
+
+
+def application(
+    hub: Hub,
+    histograms: Sequence[tuple[str, int | None]],
+    *,
+    name: str,
+    host: str,
+    token: str | None,
+    further: Mapping[str, object] | None = None,
+) -> web.Application:
+    """The dashboard without its Kafka.
+
+    Args:
+        hub: where snapshots come from.
+        histograms: name and horizon of those in the settings, in their order.
+        name: of the worker.
+        host: the address that is listened on.
+        token: what readers must send; None: nothing.
+        further: what /api/histograms says beside the rest.
+    """
+    app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
+    app[HUB] = hub
+    app[KNOWN] = frozenset(histogram for histogram, _ in histograms)
+    app.on_response_prepare.append(add_headers)
+    for path, page in pages().items():
+        app.router.add_get(f"/{path}", _serve(page))
+
+    async def list_histograms(_request: web.Request) -> web.Response:
+        listed = catalogue(hub.history, histograms)
+        return _json({"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed, **(further or {})})
+
+    app.router.add_get("/api/histograms", list_histograms)
+    app.router.add_get("/api/snapshots", _snapshots)
+    app.router.add_get("/api/stream", _stream)
+    app.router.add_get("/healthz", _health)
+    app.router.add_get("/readyz", _ready)
+    app.on_shutdown.append(_close)
+    return app
+
+
+def pages() -> dict[str, Page]:
+    """The files of the page by path; "" is the page itself."""
+    found = {}
+    for file in files("workers.dashboard").joinpath("page").iterdir():
+        body = file.read_bytes()
+        kind = TYPES.get("." + file.name.rpartition(".")[2])
+        if kind is None:
+            continue
+        page = Page(body, kind, hashlib.sha256(body).hexdigest()[:16])
+        found["" if file.name == "index.html" else f"page/{file.name}"] = page
+    return found
+
+
+def _serve(page: Page) -> Handler:
+    async def serve(request: web.Request) -> web.Response:
+        headers = {hdrs.CACHE_CONTROL: "no-cache"}
+        if any(tag.value == page.tag for tag in request.if_none_match or ()):
+            response = web.Response(status=304, headers=headers)
+        else:
+            response = web.Response(body=page.body, content_type=page.kind, charset="utf-8", headers=headers)
+            response.enable_compression()
+        response.etag = page.tag
+        return response
+
+    return serve
+
+
+async def _health(request: web.Request) -> web.Response:
+    return _json(dict(request.app[HUB].state))
+
+
+async def _ready(request: web.Request) -> web.Response:
+    state = request.app[HUB].state
+    return _json(dict(state), status=200 if state["kafka"] == "live" else 503)
+
+
+async def _close(app: web.Application) -> None:
+    app[HUB].close()
+
+
+async def _snapshots(request: web.Request) -> web.Response:
+    query = request.query
+    try:
+        _only_known(query, {"histogram", "key", "after", "limit", "item", "top"})
+        stream = Stream(_one(query, "histogram"), _one(query, "key"))
+        after = _number(query, "after", 0, 2**63 - 1) if "after" in query else None
+        limit = _number(query, "limit", 1, LIMIT) if "limit" in query else 100
+        top = _number(query, "top", 1, 2**31) if "top" in query else None
+        named = query.getall("item", [])
+        if len(named) > ITEMS:
+            raise Question(f"item: at most {ITEMS} of them")
+        items = frozenset(named) if named else None
+    except Question as error:
+        return refusal(400, str(error))
+    history = request.app[HUB].history
+    if stream.histogram not in request.app[KNOWN]:
+        return refusal(404, "no such histogram; /api/histograms lists them")
+    found, more = history.page(stream, after, limit)
+    lines = []
+    for index, snapshot in enumerate(found):
+        if (items is not None or top is not None) and index % 50 == 49:
+            await asyncio.sleep(0)  # what cuts many snapshots lets others in between
+        lines.append(only(snapshot, items=items, top=top))
+    body = b'{"snapshots":[%s],"more":%s}' % (b",".join(lines), b"true" if more else b"false")
+    return _answer(body)
+
+
+async def _stream(request: web.Request) -> web.StreamResponse:
+    query = request.query
+    try:
+        _only_known(query, {"histogram", "key", "top"})
+        if "top" in query and query["top"] not in {str(top) for top in TOPS}:
+            raise Question(f"top: one of {', '.join(map(str, TOPS))}")
+        histograms = frozenset(query.getall("histogram")) if "histogram" in query else None
+        if histograms is not None and not histograms <= request.app[KNOWN]:
+            return refusal(404, "no such histogram; /api/histograms lists them")
+        wanted = Wanted(
+            histograms=histograms,
+            keys=frozenset(query.getall("key")) if "key" in query else None,
+            top=int(query["top"]) if "top" in query else None,
+        )
+    except Question as error:
+        return refusal(400, str(error))
+    hub = request.app[HUB]
+    if len(hub) >= VIEWERS:
+        return refusal(503, f"{VIEWERS:,} viewers are connected already", **{hdrs.RETRY_AFTER: "10"})
+    response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"})
+    if request.method == hdrs.METH_HEAD:
+        await response.prepare(request)
+        return response
+    viewer = hub.join(wanted, request.headers.get("Last-Event-ID"))
+    try:
+        await response.prepare(request)
+        await _send(request, response, viewer)
+    except (ConnectionError, TimeoutError):
+        if request.transport is not None:
+            request.transport.abort()  # what it did not take is dropped, not kept for it
+    finally:
+        hub.leave(viewer)
+    return response
+
+
+async def _send(request: web.Request, response: web.StreamResponse, viewer: Viewer) -> None:
+    """Sends events until the viewer goes; the next one is chosen when the last has left this process, not before."""
+    transport = request.transport
+    await response.write(b"retry: 1000\n\n")
+    beat_at = time.monotonic() + BEAT_S
+    while transport is not None and not transport.is_closing():
+        line = await viewer.take(max(0.0, beat_at - time.monotonic()))
+        if viewer.closed:
+            return
+        if line is None or time.monotonic() >= beat_at:
+            line = (line or b"") + event("beat", {"now": now_ms()})
+            beat_at = time.monotonic() + BEAT_S
+        async with asyncio.timeout(STALLED_S):
+            await response.write(line)
+            while isinstance(transport, asyncio.WriteTransport) and transport.get_write_buffer_size():
+                await asyncio.sleep(DRAIN_S)
+
+
+# ---- questions and answers -------------------------------------------------------------------------------------------
+
+
+def _only_known(query: Mapping[str, str], names: set[str]) -> None:
+    for name in query:
+        if name not in names:
+            raise Question(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
+
+
+def _one(query: MultiMapping[str], name: str) -> str:
+    given = query.getall(name, [])
+    if len(given) != 1:
+        raise Question(f"{name}: only one" if given else f"{name} is missing")
+    return given[0]
+
+
+def _number(query: MultiMapping[str], name: str, least: int, most: int) -> int:
+    text = _one(query, name)
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
+        raise Question(f"{name}: a whole number from {least:,} to {most:,}")
+    return int(text)
+
+
+def _json(value: Mapping[str, object], status: int = 200) -> web.Response:
+    return _answer(orjson.dumps(value), status)
+
+
+def _answer(body: bytes, status: int = 200) -> web.Response:
+    response = web.Response(body=body, status=status, content_type="application/json")
+    if len(body) >= COMPRESS_FROM:
+        response.enable_compression()
+    return response

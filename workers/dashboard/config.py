@@ -1,0 +1,135 @@
+"""What the dashboard takes from a settings file: where Kafka is, and which topics hold histograms. Nothing else is read or checked.
+
+So the file of the worker serves, and so does one with no more than `[worker] name`, `[kafka]` and the name of each `[[histogram]]`: on
+a machine that has no key file, no data directory, no domain file and no right to read the events.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from workers.errors import SettingsError
+from workers.files import client_values, read_file
+from workers.kafka.clients import Connection
+from workers.mechanisms.config import Checked, HistogramConfig, display, rules
+from workers.settings import KafkaSettings, WorkerSettings
+
+TOKEN_CHARACTERS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One histogram of the page.
+
+    Attributes:
+        name: of the histogram.
+        topic: where its snapshots are.
+        horizon: ticks of an epoch as the settings have it; None: unbounded, or not said.
+    """
+
+    name: str
+    topic: str
+    horizon: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardSettings:
+    """Everything that the dashboard is told by the settings file."""
+
+    worker: str
+    connection: Connection
+    histograms: tuple[Shown, ...]
+
+
+def load_dashboard(path: Path) -> DashboardSettings:
+    """Reads the part of a settings file that a dashboard needs.
+
+    Raises:
+        SettingsError: one line with the file, the field, its value and what is allowed.
+    """
+    try:
+        document = tomllib.loads(read_file(path).decode())
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 at byte {error.start:,}: a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from None
+    try:
+        return _read(document, path.absolute().parent)
+    except (ValueError, SettingsError) as error:
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def read_token(path: Path) -> str:
+    """The token that every reader of the API must send: what the file holds, but for a line end.
+
+    Raises:
+        SettingsError: not readable, too short, or not printable ASCII without blanks.
+    """
+    try:
+        token = read_file(path).decode("ascii").strip()
+    except UnicodeDecodeError:
+        token = ""
+    if len(token) < TOKEN_CHARACTERS or not all("!" <= character <= "~" for character in token):
+        raise SettingsError(
+            f"{path}: a token is at least {TOKEN_CHARACTERS} ASCII characters without blanks, such as `openssl rand -hex 32` makes"
+        )
+    return token
+
+
+def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
+    worker = _value(WorkerSettings, "name", _section(document, "worker"), "worker.")
+    kafka = {name: value for name, value in _section(document, "kafka").items() if name in ("bootstrap", "client")}
+    if "bootstrap" not in kafka:
+        raise ValueError("kafka.bootstrap is missing: " + _rule(KafkaSettings, "bootstrap").allowed)
+    if "client" in kafka:
+        kafka["client"] = client_values(kafka["client"], base)
+    settings = KafkaSettings(**kafka)
+    histograms = document.get("histogram")
+    if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
+        raise ValueError("histogram is missing: one or more sections, each begun by [[histogram]]")
+    shown = [_shown(one, f"histogram {position}: ", worker) for position, one in enumerate(histograms, 1)]
+    for field in ("name", "topic"):
+        found = [getattr(one, field) for one in shown]
+        if twice := next((value for value in found if found.count(value) > 1), None):
+            raise ValueError(f"two histograms have the {field} {display(twice)}: each needs its own")
+    return DashboardSettings(
+        worker=worker, connection=Connection(settings.bootstrap, settings.client), histograms=tuple(shown)
+    )
+
+
+def _shown(values: Mapping[str, Any], where: str, worker: str) -> Shown:
+    name = _value(HistogramConfig, "name", values, where)
+    topic = _value(HistogramConfig, "topic", values, where) if "topic" in values else None
+    horizon = values.get("horizon")
+    known = isinstance(horizon, int) and not isinstance(horizon, bool) and horizon > 0
+    return Shown(name=name, topic=topic or f"{worker}.{name}", horizon=horizon if known else None)
+
+
+def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = document.get(name)
+    if not isinstance(section, dict):
+        raise SettingsError(
+            f"[{name}] is missing: the dashboard needs {'its name' if name == 'worker' else 'bootstrap'}"
+        )
+    return section
+
+
+def _rule(record: type[Checked], name: str) -> Any:
+    return next(rule for rule in rules(record) if rule.name == name)
+
+
+def _value(record: type[Checked], name: str, values: Mapping[str, Any], where: str) -> str:
+    """A string that is checked as the worker checks it."""
+    rule = _rule(record, name)
+    if name not in values:
+        raise ValueError(f"{where}{name} is missing: {rule.allowed}")
+    try:
+        return str(rule.checked(values[name]))
+    except msgspec.ValidationError:
+        raise ValueError(f"{where}{name} = {display(values[name])}: {rule.allowed}") from None

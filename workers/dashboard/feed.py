@@ -1,0 +1,262 @@
+"""Reads the histogram topics: first the last ticks of each partition, then whatever comes. read_committed, in no group, commits nothing.
+
+It needs no more than the right to read the histogram topics (and what comes with that, to describe them). It never ends by itself:
+a broker that is away, a topic that is not there yet or that may not be read is told as state, and tried again.
+
+    connecting    no broker has answered yet
+    missing       topics are not there, or may not be seen
+    reading       history is being read
+    live          everything there is has been read
+    away          the broker has stopped answering
+    refused       the broker does not let us read a topic, or log in
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from workers.dashboard.history import TICKS
+from workers.dashboard.hub import Hub
+from workers.dashboard.snapshots import NotASnapshot, Pages, Snapshot
+from workers.kafka.clients import Connection
+
+logger = logging.getLogger(__name__)
+
+BATCH = 2_000
+#: A batch is handed on when it is full or this old, so it is what a snapshot waits at most.
+POLL_S = 0.1
+#: Records at the end of a partition in which its newest time and tick width are looked for; markers of transactions count too.
+TAIL = 100
+#: Most records of a partition that are read as history, where the broker cannot look them up by time.
+HISTORY_RECORDS = 100_000
+TOPICS_S = 10.0
+ANSWER_S = 4.0
+RETRY_S = 2.0
+#: Asked so often whether the broker is still there: it may be silent because nothing happens.
+CHECK_S = 5.0
+
+T = TypeVar("T")
+Place = tuple[str, int]
+_REFUSALS = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError._AUTHENTICATION,
+)
+
+
+class Feed:
+    """One consumer, whose blocking calls are made by a thread of its own."""
+
+    def __init__(self, connection: Connection, topics: Mapping[str, str], hub: Hub) -> None:
+        """
+        Args:
+            connection: to the cluster.
+            topics: histogram of each topic.
+            hub: what takes the snapshots.
+        """
+        self._connection, self._topics, self._hub = connection, topics, hub
+        self._pages = Pages()
+        self._assigned: dict[Place, int] = {}
+        self._unread: set[Place] = set()
+        self._refusal: KafkaError | None = None
+        self._strange = 0
+        self._halted = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
+
+    async def run(self) -> None:
+        """Reads until cancelled."""
+        consumer = self._open()
+        try:
+            await self._follow(consumer)
+        finally:
+            self._halted = True
+            await asyncio.shield(self._call(consumer.close))
+            self._thread.shutdown(wait=False)
+
+    def _open(self) -> Consumer:
+        return self._connection.consumer(
+            **{
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+                "queued.max.messages.kbytes": 32_768,
+                "error_cb": self._note,
+            }
+        )
+
+    def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
+        """Calls in the thread."""
+        return asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    async def _follow(self, consumer: Consumer) -> None:
+        topics_at = check_at = 0.0
+        missing: list[str] = []
+        while True:
+            try:
+                if time.monotonic() >= topics_at:
+                    missing = await self._call(lambda: self._assign(consumer))
+                    # Until all are there they are asked for often.
+                    topics_at = time.monotonic() + (RETRY_S if missing else TOPICS_S)
+                    check_at = time.monotonic() + CHECK_S
+                    self._tell(missing)
+                elif time.monotonic() >= check_at:
+                    await self._call(lambda: self._check(consumer))
+                    check_at = time.monotonic() + CHECK_S
+                if not self._assigned:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                snapshots, error = await self._call(lambda: self._read(consumer))
+                self._hub.publish(snapshots)
+                if error is not None:
+                    raise KafkaException(error)
+                self._tell(missing)
+            except KafkaException as failed:
+                self._complain(failed.args[0])
+                topics_at = 0.0
+                await asyncio.sleep(RETRY_S)
+
+    # ---- in the thread -----------------------------------------------------------------------------------------------
+
+    def _assign(self, consumer: Consumer) -> list[str]:
+        """Begins to read partitions that are not read yet; returns the topics that are missing."""
+        metadata = consumer.list_topics(timeout=ANSWER_S)  # all of them: asking for one by name may create it
+        found: list[Place] = []
+        missing: list[str] = []
+        for topic in self._topics:
+            about = metadata.topics.get(topic)
+            if about is None or about.error is not None:
+                missing.append(topic)
+            else:
+                found += [(topic, partition) for partition in about.partitions]
+        new = [place for place in found if place not in self._assigned]
+        if new:
+            self._unread.update(new)
+            self._assigned.update(self._starts(new))
+            consumer.incremental_assign([TopicPartition(*place, self._assigned[place]) for place in new])
+        return missing
+
+    def _check(self, consumer: Consumer) -> None:
+        """Asks the broker of each partition whether it is there."""
+        for place in self._assigned:
+            consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S, cached=False)
+
+    def _read(self, consumer: Consumer) -> tuple[list[Snapshot], KafkaError | None]:
+        """The snapshots that have arrived, and what went wrong, if anything did."""
+        found, failed = [], None
+        for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
+            error = message.error()
+            if error is None:
+                snapshot = self._decode(message)
+                if snapshot is not None:
+                    found.append(snapshot)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._unread.discard(_place(message))
+            else:
+                failed = error
+        return found, failed
+
+    def _decode(self, message: Message) -> Snapshot | None:
+        topic, partition = _place(message)
+        try:
+            return self._pages.receive(self._topics[topic], message.value())
+        except NotASnapshot as error:
+            self._strange += 1
+            if self._strange.bit_count() == 1:  # the first, second, fourth, ...
+                logger.warning(
+                    "%s[%d] offset %s: %s; skipped, %d so far",
+                    topic,
+                    partition,
+                    message.offset(),
+                    error,
+                    self._strange,
+                )
+            return None
+
+    def _starts(self, places: list[Place]) -> dict[Place, int]:
+        """Where the last ticks of each partition begin."""
+        with_end = self._connection.consumer(**{"enable.partition.eof": True, "error_cb": self._note})
+        try:
+            bounds = {place: self._bounds(with_end, place) for place in places}
+            since = self._since(with_end, bounds)
+            wanted = [TopicPartition(*place, time_ms) for place, time_ms in since.items()]
+            answers = with_end.offsets_for_times(wanted, timeout=ANSWER_S) if wanted else []
+            found = {(one.topic, one.partition): one.offset for one in answers}
+        finally:
+            with_end.close()
+        starts = {}
+        for place, (low, high) in bounds.items():
+            # The embedded cluster cannot look up a time, and answers with the end.
+            offset = found.get(place, -1)
+            starts[place] = max(offset if low <= offset < high else low, high - HISTORY_RECORDS, low)
+        return starts
+
+    def _bounds(self, consumer: Consumer, place: Place) -> tuple[int, int]:
+        return consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
+
+    def _since(self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:
+        """The time from which on each partition is of interest, told by its last records."""
+        since: dict[Place, int] = {}
+        open_ends = {place for place, (low, high) in bounds.items() if low < high}
+        if not open_ends:
+            return since
+        consumer.assign([TopicPartition(*place, max(bounds[place][0], bounds[place][1] - TAIL)) for place in open_ends])
+        deadline = time.monotonic() + ANSWER_S
+        while open_ends and time.monotonic() < deadline and not self._halted:
+            for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
+                place = _place(message)
+                error = message.error()
+                if error is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        open_ends.discard(place)
+                    elif error.fatal() or error.code() in _REFUSALS:
+                        raise KafkaException(error)
+                    continue
+                with suppress(NotASnapshot):
+                    snapshot = Pages().receive(self._topics[place[0]], message.value())
+                    if snapshot is not None:
+                        # By the record's time: the operator may have the broker set it.
+                        ends = message.timestamp()[1] - TICKS * (snapshot.end - snapshot.start)
+                        since[place] = max(since.get(place, 0), ends, 0)
+        consumer.unassign()
+        return since
+
+    # ---- how it stands -----------------------------------------------------------------------------------------------
+
+    def _tell(self, missing: list[str]) -> None:
+        """Says how it stands, after a call that went well."""
+        if missing:
+            self._say({"kafka": "missing", "topics": missing})
+        else:
+            self._say({"kafka": "reading" if self._unread else "live"})
+
+    def _say(self, state: Mapping[str, object]) -> None:
+        if state != self._hub.state:
+            logger.info("Kafka: %s", state["kafka"])
+            self._hub.set_state(state)
+
+    def _complain(self, error: KafkaError) -> None:
+        """Says what went wrong; the message of librdkafka names brokers, topics and reasons, never a record."""
+        # Why the broker does not answer is told to the callback alone.
+        cause, self._refusal = self._refusal or error, None
+        self._say({"kafka": "refused" if cause.code() in _REFUSALS else "away"})
+        logger.warning("Kafka: %s", cause.str())
+
+    def _note(self, error: KafkaError) -> None:
+        """What librdkafka reports by itself; called within one of our calls, in the thread."""
+        if error.code() in _REFUSALS:
+            self._refusal = error
+
+
+def _place(message: Message) -> Place:
+    topic, partition = message.topic(), message.partition()
+    if topic is None or partition is None:
+        raise ValueError("a message from nowhere")
+    return topic, partition

@@ -1,0 +1,99 @@
+"""What stands before every answer of the dashboard: reading only, for those who may, with headers that keep browsers from mischief."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Awaitable, Callable
+from ipaddress import ip_address
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+HEADERS = {
+    # Scripts and styles from this server's files only: a label that found its way into the page as markup could still do nothing.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Server": "quietcount",
+}
+ALLOWED = "GET, HEAD"
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+#: What needs the token. The page itself shows nothing before it has one.
+PROTECTED = ("/api/", "/demo/")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on can be reached from this machine only."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def refusal(status: int, message: str, **headers: str) -> web.Response:
+    """An error as JSON: `{"error": "..."}`."""
+    return web.json_response({"error": message}, status=status, headers=headers)
+
+
+def guard(host: str, token: str | None) -> Middleware:
+    """The middleware.
+
+    Args:
+        host: the address that is listened on.
+        token: what readers of the API must send; None: nothing.
+    """
+    # Without a token a page of somebody else, whose name resolves to 127.0.0.1, could read what only this machine may reach.
+    local_only = token is None and is_loopback(host)
+    digest = hashlib.sha256(token.encode()).digest() if token is not None else None
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+            return refusal(405, "read-only: GET", Allow=ALLOWED)
+        if local_only and _name(request.headers.get(hdrs.HOST, "")) not in (*LOCAL_NAMES, _name(host)):
+            return refusal(
+                403, "without a token this dashboard answers to localhost only (the Host header names another)"
+            )
+        if digest is not None and request.path.startswith(PROTECTED) and not _may(request, digest):
+            return refusal(401, "a token is needed: Authorization: Bearer ...", **{hdrs.WWW_AUTHENTICATE: "Bearer"})
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            return refusal(error.status, error.reason.lower())
+
+    return middleware
+
+
+async def add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    """Sets the headers of every response; a signal handler."""
+    for name, value in HEADERS.items():
+        response.headers[name] = value
+    response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
+
+
+def _may(request: web.Request, digest: bytes) -> bool:
+    """Whether the request carries the token; compared by digests, in a time that tells nothing."""
+    scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    found = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
+    return hmac.compare_digest(found, digest) and scheme.lower() == "bearer"
+
+
+def _name(host: str) -> str:
+    """A Host header without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    if host.count(":") > 1:  # an IPv6 address, as --host has it
+        return f"[{host}]"
+    return host.partition(":")[0].lower()

@@ -1,0 +1,92 @@
+"""The last ticks of every stream, within a number of ticks and of bytes, whatever arrives."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from workers.dashboard.snapshots import Snapshot, Stream
+
+TICKS = 120
+MAX_BYTES = 256 << 20
+#: When there is too much, so much less is kept that this is not done at every snapshot.
+ROOM = 0.9
+
+
+class History:
+    """What is known of each stream, newest last."""
+
+    def __init__(self, ticks: int = TICKS, max_bytes: int = MAX_BYTES) -> None:
+        self._ticks, self._max_bytes = ticks, max_bytes
+        self._of: dict[Stream, deque[Snapshot]] = {}
+        self._bytes: Counter[Stream] = Counter()
+        self.bytes = 0
+        self.number = 0
+
+    def add(self, snapshot: Snapshot) -> bool:
+        """Keeps a snapshot, and forgets what there is no room for.
+
+        Returns:
+            Whether it is new: one that does not end after the newest of its series is a repetition.
+        """
+        stream = snapshot.stream
+        kept = self._of.setdefault(stream, deque())
+        if kept and snapshot.end <= kept[-1].end:
+            if snapshot.id == kept[-1].id:
+                return False
+            # Another series that goes back in time: the topic was begun anew.
+            while kept and kept[-1].end >= snapshot.end:
+                self._forget(stream, kept.pop())
+        self.number += 1
+        snapshot.number = self.number
+        kept.append(snapshot)
+        self._bytes[stream] += len(snapshot.json)
+        self.bytes += len(snapshot.json)
+        if len(kept) > self._ticks:
+            self._forget(stream, kept.popleft())
+        if self.bytes > self._max_bytes:
+            self._shrink()
+        return True
+
+    def streams(self) -> list[Stream]:
+        """All streams, in the order in which they were first seen."""
+        return [stream for stream, kept in self._of.items() if kept]
+
+    def newest(self, stream: Stream) -> Snapshot | None:
+        """The newest snapshot of a stream."""
+        kept = self._of.get(stream)
+        return kept[-1] if kept else None
+
+    def all_newest(self, after: int = 0) -> list[Snapshot]:
+        """The newest snapshot of each stream, those with a number above `after`, in the order they came."""
+        found = [kept[-1] for kept in self._of.values() if kept and kept[-1].number > after]
+        return sorted(found, key=lambda snapshot: snapshot.number)
+
+    def page(self, stream: Stream, after: int | None, limit: int) -> tuple[list[Snapshot], bool]:
+        """At most `limit` snapshots of a stream, oldest first, and whether there are more of those asked for.
+
+        Args:
+            stream: whose.
+            after: those whose tick ends after this time, the oldest of them; None: the newest ones.
+            limit: how many at most.
+        """
+        kept = list(self._of.get(stream, ()))
+        if after is None:
+            return kept[-limit:], False
+        found = [snapshot for snapshot in kept if snapshot.end > after]
+        return found[:limit], len(found) > limit
+
+    def _shrink(self) -> None:
+        """Takes from the streams that have most, and leaves each its newest snapshot."""
+        while self.bytes > self._max_bytes * ROOM:
+            stream = max(self._longer(), key=lambda one: self._bytes[one], default=None)
+            if stream is None:
+                return
+            self._forget(stream, self._of[stream].popleft())
+
+    def _longer(self) -> Iterable[Stream]:
+        return (stream for stream, kept in self._of.items() if len(kept) > 1)
+
+    def _forget(self, stream: Stream, snapshot: Snapshot) -> None:
+        self._bytes[stream] -= len(snapshot.json)
+        self.bytes -= len(snapshot.json)

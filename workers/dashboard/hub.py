@@ -1,0 +1,199 @@
+"""Hands each new snapshot to all who watch. A viewer has one place for each stream: who is slow finds the newest there.
+
+So what waits for a viewer never exceeds one event a stream, and these events are the same objects for all viewers: each is made once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from workers.dashboard.history import History
+from workers.dashboard.snapshots import Snapshot, Stream, only
+
+#: How many items an event may be cut to. Each is made once for all viewers, so there are few.
+TOPS = (10, 100, 1_000, 10_000)
+
+_STATE = "state"
+_STREAMS = "streams"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a viewer asked for; None is everything."""
+
+    histograms: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
+    top: int | None = None
+
+    def holds(self, stream: Stream) -> bool:
+        """Whether a stream is among it."""
+        return (self.histograms is None or stream.histogram in self.histograms) and (
+            self.keys is None or stream.key in self.keys
+        )
+
+
+class Viewer:
+    """One who watches: events that wait, one for each stream, the one that has waited longest first."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.closed = False
+        self._waiting: dict[object, bytes] = {}
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, place: object, event: bytes) -> None:
+        """Puts an event in its place; an older one there is skipped."""
+        self._waiting[place] = event
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends it."""
+        self.closed = True
+        self._wake.set()
+
+    async def take(self, timeout_s: float) -> bytes | None:
+        """The next event; None when there was none for so long, or it is closed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return None
+        if self.closed:
+            return None
+        event = self._waiting.pop(next(iter(self._waiting)))
+        if not self._waiting:
+            self._wake.clear()
+        return event
+
+
+class Hub:
+    """History, state and viewers of one dashboard. Used from one event loop only."""
+
+    def __init__(self, history: History | None = None) -> None:
+        self.history = history or History()
+        self.run = secrets.token_hex(4)
+        self.state: Mapping[str, object] = {"kafka": "connecting"}
+        self._viewers: set[Viewer] = set()
+        self._events: dict[Stream, dict[int | None, bytes]] = {}
+        self._streams = 0
+
+    def __len__(self) -> int:
+        return len(self._viewers)
+
+    def publish(self, snapshots: Iterable[Snapshot]) -> None:
+        """Keeps snapshots and hands the newest of each stream to those who want it."""
+        changed = {snapshot.stream: None for snapshot in snapshots if self.history.add(snapshot)}
+        for stream in changed:
+            self._events.pop(stream, None)
+            for viewer in self._viewers:
+                if viewer.wanted.holds(stream):
+                    viewer.put(stream, self._event(stream, viewer.wanted.top))
+        if changed and (streams := len(self.history.streams())) != self._streams:
+            self._streams = streams
+            self._tell(_STREAMS, {"streams": streams})
+
+    def set_state(self, state: Mapping[str, object]) -> None:
+        """Tells everybody how it stands with Kafka."""
+        if state != self.state:
+            self.state = dict(state)
+            self._tell(_STATE, self.state)
+
+    def join(self, wanted: Wanted, last_event: str | None = None) -> Viewer:
+        """Adds a viewer, for whom the newest snapshots lie ready.
+
+        Args:
+            wanted: what of all.
+            last_event: id of the last event it has, from an earlier connection: only what is newer lies ready.
+        """
+        viewer = Viewer(wanted)
+        viewer.put(_STATE, event(_STATE, {**self.state, "now": now_ms()}))
+        for snapshot in self.history.all_newest(self._number(last_event)):
+            if wanted.holds(snapshot.stream):
+                viewer.put(snapshot.stream, self._event(snapshot.stream, wanted.top))
+        self._viewers.add(viewer)
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """Removes a viewer."""
+        self._viewers.discard(viewer)
+
+    def close(self) -> None:
+        """Ends all viewers."""
+        for viewer in self._viewers:
+            viewer.close()
+
+    def _tell(self, name: str, data: Mapping[str, object]) -> None:
+        line = event(name, {**data, "now": now_ms()})
+        for viewer in self._viewers:
+            viewer.put(name, line)
+
+    def _event(self, stream: Stream, top: int | None) -> bytes:
+        """The event of a stream's newest snapshot: made once, for all."""
+        made = self._events.setdefault(stream, {})
+        if top not in made:
+            snapshot = self.history.newest(stream)
+            if snapshot is None:
+                raise KeyError(stream)
+            line = only(snapshot, top=top)
+            made[top] = b"id: %s-%d\nevent: snapshot\ndata: %s\n\n" % (self.run.encode(), snapshot.number, line)
+        return made[top]
+
+    def _number(self, last_event: str | None) -> int:
+        """The number in an event's id; 0 if it is none of this run's."""
+        run, _, number = (last_event or "").partition("-")
+        return int(number) if run == self.run and number.isascii() and number.isdigit() and len(number) < 16 else 0
+
+
+def event(name: str, data: Mapping[str, object]) -> bytes:
+    """A server-sent event without an id."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
+
+
+def now_ms() -> int:
+    """The server's clock, ms since 1970: viewers tell the age of a tick by it."""
+    return time.time_ns() // 1_000_000
+
+
+def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> list[dict[str, object]]:
+    """What there is to see: each histogram with its stream keys and what its newest snapshot says of itself.
+
+    Args:
+        history: what has arrived.
+        known: name and horizon of the histograms of the settings, in their order.
+    """
+    keys: dict[str, list[str]] = {name: [] for name, _ in known}
+    newest: dict[str, Snapshot] = {}
+    for stream in history.streams():
+        keys.setdefault(stream.histogram, []).append(stream.key)
+        snapshot = history.newest(stream)
+        if snapshot is not None and (
+            stream.histogram not in newest or snapshot.number > newest[stream.histogram].number
+        ):
+            newest[stream.histogram] = snapshot
+    return [
+        {"histogram": name, "keys": sorted(keys[name]), "horizon": horizon, **_about(newest.get(name))}
+        for name, horizon in known
+    ]
+
+
+def _about(snapshot: Snapshot | None) -> dict[str, object]:
+    if snapshot is None:
+        return {"mechanism": None, "id": None, "epoch": None, "tick": None, "end": None, "guarantee": None}
+    promise = snapshot.guarantee
+    return {
+        "mechanism": snapshot.mechanism,
+        "id": snapshot.id,
+        "epoch": snapshot.epoch,
+        "tick": snapshot.tick,
+        "end": snapshot.end,
+        "guarantee": {"unit": promise.unit, "rho": promise.rho, "epsilon": promise.epsilon, "delta": promise.delta},
+    }

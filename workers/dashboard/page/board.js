@@ -1,0 +1,263 @@
+// The board: one row an item, largest first, of which only those in sight are in the document.
+
+import { NOTHING, about2sd, count, oneLine, short, thresholdIsCount } from "./words.js";
+
+const AHEAD = 6;
+const TICKS = 4;
+const MOVE_MS = 350;
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+export class Board {
+  // onPick(label): an item was chosen.
+  constructor(scroller, onPick) {
+    this.scroller = scroller;
+    this.table = scroller.querySelector("#table");
+    this.body = scroller.querySelector("#rows");
+    this.axis = scroller.querySelector("#axis");
+    this.empty = scroller.querySelector("#empty");
+    this.onPick = onPick;
+    this.rows = [];
+    this.made = new Map();
+    this.chosen = null;
+    this.active = null;
+    this.above = space();
+    this.below = space();
+    this.body.append(this.above, this.below);
+    this.due = false;
+    scroller.addEventListener("scroll", () => this.later(), { passive: true });
+    new ResizeObserver(() => this.measure()).observe(scroller);
+    this.body.addEventListener("click", (event) => {
+      const row = event.target.closest("tr.item");
+      if (row) this.pick(row.label);
+    });
+    this.body.addEventListener("keydown", (event) => this.key(event));
+    this.measure();
+  }
+
+  // snapshot: what to show; ranks: rank of each label ten ticks ago, or null; exact: Map of exact counts, or null;
+  // wanted: text that labels must contain.
+  show(snapshot, ranks, exact, wanted) {
+    const sd = snapshot.sd ?? 0;
+    const search = wanted.trim().toLocaleLowerCase();
+    this.exact = exact;
+    this.sd = snapshot.sd;
+    this.ranks = ranks;
+    this.limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? snapshot.threshold : null;
+    let low = 0;
+    let high = 1;
+    for (const [label, value] of snapshot.items) {
+      low = Math.min(low, value - 2 * sd);
+      high = Math.max(high, value + 2 * sd, exact?.get(label) ?? 0);
+    }
+    this.scale(low, Math.max(high, this.limit ?? 0));
+    this.all = snapshot.items.length;
+    this.rows = snapshot.items.map(([label, value], index) => ({ label, value, rank: index + 1 }));
+    if (search) this.rows = this.rows.filter((row) => row.label.toLocaleLowerCase().includes(search));
+    this.table.classList.toggle("with-exact", exact !== null);
+    this.table.setAttribute("aria-rowcount", `${(snapshot.total_items ?? this.all) + 1}`);
+    this.empty.hidden = this.rows.length > 0;
+    this.empty.textContent = this.all ? NOTHING.found : NOTHING.below;
+    this.moved = true;
+    this.draw();
+  }
+
+  clear(text) {
+    this.rows = [];
+    this.empty.hidden = false;
+    this.empty.textContent = text;
+    this.draw();
+  }
+
+  choose(label) {
+    this.chosen = label;
+    this.draw();
+  }
+
+  // Scrolls to an item, if it is there.
+  reveal(label) {
+    const index = this.rows.findIndex((row) => row.label === label);
+    if (index < 0) return;
+    const top = index * this.height;
+    const room = this.scroller.clientHeight - this.head;
+    if (top < this.scroller.scrollTop || top + this.height > this.scroller.scrollTop + room) {
+      this.scroller.scrollTop = Math.max(0, top - room / 2);
+    }
+    this.draw();
+  }
+
+  scale(low, high) {
+    const step = nice((high - low) / TICKS);
+    this.low = low < 0 ? low : 0;
+    this.high = high;
+    this.at = (value) => Math.min(100, Math.max(0, (100 * (value - this.low)) / (this.high - this.low)));
+    const marks = [];
+    for (let value = Math.ceil(this.low / step) * step; value <= this.high; value += step) marks.push(value);
+    this.axis.replaceChildren(
+      ...marks.map((value) => {
+        const mark = document.createElement("span");
+        mark.textContent = short(value);
+        mark.style.left = `${this.at(value)}%`;
+        return mark;
+      }),
+    );
+  }
+
+  measure() {
+    const probe = getComputedStyle(this.table).getPropertyValue("--row");
+    this.height = parseFloat(probe) * parseFloat(getComputedStyle(document.documentElement).fontSize);
+    this.head = this.table.tHead.offsetHeight;
+    this.later();
+  }
+
+  later() {
+    if (this.due) return;
+    this.due = true;
+    requestAnimationFrame(() => {
+      this.due = false;
+      this.draw();
+    });
+  }
+
+  draw() {
+    const first = Math.max(0, Math.floor(this.scroller.scrollTop / this.height) - AHEAD);
+    const last = Math.min(this.rows.length, Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / this.height) + AHEAD);
+    const shown = this.rows.slice(Math.min(first, last), last);
+    const made = new Map();
+    let after = this.above;
+    const moves = [];
+    for (const [offset, row] of shown.entries()) {
+      const index = first + offset;
+      const tr = this.made.get(row.label) ?? newRow(row.label);
+      if (this.moved && tr.index !== undefined && tr.index !== index) moves.push([tr, (tr.index - index) * this.height]);
+      tr.index = index;
+      this.fill(tr, row);
+      made.set(row.label, tr);
+      if (after.nextSibling !== tr) after.after(tr);
+      after = tr;
+    }
+    for (const [label, tr] of this.made) if (!made.has(label)) tr.remove();
+    this.made = made;
+    this.above.firstChild.style.height = `${Math.min(first, last) * this.height}px`;
+    this.below.firstChild.style.height = `${Math.max(0, this.rows.length - last) * this.height}px`;
+    const current = made.has(this.active) ? this.active : made.has(this.chosen) ? this.chosen : shown[0]?.label;
+    for (const [label, tr] of made) tr.button.tabIndex = label === current ? 0 : -1;
+    if (!still.matches) {
+      for (const [tr, by] of moves) {
+        tr.animate([{ transform: `translateY(${by}px)` }, { transform: "none" }], { duration: MOVE_MS, easing: "ease-out" });
+      }
+    }
+    this.moved = false;
+  }
+
+  fill(tr, row) {
+    const c = tr.parts;
+    tr.setAttribute("aria-rowindex", `${row.rank + 1}`);
+    tr.classList.toggle("chosen", row.label === this.chosen);
+    tr.button.setAttribute("aria-pressed", `${row.label === this.chosen}`);
+    set(c.rank, `${row.rank}`);
+    change(c.change, this.ranks, row);
+    set(c.count, count(row.value));
+    set(c.sd, this.sd === null ? "" : about2sd(this.sd));
+    const from = this.at(Math.min(0, row.value));
+    place(c.fill, from, this.at(Math.max(0, row.value)) - from);
+    c.error.hidden = this.sd === null;
+    const left = this.at(row.value - 2 * (this.sd ?? 0));
+    place(c.error, left, this.at(row.value + 2 * (this.sd ?? 0)) - left);
+    c.limit.hidden = this.limit === null;
+    if (this.limit !== null) place(c.limit, this.at(this.limit), null);
+    c.zero.hidden = this.low >= 0;
+    place(c.zero, this.at(0), null);
+    if (this.exact) {
+      const truth = this.exact.get(row.label);
+      set(c.truth, truth === undefined ? "" : count(truth));
+      place(c.true, this.at(0), truth === undefined ? 0 : this.at(truth) - this.at(0));
+    }
+  }
+
+  pick(label) {
+    this.active = label;
+    this.onPick(label);
+  }
+
+  key(event) {
+    const page = Math.max(1, Math.floor((this.scroller.clientHeight - this.head) / this.height) - 1);
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    const row = event.target.closest("tr.item");
+    if (!row || !(event.key in steps) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const now = this.rows.findIndex((one) => one.label === row.label);
+    const next = this.rows[Math.min(this.rows.length - 1, Math.max(0, now + steps[event.key]))];
+    this.active = next.label;
+    this.reveal(next.label);
+    this.made.get(next.label)?.button.focus({ preventScroll: true });
+    this.pick(next.label);
+  }
+}
+
+function newRow(label) {
+  const tr = document.createElement("tr");
+  tr.className = "item";
+  tr.setAttribute("role", "row");
+  tr.label = label;
+  tr.parts = {};
+  for (const name of ["rank", "change", "label", "count", "sd", "truth", "bar"]) {
+    const td = document.createElement("td");
+    td.className = name;
+    td.setAttribute("role", "cell");
+    tr.append(td);
+    tr.parts[name] = td;
+  }
+  tr.button = document.createElement("button");
+  tr.button.type = "button";
+  tr.button.className = label ? "pick" : "pick nothing";
+  tr.button.dir = "auto";
+  tr.button.textContent = oneLine(label) || NOTHING.empty;
+  tr.button.title = label;
+  tr.parts.label.append(tr.button);
+  const track = document.createElement("div");
+  track.className = "track";
+  track.setAttribute("aria-hidden", "true");
+  for (const name of ["fill", "true", "error", "limit", "zero"]) {
+    const part = document.createElement("i");
+    part.className = name;
+    tr.parts[name] = part;
+    track.append(part);
+  }
+  tr.parts.bar.append(track);
+  return tr;
+}
+
+function space() {
+  const tr = document.createElement("tr");
+  tr.className = "space";
+  tr.setAttribute("aria-hidden", "true");
+  const td = document.createElement("td");
+  tr.append(td);
+  return tr;
+}
+
+function set(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function place(element, left, width) {
+  element.style.left = `${left}%`;
+  if (width !== null) element.style.width = `${width}%`;
+}
+
+function change(cell, ranks, row) {
+  const before = ranks?.get(row.label);
+  const by = before === undefined ? 0 : before - row.rank;
+  const isNew = ranks && before === undefined;
+  set(cell, isNew ? "new" : by > 0 ? `▲${by}` : by < 0 ? `▼${-by}` : "");
+  const kind = isNew ? "new" : by > 0 ? "up" : by < 0 ? "down" : "";
+  cell.className = `change ${kind}`;
+  const words = isNew ? "new" : by > 0 ? `up ${by}` : by < 0 ? `down ${-by}` : "no change of rank";
+  if (cell.getAttribute("aria-label") !== words) cell.setAttribute("aria-label", words);
+}
+
+// 1, 2 or 5 times a power of ten, not below what is given.
+export function nice(step) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(step, 1)));
+  return [1, 2, 5, 10].find((times) => times * power >= step) * power;
+}

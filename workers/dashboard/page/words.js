@@ -1,0 +1,147 @@
+// What things are called and how numbers are written. Everything a reader is told in words is here.
+
+const RUNNING = "Running counts since this epoch began, at the end of each tick.";
+const OF_TICK = "Counts of this one tick alone.";
+const UNKNOWN = "Items appear as they occur.";
+const DECLARED = "Every item of a list that was declared beforehand is shown.";
+const ONCE = (n) => `Below ${n} nothing new is shown. Once shown, an item stays until the epoch ends.`;
+const EACH = (n) => `Below ${n} nothing is shown.`;
+const BLOCK = (n) => `Counts are sums over blocks of ticks; in each block nothing below ${n} is shown.`;
+const BAR = (n) => `Shown is what lies clearly above the rest: by more than about ${n}.`;
+
+// name: [what is counted, which items, what the threshold means]
+const MECHANISMS = {
+  known_base: [RUNNING, DECLARED, null],
+  unk_base: [RUNNING, UNKNOWN, ONCE],
+  misra_gries: [RUNNING, "Only frequent items are kept.", BLOCK],
+  sparse_gumb: [RUNNING, "The largest items of a declared list; which ones is chosen anew now and then.", null],
+  meta: [RUNNING, "", BLOCK],
+  known_gauss: [OF_TICK, DECLARED, null],
+  known_gumbel: [OF_TICK, "The largest items of a declared list.", null],
+  positive_gauss: [OF_TICK, UNKNOWN, EACH],
+  positive_laplace: [OF_TICK, UNKNOWN, EACH],
+  unk_gauss: [OF_TICK, "The largest items only.", BAR],
+  limit_dom_laplace: [OF_TICK, "The largest items only.", BAR],
+  limit_dom: [OF_TICK, "The largest items only.", null],
+  pay_what_you_get: ["The largest items so far, asked for now and then, without their counts.", "", null],
+  bounded_max: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
+  doubling: ["The order of magnitude of the running counts. An answer changes only when the counts have grown enough.", "", null],
+  two_level: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
+  two_level_k: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
+};
+
+export function about(mechanism) {
+  const [what, which] = MECHANISMS[mechanism] ?? ["Counts with noise.", ""];
+  return `${what} ${which}`.trim();
+}
+
+export function threshold(snapshot) {
+  if (snapshot.threshold === null || !snapshot.items) return null;
+  const say = (MECHANISMS[snapshot.mechanism] ?? [])[2] ?? EACH;
+  return say(count(Math.ceil(snapshot.threshold)));
+}
+
+// Whether the threshold is a count, so that it can be drawn among the bars.
+export function thresholdIsCount(mechanism) {
+  const say = (MECHANISMS[mechanism] ?? [])[2];
+  return say === ONCE || say === EACH;
+}
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const day = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric" });
+
+export const count = (value) => whole.format(value).replace("-", "−");
+
+export function about2sd(sd) {
+  const twice = 2 * sd;
+  return twice >= 10 ? count(twice) : `${Math.round(twice * 10) / 10}`;
+}
+
+export function short(value) {
+  const size = Math.abs(value);
+  const [by, unit] = size >= 1e9 ? [1e9, "G"] : size >= 1e6 ? [1e6, "M"] : size >= 1e4 ? [1e3, "k"] : [1, ""];
+  return `${Math.round((value / by) * 100) / 100}${unit}`.replace("-", "−");
+}
+
+export function time(ms) {
+  const date = new Date(ms);
+  const today = Math.abs(Date.now() - ms) < 20 * 3600e3;
+  return today ? clock.format(date) : `${day.format(date)} ${clock.format(date)}`;
+}
+
+export function span(ms) {
+  const units = [[86400e3, "day"], [3600e3, "hour"], [60e3, "minute"], [1e3, "second"]];
+  for (const [size, name] of units) {
+    if (ms < size * (name === "second" ? 0 : 2)) continue;
+    const number = ms / size >= 10 ? Math.round(ms / size) : Math.round((ms / size) * 10) / 10;
+    return `${number} ${name}${number === 1 ? "" : "s"}`;
+  }
+  return "";
+}
+
+// A label in one line: control characters become visible, everything else stays.
+export function oneLine(label) {
+  return label.replace(/[\u0000-\u001f\u007f]/g, (c) => (c === "\u007f" ? "\u2421" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
+}
+
+const LARGE = [[1e15, "quadrillion"], [1e12, "trillion"], [1e9, "billion"], [1e6, "million"]];
+
+function oneIn(delta) {
+  const times = 1 / delta;
+  if (times >= 1e18) return `1 in 10^${Math.floor(Math.log10(times) + 1e-9)}`;
+  const [by, name] = LARGE.find(([size]) => times >= size * 0.9999) ?? [1, ""];
+  const number = Math.round((times / by) * 10) / 10;
+  return name ? `1 in ${number === 1 ? "a" : number} ${name}` : `1 in ${count(times)}`;
+}
+
+const figure = (value) => `${Number(value.toPrecision(3))}`.replace(/e-0?/, "e-").replace("-", "−");
+
+// The guarantee as [kind, text] paragraphs and [term, value, explanation] rows.
+export function guarantee(snapshot, catalogue) {
+  const { unit, rho, epsilon, delta } = snapshot.guarantee;
+  const one = unit === "user" ? "any one user" : "any one event";
+  const was = unit === "user" ? "is among those counted" : "was counted";
+  const entry = catalogue.find((h) => h.histogram === snapshot.histogram);
+  const ticks = entry?.horizon;
+  const width = snapshot.end - snapshot.start;
+  const epoch = ticks ? `the whole epoch (${count(ticks)} ticks, ${span(ticks * width)})` : "the whole epoch";
+  const factor = Math.exp(epsilon);
+  const words = [
+    ["promise", `Anyone who sees all of this for ${epoch}, keeps it, and knows everything else there is to know, can hardly tell whether ${one} ${was}.`],
+    ["", `Hardly: whether it was or not, whatever they look for is at most ${factor < 1000 ? `${Math.round(factor * 100) / 100} times` : `e^${figure(epsilon)} times`} as likely, but for a chance of ${oneIn(delta)}.`],
+  ];
+  words.push(["note", unit === "user"
+    ? "All that one user did in this epoch is protected together. A user who comes in several epochs is protected in each of them, and less in all."
+    : "What is protected is one event, not one person: ten events of one person are protected ten times less."]);
+  const others = catalogue.filter((h) => h.guarantee);
+  if (others.length > 1) {
+    const sum = (name) => others.reduce((total, h) => total + h.guarantee[name], 0);
+    words.push(["note", `There are ${others.length} histograms here. Where the same ${unit === "user" ? "user" : "event"} counts in all of them, it costs at most ε = ${figure(sum("epsilon"))}, δ = ${figure(sum("delta"))} in all.`]);
+  }
+  const rows = [
+    ["ε (epsilon)", figure(epsilon), "the smaller, the more private"],
+    ["δ (delta)", figure(delta), "chance that the promise fails"],
+    ["ρ (rho, zCDP)", figure(rho), "what ε and δ come from"],
+    ["Protected", unit === "user" ? "one user" : `one ${unit}`, "added or removed"],
+    ["Mechanism", snapshot.mechanism, ""],
+    ["Id", snapshot.id, "of histogram, parameters and epoch"],
+    ["Epoch, tick", `${count(snapshot.epoch)}, ${count(snapshot.tick)}`, ticks ? `of ${count(ticks)}; a tick is ${span(width)}` : `a tick is ${span(width)}`],
+  ];
+  return { words, rows };
+}
+
+export const KAFKA = {
+  connecting: "Kafka has not answered yet.",
+  missing: "Some topics are not there yet, or may not be read: ",
+  reading: "The last ticks are being read.",
+  away: "Kafka does not answer. What is shown is what was last read.",
+  refused: "Kafka does not let this dashboard in, or not at all its topics. What is shown is what was last read.",
+};
+
+export const NOTHING = {
+  none: "Nothing has been published for this yet. It appears as soon as the first tick has ended.",
+  below: "No item has passed the threshold yet, so nothing is shown. That too is part of the protection.",
+  found: "No item here has this in its name.",
+  empty: "(no name)",
+};

@@ -1,0 +1,161 @@
+"""A snapshot as the dashboard keeps it: one JSON object of a tick, its pages put together, and what is needed to place it.
+
+The JSON that viewers get is the topic's own, byte for byte, where a snapshot has one page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import orjson
+
+from workers.errors import QuietcountError
+
+#: Pages of a tick that has not come whole are forgotten when so many other ticks have begun.
+UNFINISHED = 1_000
+
+
+class NotASnapshot(QuietcountError):
+    """A record of a histogram topic that is none of the worker's."""
+
+
+class Guarantee(msgspec.Struct, frozen=True):
+    """What a snapshot says it promises."""
+
+    unit: str
+    rho: float
+    epsilon: float
+    delta: float
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """The fields that every snapshot has, whatever its mechanism; times in ms since 1970."""
+
+    histogram: str
+    key: str
+    epoch: int
+    tick: int
+    start: int
+    end: int
+    mechanism: str
+    id: str
+    page: int
+    pages: int
+    guarantee: Guarantee
+    sd: float | None
+    threshold: float | None
+    items: list[tuple[str, int]] | None = None
+
+
+_FRAMES = msgspec.json.Decoder(Frame)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Whose snapshots follow one another: a histogram and a stream key."""
+
+    histogram: str
+    key: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Snapshot:
+    """One whole snapshot.
+
+    Attributes:
+        stream: histogram and stream key.
+        id, epoch, tick, start, end, mechanism, guarantee: as in the JSON.
+        json: the object, in one line.
+        number: its place among all that arrived here, from 1; 0 until it is kept.
+    """
+
+    stream: Stream
+    id: str
+    epoch: int
+    tick: int
+    start: int
+    end: int
+    mechanism: str
+    guarantee: Guarantee
+    json: bytes
+    number: int = 0
+
+
+class Pages:
+    """Puts the pages of snapshots together."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}
+
+    def receive(self, histogram: str, value: bytes | None) -> Snapshot | None:
+        """Takes a record of a histogram's topic.
+
+        Returns:
+            The snapshot; None while pages of it are missing.
+
+        Raises:
+            NotASnapshot: the record is something else. The message does not quote it.
+        """
+        try:
+            frame = _FRAMES.decode(value or b"")
+        except msgspec.DecodeError as error:  # a ValidationError is one; its text names fields and types only
+            raise NotASnapshot(f"a record that is no snapshot: {error}") from None
+        if frame.histogram != histogram or not 1 <= frame.page <= frame.pages or frame.start >= frame.end:
+            raise NotASnapshot("a record that is no snapshot of this histogram")
+        if frame.pages == 1:
+            line = value or b""
+            return _snapshot(frame, line if b"\n" not in line and b"\r" not in line else _one_line(line))
+        place = (frame.histogram, frame.key, frame.id, frame.tick)
+        if place not in self._waiting and len(self._waiting) >= UNFINISHED:
+            self._waiting.pop(next(iter(self._waiting)))
+        pages = self._waiting.setdefault(place, {})
+        pages[frame.page] = value or b""
+        if len(pages) < frame.pages:
+            return None
+        del self._waiting[place]
+        return _snapshot(frame, _joined([pages[number] for number in sorted(pages)]))
+
+
+def only(snapshot: Snapshot, *, items: Collection[str] | None = None, top: int | None = None) -> bytes:
+    """A snapshot's JSON with fewer items: those named, or the largest; `total_items` says how many there are.
+
+    One that has no items stays as it is.
+    """
+    if items is None and top is None:
+        return snapshot.json
+    document = orjson.loads(snapshot.json)
+    all_items: list[Any] | None = document.get("items")
+    if all_items is None:
+        return snapshot.json
+    kept = all_items if items is None else [item for item in all_items if item[0] in items]
+    document["items"] = kept if top is None else kept[:top]
+    document["total_items"] = len(all_items)
+    return orjson.dumps(document)
+
+
+def _snapshot(frame: Frame, line: bytes) -> Snapshot:
+    return Snapshot(
+        stream=Stream(frame.histogram, frame.key),
+        id=frame.id,
+        epoch=frame.epoch,
+        tick=frame.tick,
+        start=frame.start,
+        end=frame.end,
+        mechanism=frame.mechanism,
+        guarantee=frame.guarantee,
+        json=line,
+    )
+
+
+def _one_line(value: bytes) -> bytes:
+    return orjson.dumps(orjson.loads(value))
+
+
+def _joined(pages: list[bytes]) -> bytes:
+    """One page with the items of all."""
+    documents = [orjson.loads(page) for page in pages]
+    items = [item for document in documents for item in document["items"]]
+    return orjson.dumps({**documents[0], "items": items, "page": 1, "pages": 1})
