@@ -82,6 +82,20 @@ def broker() -> Iterator[str]:
     )
 
 
+@contextmanager
+def local_broker(further: str) -> Iterator[str]:
+    """Yield the address of a broker of its own that runs here with `further` properties ({port}, {controller} stand for ports).
+
+    Raises:
+        BrokerUnavailable: Maven or Java is missing, wherever the other tests find their broker.
+    """
+    running = _local(further)
+    try:
+        yield next(running)
+    finally:
+        running.close()
+
+
 def _container() -> Generator[str, None, None]:
     """Run Kafka in a container."""
     try:
@@ -108,14 +122,14 @@ def _container() -> Generator[str, None, None]:
         container.stop()
 
 
-def _local() -> Generator[str, None, None]:
+def _local(further: str = "") -> Generator[str, None, None]:
     """Run Kafka from its jars."""
     java = shutil.which("java")
     if java is None:
         raise BrokerUnavailable("java is not installed")
     jars = _jars()
     with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:
-        process, bootstrap = _start(java, jars, Path(directory))
+        process, bootstrap = _start(java, jars, Path(directory), further)
         try:
             yield bootstrap
         finally:
@@ -155,11 +169,12 @@ def _jars() -> Path:
     return cache
 
 
-def _start(java: str, jars: Path, directory: Path) -> tuple[subprocess.Popen[bytes], str]:
-    """Format and start a broker in `directory`; return it once it answers."""
-    port, controller = _free_ports(2)
+def _start(java: str, jars: Path, directory: Path, further: str = "") -> tuple[subprocess.Popen[bytes], str]:
+    """Format and start a broker in `directory`, with `further` properties; return it once it answers without TLS."""
+    port, controller = free_ports(2)
     properties = directory / "server.properties"
-    properties.write_text(_PROPERTIES.format(port=port, controller=controller, data=directory / "data"))
+    settings = _PROPERTIES + further  # of a property that is there twice the last one counts
+    properties.write_text(settings.format(port=port, controller=controller, data=directory / "data"))
     classpath = f"{jars}/*"
     cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     format_command = [java, "-cp", classpath, "kafka.tools.StorageTool", "format", "-t", cluster_id]
@@ -194,7 +209,7 @@ def _answers(bootstrap: str) -> bool:
     return True
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return ports nobody listens on (found together, so that they differ)."""
     sockets = [socket.socket() for _ in range(count)]
     try:

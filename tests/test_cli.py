@@ -20,7 +20,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.test_settings import GOOD
-from workers.cli import cli, execute, explain
+from workers.cli import cli, execute
+from workers.commands.failures import explain
 from workers.errors import Fenced, SettingsError
 from workers.settings import read_key
 
@@ -47,7 +48,7 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureF
     assert execute(["--help"]) == 0
     out = capsys.readouterr().out
     listed = [line.split()[0] for line in out[out.index("Commands:") :].splitlines()[1:] if line.strip()]
-    assert listed == ["audit", "demo", "key", "replay", "run", "topics"]
+    assert listed == ["audit", "budget", "dashboard", "demo", "key", "plan", "replay", "run", "topics"]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,9 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureF
         (["run"], ["-c"]),
         (["demo"], ["--seconds", "--rate", "--bootstrap"]),
         (["topics"], ["-c", "--create"]),
+        (["plan"], ["-c", "--json"]),
+        (["budget"], ["-c", "--json"]),
+        (["dashboard"], ["-c", "--port"]),
         (["replay"], ["-c", "--input", "--snapshots"]),
         (["audit"], ["-c"]),
         (["key", "new"], ["FILE"]),

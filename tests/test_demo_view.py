@@ -61,6 +61,7 @@ def scene(settings: Settings, count: int, ticks: int = 1) -> Scene:
         boards=boards.newest, discovered=names[0], declared=names[1], keys=ORIGINS, labels=DESTINATIONS,
         promise=promise(settings, HORIZON * TICK_MS), horizon=HORIZON, simulated="2013-02-03 04:05", sent=12_345_678,
         speed=1_000.0, year=3, elapsed_s=125.0, now_ms=GRID.end(1) + 700, state="the worker starts ...",
+            page="http://127.0.0.1:8080/",
     )  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def test_the_view_fits_the_terminal_and_says_what_matters(settings: Settings, wi
     assert len(lines) < height
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    for part in ("epsilon 1", "can hardly tell", "exact (demo only)", "above 113", "2013-02-03 04:05", "3rd time"):
+    for part in ("epsilon 1", "can hardly tell", "exact (demo only)", "above 113", "2013-02-03 04:05", "3rd time", "http://127.0.0.1:8080/"):
         assert part in text
     for part in ("12,345,678 events", "1,000/s", "tick 1 of 1,024", "0.7 s old", "± 31", "JFK", "LGA", "EWR", "ORD"):
         assert part in text

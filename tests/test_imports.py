@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent / "workers"
-LAYERS = ("cli", "commands", "demo", "replay", "app", "agents", "kafka", "tables", "mechanisms", "errors")
+LAYERS = (
+    "cli", "commands", "demo", "dashboard", "replay", "app", "plan", "monitor", "agents", "kafka", "tables", "mechanisms",
+    "metrics", "logs", "errors",
+)  # fmt: skip
 # What the pure core may use: itself, arithmetic, and what turns keys into words.
 CORE = {
     "__future__", "cryptography", "bisect", "collections", "dataclasses", "datetime", "decimal", "fractions", "functools", "hashlib",
-    "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "struct", "threading", "typing", "workers.errors",
+    "heapq", "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "struct", "threading", "typing", "workers.errors",
     "workers.mechanisms",
 }  # fmt: skip
 

@@ -7,6 +7,7 @@ because a broker that outlives the tests may have topics of that name.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from workers.kafka.clients import Connection
 from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig, rules
 from workers.mechanisms.noise import NoiseKey
 from workers.replay.offline import replay
+from workers.replay.sources import JsonLines
 from workers.settings import EventsSettings, KafkaSettings, PrivacySettings, WorkerSettings, load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -166,8 +168,9 @@ def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(tmp_path: Path)
     [shown] = re.findall(r"^```json\n(.*?)^```", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "orders.toml").write_text(tutorial(README.read_text())[0]["orders.toml"])
     real: list[bytes] = []
-    events = (b'{"shop":"s1","products":"tea","ts":1}' for _ in range(1_000))
-    replay(load(tmp_path / "orders.toml"), NoiseKey(bytes(32)), events, lambda snapshot: real.append(snapshot.value))
+    settings = load(tmp_path / "orders.toml")
+    events = JsonLines(settings, "events", io.BytesIO(b'{"shop":"s1","products":"tea","ts":1}\n' * 1_000))
+    replay(settings, NoiseKey(bytes(32)), events, lambda snapshot: real.append(snapshot.value))
     assert shape(json.loads(shown)) == shape(json.loads(real[0]))
 
 

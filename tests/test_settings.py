@@ -62,6 +62,11 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
+def with_users(further: str = "") -> str:
+    """The good file with users protected."""
+    return changed('key = "shop"', 'key = "shop"\nuser = "customer"') + further + '[privacy]\nunit = "user"\n'
+
+
 def test_defaults_fill_what_a_short_file_leaves_out(tmp_path: Path) -> None:
     """The defaults are part of the interface."""
     found = loaded(tmp_path, GOOD)
@@ -221,7 +226,24 @@ REFUSALS = {
     "illegal topic": (GOOD + 'topic = "a/b"\n', ['topic = "a/b"', "a Kafka topic name"]),
     "user level": (
         GOOD + '[privacy]\nunit = "user"\n',
-        ['privacy.unit = "user"', "not available yet", "docs/limits.md"],
+        ["events.user is missing", 'privacy.unit = "user" needs it', '"$key"'],
+    ),
+    "users without a cap": (
+        with_users(),
+        ["histogram 'products': max_items_per_user is missing", 'privacy.unit = "user" needs it'],
+    ),
+    "users and counts": (
+        with_users("max_items_per_user = 5\nmax_count = 2\n"),
+        ["max_count = 2", "1 with max_items_per_user"],
+    ),
+    "users with a top k": (
+        with_users("max_items_per_user = 5\nkbar = 5\nk = 2\n").replace('"unk_base"', '"limit_dom"'),
+        ['mechanism = "limit_dom"', 'privacy.unit = "user" is only with known_base, unk_base, '],
+    ),
+    "cap without users": (GOOD + "max_items_per_user = 5\n", ["max_items_per_user = 5", 'only with privacy.unit = "user"']),
+    "partitioner without users": (
+        changed('"shop"', '"shop"\npartitioner = "crc32"'),
+        ['events.partitioner = "crc32"', 'only with privacy.unit = "user"'],
     ),
     "unknown dollar name": (changed('"shop"', '"$keys"'), ['events.key = "$keys"', '"$key"', '"$all"']),
     "one field for two things": (

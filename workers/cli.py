@@ -17,11 +17,11 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from workers.errors import Fenced, QuietcountError
+from workers.commands.failures import explain, say_as_text
 
 # The `sqrt` counter multiplies small matrices at each tick; threads of BLAS cost it four times what they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -29,15 +29,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if TYPE_CHECKING:
     from workers.settings import Settings
 
-EXIT_EXPECTED = 2
 EXIT_DEADLINE_S = 15.0
-EXIT_FAULT = 70
-EXIT_FENCED = 75
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-
-#: Modules whose exceptions mean that Kafka said no; looked up only where a command has loaded them.
-KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "KafkaError"))
 
 config_option = click.option(
     "-c", "--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The settings file (TOML)."
@@ -75,19 +69,32 @@ def cli(context: click.Context, debug: bool) -> None:
 
 @cli.command()
 @config_option
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="Overrides worker.log_format: text, or a JSON object a line.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Overrides worker.metrics_port: where /metrics, /healthz and /readyz are.",
+)
 @click.pass_context
-def run(context: click.Context, config: Path) -> int:
+def run(context: click.Context, config: Path, log_format: str | None, metrics_port: int | None) -> int:
     """Run the worker until SIGTERM.
 
     Exit 0 after a clean hand-over, 2 for bad settings or state that does not belong to them, 75 where a newer owner
     keeps its partitions.
     """
+    state = context.find_root().obj
+    if log_format is not None:
+        _log_as(log_format, state)
     settings = _load(config)
+    _log_as(log_format or settings.worker.log_format, state)
     from workers.app import run as run_worker
-    from workers.logs import log_to_stderr
 
-    log_to_stderr(debug=context.find_root().obj["debug"])
-    status = run_worker(settings)
+    status = run_worker(settings, metrics_port=metrics_port)
     # A shard's thread may be in a call to a broker that is away; nothing needs saving, so the process need not wait for it.
     last_resort = threading.Timer(EXIT_DEADLINE_S, os._exit, (status,))
     last_resort.daemon = True
@@ -100,19 +107,27 @@ def run(context: click.Context, config: Path) -> int:
 @click.option(
     "--rate", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, metavar="N", help="Events a second."
 )
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), metavar="P", help="Of the page. Default: 8080, or a free one."
+)
 @click.option("--bootstrap", metavar="B", help="A Kafka cluster to use, host:port. Default: an embedded one.")
 @click.option(
     "--picture", type=click.Path(path_type=Path), hidden=True, help="Write the last view as SVG; made docs/demo.svg."
 )
 @click.pass_context
 def demo(
-    context: click.Context, seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None
+    context: click.Context,
+    seconds: int | None,
+    rate: int,
+    port: int | None,
+    bootstrap: str | None,
+    picture: Path | None,
 ) -> int:
-    """Show live private histograms beside the exact ones, on an embedded Kafka."""
+    """Show live private histograms beside the exact ones, on an embedded Kafka: here and in a browser."""
     _only_one_line(context)
     from workers.demo import run as run_demo
 
-    return run_demo(seconds, rate, bootstrap, picture)
+    return run_demo(seconds, rate, bootstrap, picture, port)
 
 
 @cli.command()
@@ -133,19 +148,72 @@ def topics(context: click.Context, config: Path, create: bool) -> int:
 
 @cli.command()
 @config_option
-@click.option(
-    "--input", "source", required=True, metavar="FILE", help="Events, one JSON object a line; - is standard input."
-)
-@click.option("--snapshots", metavar="OUT", help="Write every snapshot here, one a line; - is standard output.")
-def replay(config: Path, source: str, snapshots: str | None) -> int:
-    """Run the histograms over a file of events, without Kafka.
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.md) instead of text.")
+def plan(config: Path, as_json: bool) -> int:
+    """Show what the settings promise and cost, before anything runs.
 
-    Its noise is never that of the worker. What it reports is exact: for the operator only.
+    Guarantee, noise and thresholds over the ticks, expected error, memory, and other counters and mechanisms at the
+    same budget. Reads the settings only: no Kafka, no key file, no events.
     """
     settings = _load(config)
-    from workers.commands.replay import replay_file
+    from workers.commands.plan import show_plan
 
-    return replay_file(settings, source=source, snapshots=snapshots)
+    return show_plan(settings, as_json=as_json)
+
+
+@cli.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/budget.md) instead of text.")
+@click.pass_context
+def budget(context: click.Context, config: Path, as_json: bool) -> int:
+    """Show what was spent so far, by histogram, generation and epoch, and what all of it promises together."""
+    settings = _load(config)
+    _only_one_line(context)
+    from workers.commands.budget import show_budget
+
+    return show_budget(settings, as_json=as_json)
+
+
+@cli.command()
+@config_option
+@click.option(
+    "--input",
+    "source",
+    metavar="FILE",
+    help="Events, one JSON object a line (also gzipped), or Parquet; - is standard input.",
+)
+@click.option("--topic", is_flag=True, help="Read the events topic instead, to the end that it has now.")
+@click.option("--from", "since", metavar="T", help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z.")
+@click.option("--to", "until", metavar="T", help="With --topic: the last ticks are those that end by T.")
+@click.option("--snapshots", metavar="OUT", help="Write every snapshot here, one a line; - is standard output.")
+@click.pass_context
+def replay(
+    context: click.Context,
+    config: Path,
+    source: str | None,
+    topic: bool,
+    since: str | None,
+    until: str | None,
+    snapshots: str | None,
+) -> int:
+    """Run the histograms over events that have been: a file, or the events topic.
+
+    Its noise is never that of the worker. What it reports is exact: for the operator only. Ctrl-C ends it with exit 130,
+    and leaves the ticks that are complete.
+    """
+    if topic == (source is not None):
+        raise click.UsageError("one of --input FILE and --topic")
+    if not topic and (since is not None or until is not None):
+        raise click.UsageError("--from and --to go with --topic")
+    settings = _load(config)
+    from workers.commands.replay import parse_time, replay_file, replay_topic
+
+    if source is not None:
+        return replay_file(settings, source=source, snapshots=snapshots)
+    _only_one_line(context)
+    times = (None if text is None else parse_time(name, text) for name, text in (("--from", since), ("--to", until)))
+    since_ms, until_ms = times
+    return replay_topic(settings, since_ms=since_ms, until_ms=until_ms, snapshots=snapshots)
 
 
 @cli.command()
@@ -167,6 +235,32 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
     from workers.replay.audit import audit as audit_topics
 
     return audit_topics(settings, exact)
+
+
+@cli.command()
+@config_option
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, metavar="P", help="0: any free one."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="F",
+    help="Show histograms only to those who give the token in this file.",
+)
+@click.pass_context
+def dashboard(context: click.Context, config: Path, port: int, host: str, token_file: Path | None) -> int:
+    """Serve a live page over the histogram topics, and an API.
+
+    It reads nothing but these topics. Of the settings file it needs worker.name, [kafka] and the histograms' names.
+    SIGTERM or Ctrl-C ends it, with exit 0.
+    """
+    from workers.commands.dashboard import run_dashboard
+    from workers.logs import log_to_stderr
+
+    log_to_stderr(debug=context.find_root().obj["debug"])
+    return run_dashboard(config, host=host, port=port, token_file=token_file)
 
 
 @cli.group()
@@ -191,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def execute(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; every exception becomes an exit code and a line on stderr."""
-    state: dict[str, bool] = {}
+    state: dict[str, Any] = {}
     try:
         # Not cli.main(): that ends with 1 when the reader of our output has gone, which `audit` means otherwise.
         with cli.make_context(
@@ -212,56 +306,15 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (the last place: everything becomes an exit code)
-        return explain(error, debug=state.get("debug", False))
+        return explain(error, debug=state.get("debug", False), say=state.get("say", say_as_text))
 
 
-def explain(error: Exception, *, debug: bool) -> int:
-    """Says what went wrong, and with which exit code the process ends."""
-    if debug:
-        import traceback
+def _log_as(form: str, state: dict[str, Any]) -> None:
+    """Sets logging up for `run`; with JSON what ends the command is JSON too."""
+    from workers.logs import last_words, log_to_stderr
 
-        traceback.print_exception(error)
-    if isinstance(error, QuietcountError):
-        click.echo(f"quietcount: {_one_line(error)}", err=True)
-        return EXIT_FENCED if isinstance(error, Fenced) else EXIT_EXPECTED
-    if _is_kafka_error(error):
-        click.echo(f"quietcount: Kafka: {_kafka_message(error)}", err=True)
-        return EXIT_EXPECTED
-    if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        click.echo(f"quietcount: {place}{error.strerror}", err=True)
-        return EXIT_EXPECTED
-    # The message of an unforeseen error may quote an event, so without --debug only its kind and place are shown.
-    click.echo(f"quietcount: internal error: {type(error).__name__} at {_place(error)}; --debug shows more", err=True)
-    return EXIT_FAULT
-
-
-def _is_kafka_error(error: Exception) -> bool:
-    for module, name in KAFKA_ERRORS:
-        kind = getattr(sys.modules.get(module), name, None)
-        if kind is not None and isinstance(error, kind):
-            return True
-    return False
-
-
-def _kafka_message(error: Exception) -> str:
-    """The text of a librdkafka error, which hides in the exception's first argument, or of aiokafka's."""
-    text = getattr(error.args[0], "str", None) if error.args else None
-    return str(text()) if callable(text) else _one_line(error)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _place(error: Exception) -> str:
-    """File and line where an error was raised."""
-    trace = error.__traceback__
-    if trace is None:
-        return "an unknown place"
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+    log_to_stderr(debug=state["debug"], json_lines=form == "json")
+    state["say"] = last_words if form == "json" else say_as_text
 
 
 def _load(config: Path) -> Settings:

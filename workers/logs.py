@@ -1,10 +1,22 @@
-"""What the worker says while it runs: lines on stderr, and no label, count, key of a stream or key material in any of them."""
+"""What the worker says while it runs: lines on stderr, and no label, count, stream key, user or key material in any of them.
+
+Text for people, or JSON on request: one object a line with `time`, `level`, `logger`, `message`, where there is one `error` (kind and
+traceback), and what else the line is about under names of its own. The message of an unforeseen error is left out of both, with
+`--debug` too: it may quote an event (`errors.describe`).
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
+import threading
 import time
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from workers.errors import describe, traceback_of
 
 # They report every step of their own at INFO; what goes wrong there is a warning.
 REPEAT_S = 30.0
@@ -44,18 +56,66 @@ class _Lines(logging.Formatter):
             return f"quietcount: {' '.join(record.getMessage().split())}"
         return super().format(record)
 
+    def formatException(self, ei: Any) -> str:
+        return traceback_of(ei[1])
 
-def log_to_stderr(*, debug: bool) -> None:
+
+class _Objects(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "about", {}),
+        }
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            entry["error"] = {"kind": describe(error), "traceback": traceback_of(error)}
+        return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+def about(**fields: object) -> dict[str, dict[str, object]]:
+    """The `extra` of a log call: what the line is about, as JSON shows it."""
+    return {"about": fields}
+
+
+def last_words(text: str) -> None:
+    """What ends a command, as a line of the log."""
+    logging.getLogger("workers.cli").critical("%s", text)
+
+
+def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
     """Sets logging up for `run`.
 
     Args:
         debug: everything of our own at DEBUG and of the libraries at INFO.
+        json_lines: JSON instead of text.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
+    handler.setFormatter(_Objects() if json_lines else _Lines())
     if not debug:
         handler.addFilter(_ours)
         handler.addFilter(_NotAgain())
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
     for name in QUIETER:
         logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
+    logging.captureWarnings(True)
+    threading.excepthook = _of_thread
+    sys.excepthook = _uncaught
+
+
+def _of_thread(hook: threading.ExceptHookArgs) -> None:
+    """Python would print the message of the error."""
+    if hook.exc_value is not None:
+        name = "?" if hook.thread is None else hook.thread.name
+        logging.getLogger("workers").error("thread %s failed", name, exc_info=hook.exc_value)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Python would print the message of the error."""
+    logging.getLogger("workers").error("failed", exc_info=error)

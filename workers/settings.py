@@ -30,7 +30,7 @@ from workers.mechanisms.config import (
     display,
     rules,
 )
-from workers.mechanisms.registry import MECHANISMS
+from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
 
 __all__ = [
     "EventsSettings",
@@ -72,6 +72,15 @@ class WorkerSettings(Checked, frozen=True, kw_only=True):
         Meta(description="a whole number from 1 to 10,000; without it as many as the events topic has partitions"),
     ] = None
 
+    metrics_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(description="a port from 0 to 65535 (0: any free one, named in the log); without it no metrics are served"),
+    ] = None
+    metrics_host: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9._:-]+\Z", description='an address of this machine, such as "127.0.0.1" or "0.0.0.0"')
+    ] = "127.0.0.1"
+    log_format: Annotated[Literal["text", "json"], Meta(description='"text" or "json"')] = "text"
+
     def where(self) -> str:
         return "worker."
 
@@ -111,7 +120,13 @@ class EventsSettings(Checked, frozen=True, kw_only=True):
     key: Annotated[str, Meta(min_length=1, description=f'{_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"')]
     items: Annotated[str, Meta(min_length=1, description=_FIELD)]
     timestamp: Annotated[Annotated[str, Meta(min_length=1)] | None, Meta(description=_FIELD)] = None
-    user: Annotated[Annotated[str, Meta(min_length=1)] | None, Meta(description=_FIELD)] = None
+    user: Annotated[
+        Annotated[str, Meta(min_length=1)] | None, Meta(description=f'{_FIELD} or "{RECORD_KEY}" (the record key)')
+    ] = None
+    partitioner: Annotated[
+        Literal["murmur2", "crc32"],
+        Meta(description='"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'),
+    ] = "murmur2"
     grace_ms: Annotated[Duration, Meta(ge=0, le=604_800_000, description="a duration from 0s to 7d")] = msgspec.field(
         name="grace", default=0
     )
@@ -128,6 +143,8 @@ class EventsSettings(Checked, frozen=True, kw_only=True):
     def complaints(self) -> Iterator[str]:
         if self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
             yield f'key = {display(self.key)}: {_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
+        if self.user is not None and self.user.startswith("$") and self.user != RECORD_KEY:
+            yield f'user = {display(self.user)}: {_FIELD} or "{RECORD_KEY}" (the record key)'
         taken = {self.key: "key"}
         for name in ("items", "timestamp", "user"):
             field = getattr(self, name)
@@ -140,9 +157,7 @@ class EventsSettings(Checked, frozen=True, kw_only=True):
 class PrivacySettings(Checked, frozen=True, kw_only=True):
     """[privacy]: what one unit of protection is."""
 
-    unit: Annotated[Literal["event"], Meta(description='"event"; "user" is not available yet, see docs/limits.md')] = (
-        "event"
-    )
+    unit: Annotated[Literal["event", "user"], Meta(description='"event" or "user"')] = "event"
 
     def where(self) -> str:
         return "privacy."
@@ -181,6 +196,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Dead letters."""
         return f"{self.worker.name}.rejects"
 
+    @property
+    def user_field(self) -> str | None:
+        """What of an event names its user, where users are protected; None where events are."""
+        return self.events.user if self.privacy.unit == "user" else None
+
     def output_topic(self, histogram: HistogramConfig) -> str:
         """Where a histogram's snapshots go."""
         return histogram.topic or f"{self.worker.name}.{histogram.name}"
@@ -188,11 +208,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def _complaints(self) -> Iterator[str]:
         if not self.histograms:
             yield "histogram is missing: at least one [[histogram]]"
+        of_users = self.privacy.unit == "user"
+        if of_users and self.events.user is None:
+            yield f'events.user is missing: privacy.unit = "user" needs it: {_FIELD} or "{RECORD_KEY}"'
+        if not of_users and self.events.partitioner != "murmur2":
+            yield f'events.partitioner = {display(self.events.partitioner)}: only with privacy.unit = "user"'
         names: set[str] = set()
         for histogram in self.histograms:
             if histogram.name in names:
                 yield f"{histogram.where()}name = {display(histogram.name)}: another histogram has this name"
             names.add(histogram.name)
+            yield from _user_complaints(histogram, of_users)
             if self.events.key == ALL_KEYS and histogram.keys != (ALL_STREAM_KEY,):
                 only = f'(the one stream key is "{ALL_STREAM_KEY}")'
                 yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
@@ -214,6 +240,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         yield self.events.topic, "events.topic"
         for histogram in self.histograms:
             yield self.output_topic(histogram), f"{histogram.where()}topic"
+
+
+def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
+    """What a histogram says, or does not, of users."""
+    given = histogram.max_items_per_user
+    if of_users and given is None:
+        yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
+    elif of_users and not protects_users(histogram):
+        yield (
+            f'{histogram.where()}mechanism = "{histogram.mechanism}": privacy.unit = "user" is only with {", ".join(PER_ITEM)}, '
+            "or meta with one of the last three as its algorithm"
+        )
+    elif not of_users and given is not None:
+        yield f'{histogram.where()}max_items_per_user = {given}: only with privacy.unit = "user"'
 
 
 def load(path: str | Path) -> Settings:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
 import pytest
 
 from workers.errors import Fenced, QuietcountError, SettingsError, StateRefused
 from workers.kafka.clients import Connection
 from workers.kafka.handover import MOST_WAITING, Handover, Partition
+from workers.kafka.lag import Reading
 from workers.kafka.shard import Batch, Shard
 from workers.tables.store import Changelog, Store
 
@@ -32,6 +34,9 @@ class Log:
     async def at_end(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         self.asked += partitions
         return {tp: end for tp, end in self.ends.items() if tp in self.asked}
+
+    def readings(self) -> Mapping[Partition, Reading]:
+        return {}
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         self.told.update(offsets)
@@ -74,7 +79,8 @@ class Stage:
         self.log = Log()
         self.made: dict[int, Recorder] = {}
         self.prepare: Callable[[Recorder], None] = lambda shard: None
-        self.handover = Handover({"events": self.make}, now_ms=lambda: 5000, exit_deadline_s=3600, **options)
+        more: dict[str, Any] = dict(options)
+        self.handover = Handover({"events": self.make}, now_ms=lambda: 5000, exit_deadline_s=3600, **more)
         self.handover.reader = self.log
 
     def make(self, partition: int) -> Recorder:

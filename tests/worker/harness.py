@@ -130,6 +130,7 @@ class Site:
         owners: int = 2,
         worker: Toml | None = None,
         events: Toml | None = None,
+        privacy: Toml | None = None,
         create: bool = True,
     ) -> None:
         self.directory = directory
@@ -147,6 +148,7 @@ class Site:
             },
             "kafka": {"bootstrap": bootstrap},
             "events": {"topic": self.topic, "key": "key", "items": "items", "timestamp": "ts", **(events or {})},
+            "privacy": {"unit": "event", **(privacy or {})},
             "histogram": [dict(histogram) for histogram in histograms],
         }  # fmt: skip
         directory.mkdir(parents=True, exist_ok=True)

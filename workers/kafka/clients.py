@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import logging
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
-from workers.errors import SettingsError
+from workers.errors import SettingsError, describe
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +63,18 @@ _SASL_NAMES = frozenset(
     }
 )
 
+#: What no waiting will cure, and where to look.
+_REFUSED = {
+    KafkaError._AUTHENTICATION: "Check sasl.mechanism, sasl.username and sasl.password in [kafka.client]",
+    KafkaError._SSL: "Check ssl.ca.location and the other ssl names in [kafka.client], and that this is the broker's TLS port",
+}
+_ASK_S = 0.5
+
 #: A client's logs go to Python's `logging`; without this librdkafka writes to stderr by itself.
 _LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
+#: Where the same is about to be said in a line of our own.
+_UNHEARD = logging.getLogger("librdkafka.unheard")
+_UNHEARD.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)
@@ -103,7 +114,10 @@ class Connection:
         return Producer(config)
 
     def consumer(self, **extra: Any) -> Consumer:
-        """Return a read_committed consumer outside any group: it is given its partitions and commits nothing."""
+        """Return a read_committed consumer outside any group: it is given its partitions and commits nothing.
+
+        Its errors may be about that group: see `of_no_group`.
+        """
         defaults = {
             "group.id": "quietcount-reader",  # required by librdkafka, never joined
             "enable.auto.commit": False,
@@ -115,6 +129,37 @@ class Connection:
     def admin(self, **extra: Any) -> AdminClient:
         """Return an admin client."""
         return AdminClient(self.config(**extra))
+
+    def introduce(self, within_s: float) -> tuple[AdminClient, ClusterMetadata]:
+        """Return an admin client and what the cluster said to its first question.
+
+        Raises:
+            SettingsError: no broker answered in time, or one refused us: then at once, with its reason.
+        """
+        errors: list[KafkaError] = []
+        admin = self.admin(error_cb=errors.append, logger=_UNHEARD)
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                return admin, admin.list_topics(timeout=_ASK_S)
+            except KafkaException as exc:
+                admin.poll(0)  # serves the callback
+                refused = next((error for error in errors if error.code() in _REFUSED), None)
+                if refused is not None or time.monotonic() >= deadline:
+                    raise self._unreachable(refused, errors, exc.args[0], within_s) from exc
+
+    def _unreachable(
+        self, refused: KafkaError | None, errors: list[KafkaError], cause: KafkaError, within_s: float
+    ) -> SettingsError:
+        where = f"kafka.bootstrap = {self.bootstrap!r}"
+        if refused is not None:
+            return SettingsError(f"{where}: {' '.join(refused.str().split())}. {_REFUSED[refused.code()]}")
+        # The client's own errors say more than what became of the question.
+        text = next((e.str() for e in reversed(errors) if e.code() == KafkaError._TRANSPORT), cause.str())
+        return SettingsError(
+            f"{where}: no broker answered within {within_s:g} s ({' '.join(text.split())}). Check the address, that Kafka runs "
+            "there, and [kafka.client]: security.protocol and what it needs"
+        )
 
 
 def client_config(kafka: Mapping[str, Any], **extra: Any) -> dict[str, Any]:
@@ -162,6 +207,21 @@ def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredential
         ssl_context=context,
         mechanism=mechanism,
     )
+
+
+def forbidden(error: BaseException) -> str | None:
+    """What to tell the operator when the broker does not let us do something, in either library's words; None for other errors."""
+    first = error.args[0] if isinstance(error, KafkaException) and error.args else None
+    name = first.name() if isinstance(first, KafkaError) else type(error).__name__
+    if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
+        return None
+    text = first.str() if isinstance(first, KafkaError) else describe(error)
+    return f"Kafka does not allow it: {text.rstrip('.')}. Which principal needs what is in deploy/acls.md"
+
+
+def of_no_group(error: KafkaError) -> bool:
+    """Whether an error says that a reader may not use its group, which it never joins: librdkafka asks for it all the same."""
+    return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def error_callback(log: Callable[[str], None]) -> Callable[[KafkaError], None]:

@@ -22,9 +22,10 @@ from aiokafka.structs import OffsetAndMetadata
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-from workers.errors import StateRefused
+from workers.errors import StateRefused, describe
 from workers.kafka.columns import ColumnRecords
 from workers.kafka.handover import Partition
+from workers.kafka.lag import Reading
 from workers.kafka.shard import Batch
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,23 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Return first position and last stable offset of each log."""
         return cast(dict[Partition, tuple[int, int]], await self.call_thread(self._bounds, partitions))
 
+    def readings(self) -> dict[Partition, Reading]:
+        """Return where each partition's consumer stands and what its last fetch said of the end; asks nobody."""
+        subscription = None if self._consumer is None else self._consumer._subscription.subscription
+        assignment = None if subscription is None else subscription.assignment
+        found: dict[Partition, Reading] = {}
+        for tp, handed in list(self._chain.items()):
+            state = None if assignment is None else assignment.state_value(TopicPartition(*tp))
+            if state is not None and state.highwater is not None:
+                end = state.highwater if state.lso is None or state.lso < 0 else state.lso
+                found[tp] = Reading(handed, self._consumed.get(tp, handed), end)
+        return found
+
+    def kept_out(self) -> BaseException | None:
+        """Return what keeps the consumer out of its group. aiokafka raises it to who fetches, which nobody does before an assignment."""
+        coordinator = None if self._consumer is None else self._consumer._coordinator
+        return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
+
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the group's offsets, or do not: nothing depends on them."""
         await self.call_thread(self._commit_group, dict(offsets))
@@ -113,7 +131,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         try:
             await asyncio.wait_for(consumer.commit({tp: at for tp, at in group.items() if tp in assigned}), _ASK_S)
         except (ConsumerError, TimeoutError, AssertionError) as exc:
-            logger.debug("group offsets were not committed: %r", exc)
+            logger.debug("group offsets were not committed: %s", describe(exc))
 
     async def _fetch_records(
         self, consumer: Any, active_partitions: Any, timeout: float | None = None, max_records: int | None = None

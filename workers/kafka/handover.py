@@ -9,7 +9,8 @@
     a newer owner fenced a shard                    drop it, and wait to be reassigned       -
     ... and the partition is still ours after       leave: somebody else uses our            75
         `fenced_grace_s`                            transactional ids
-    settings or stored state are refused            stop cleanly, one message                2
+    settings or stored state are refused, or Kafka  stop cleanly, one message                2
+    forbids something
     anything else failed in a shard                 stop, with the traceback in the log      70
 
 Nothing needs saving on the way out: all that counts is in Kafka.
@@ -24,13 +25,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError as ConsumerError
 
-from workers.errors import Fenced, QuietcountError, StateRefused
+from workers.errors import Fenced, QuietcountError, StateRefused, describe
+from workers.kafka.clients import forbidden
+from workers.kafka.lag import Lag, Reading
 from workers.kafka.shard import Batch, Shard, ShardClosed
+from workers.logs import about
+from workers.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +45,7 @@ EXIT_FENCED = 75
 #: Batches of one shard that may be fetched and not yet processed: one at work, one waiting.
 MOST_WAITING = 2
 _GROUP_COMMIT_S = 5.0
+_LAG_S = 1.0
 
 Partition = tuple[str, int]  # topic, partition; Faust's TP is one
 
@@ -54,18 +59,11 @@ class LogReader(Protocol):
     async def at_end(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         """Return those read to the end that their log has now, with the position the last batch ended at."""
 
+    def readings(self) -> Mapping[Partition, Reading]:
+        """Return where it stands in each partition and what it knows of the ends, without asking for them."""
+
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the consumer group's offsets, for lag tools; failing is not an error."""
-
-
-@dataclass
-class HandoverStats:
-    """What the hand-over did, for the metrics."""
-
-    acquired: int = 0
-    released: int = 0
-    fenced: int = 0
-    recovery_s: float = 0.0  # of the last acquire
 
 
 class Handover:
@@ -78,6 +76,7 @@ class Handover:
         fenced_grace_s: float = 30.0,
         exit_deadline_s: float = 30.0,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        metrics: Metrics | None = None,
     ) -> None:
         """Describe the worker.
 
@@ -86,10 +85,16 @@ class Handover:
             fenced_grace_s: how long a fenced partition may stay ours before the worker leaves.
             exit_deadline_s: how long a stop may take before the process ends itself.
             now_ms: the wall clock.
+            metrics: where it counts what it does.
         """
         self.factories = dict(factories)
         self.shards: dict[Partition, Shard] = {}
-        self.stats = HandoverStats()
+        self.metrics = Metrics() if metrics is None else metrics
+        self.lags: dict[Partition, Lag] = {}
+        #: Whether the last assignment was taken over; false before the first, and from a revocation on.
+        self.assigned = False
+        #: When the event loop last came by (monotonic).
+        self.beat_s = time.monotonic()
         #: What the process should return; None while nothing went wrong.
         self.exit_status: int | None = None
         self.stopping = asyncio.Event()
@@ -102,6 +107,7 @@ class Handover:
         self._tasks: set[asyncio.Task[object]] = set()
         self._told: dict[Partition, int] = {}
         self._next_group_commit = 0.0
+        self._next_lag = 0.0
 
     # ---- partitions come and go ---------------------------------------------------------------
 
@@ -113,6 +119,7 @@ class Handover:
         await self.release()
         self.shards = new = {tp: self.factories[tp[0]](tp[1]) for tp in partitions if tp[0] in self.factories}
         if not new:
+            self.assigned = still_ours()
             return {}
         opened = await asyncio.gather(*(shard.call(shard.open) for shard in new.values()), return_exceptions=True)
         if not still_ours() or self.shards is not new:
@@ -123,15 +130,20 @@ class Handover:
         if self.exit_status is not None:
             return {}
         offsets = await self._positions({tp: shard for tp, shard in new.items() if not shard.closed}, still_ours)
-        self.stats.acquired += len(offsets)
-        self.stats.recovery_s = time.perf_counter() - started
+        recovery_s = time.perf_counter() - started
+        self.metrics.acquired.inc(len(offsets))
+        self.metrics.recovery_seconds.observe(recovery_s)
+        self.metrics.recovered_records.inc(sum(shard.stats.loaded_records for shard in new.values()))
+        self.lags = {tp: Lag() for tp in offsets}
+        self.assigned = still_ours()
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
             len(offsets),
-            self.stats.recovery_s * 1e3,
+            recovery_s * 1e3,
             max(shard.stats.fence_s for shard in new.values()) * 1e3,
             sum(shard.stats.loaded_records for shard in new.values()),
             max(shard.stats.load_s for shard in new.values()) * 1e3,
+            extra=about(event="acquired", partitions=len(offsets), seconds=round(recovery_s, 3)),
         )
         return offsets
 
@@ -155,13 +167,17 @@ class Handover:
     async def release(self) -> None:
         """Give up every shard; returns when their threads have let go (or do not within ten seconds)."""
         old, self.shards = self.shards, {}
+        self.assigned = False
+        self.lags = {}
         self._waiting.clear()
         self._told.clear()
         if old:
             started = time.perf_counter()
             await asyncio.gather(*(shard.shutdown() for shard in old.values()))
-            self.stats.released += len(old)
-            logger.info("gave up %d partitions in %.0f ms", len(old), (time.perf_counter() - started) * 1e3)
+            self.metrics.released.inc(len(old))
+            took_s = time.perf_counter() - started
+            fields = about(event="given_up", partitions=len(old), seconds=round(took_s, 3))
+            logger.info("gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields)
 
     # ---- work ---------------------------------------------------------------------------------
 
@@ -186,6 +202,17 @@ class Handover:
         if shard is not None and not shard.closed:
             self._start(self._run(shard, shard.feed, batch, done=lambda: self._processed(shard)))
 
+    def beat(self) -> None:
+        """Take note that the event loop goes round, and how far behind their logs the shards are."""
+        now = self.beat_s = time.monotonic()
+        if now < self._next_lag or self.reader is None:
+            return
+        self._next_lag = now + _LAG_S
+        for tp, reading in self.reader.readings().items():
+            shard, lag = self.shards.get(tp), self.lags.get(tp)
+            if shard is not None and lag is not None and shard.offset is not None:
+                lag.sample(now, shard.offset, reading)
+
     async def tick(self) -> None:
         """Let every shard commit by interval, tell the time to those read to the end, commit group offsets."""
         now_ms = self._now_ms()  # before the ends are asked for: what is in the log by now is covered by the answer
@@ -200,7 +227,7 @@ class Handover:
                     self._start_once(shards[tp], "clock", shards[tp].tick, now_ms, position)
             await self._commit_group(shards)
         except (ConsumerError, TimeoutError) as exc:
-            logger.info("the end of the log could not be asked for: %r", exc)
+            logger.info("the end of the log could not be asked for: %s", describe(exc))
 
     async def _commit_group(self, shards: Mapping[Partition, Shard]) -> None:
         if time.monotonic() < self._next_group_commit:
@@ -218,7 +245,7 @@ class Handover:
         """Stop the worker with `status`; the first failure counts, and the process ends even if stopping hangs."""
         if self.exit_status is None:
             self.exit_status = status
-            logger.critical("%s", message)
+            logger.critical("%s", message, extra=about(event="stopping", status=status))
             self.stopping.set()
             last_resort = threading.Timer(self._exit_deadline_s, os._exit, (status,))
             last_resort.daemon = True
@@ -229,20 +256,24 @@ class Handover:
         if isinstance(failure, ShardClosed):
             return
         if shard.closed:  # given up while it was at work: its next owner does it again
-            logger.info("%s ended with %r", shard.transactional_id, failure)
+            logger.info("%s ended with %s", shard.transactional_id, describe(failure))
         elif isinstance(failure, Fenced):
             self._fenced(shard, failure)
         elif isinstance(failure, QuietcountError):
             self._drop(shard)
             self.fail(EXIT_REFUSED, str(failure))
+        elif (reason := forbidden(failure)) is not None:
+            self._drop(shard)
+            self.fail(EXIT_REFUSED, f"{shard.transactional_id}: {reason}")
         else:
             self._drop(shard)
             logger.error("%s failed", shard.transactional_id, exc_info=failure)
-            self.fail(EXIT_FAILED, f"{shard.transactional_id} failed: {failure!r}")
+            self.fail(EXIT_FAILED, f"{shard.transactional_id} failed: {describe(failure)}")
 
     def _fenced(self, shard: Shard, failure: Fenced) -> None:
-        self.stats.fenced += 1
-        logger.warning("a newer owner took over: %s", failure)
+        self.metrics.fenced.inc()
+        fields = about(event="fenced", stage=shard.stage, partition=shard.partition)
+        logger.warning("a newer owner took over: %s", failure, extra=fields)
         self._drop(shard)
         asyncio.get_running_loop().call_later(self._fenced_grace_s, self._still_fenced, shard)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from workers.errors import SettingsError
-from workers.kafka.clients import Connection
+from workers.kafka.clients import Connection, of_no_group
 
 _RECORDS = 5000
 # Waited out at the end of every partition: librdkafka gives a batch back when it is full or this is over.
@@ -16,7 +16,9 @@ _POLL_S = 0.05
 _PATIENCE_S = 60.0
 
 
-def read_partition(connection: Connection, topic: str, partition: int, *, whole: bool = False) -> Iterator[Message]:
+def read_partition(
+    connection: Connection, topic: str, partition: int, *, whole: bool = False, newest: int | None = None
+) -> Iterator[Message]:
     """Yields the committed records of a partition, from the first that the log has to its last stable offset now.
 
     Args:
@@ -24,6 +26,7 @@ def read_partition(connection: Connection, topic: str, partition: int, *, whole:
         topic: topic.
         partition: partition.
         whole: refuse a log whose beginning is gone.
+        newest: no more than the last so many offsets.
 
     Raises:
         SettingsError: `whole`, and retention has removed records.
@@ -39,6 +42,8 @@ def read_partition(connection: Connection, topic: str, partition: int, *, whole:
                 f"{topic}[{partition}] begins at offset {low}: retention removed what was before, so it cannot be computed again. "
                 "Keep its retention.ms at -1"
             )
+        if newest is not None:
+            low = max(low, high - newest)
         if low == high:
             return
         consumer.assign([TopicPartition(topic, partition, low)])
@@ -53,6 +58,8 @@ def read_partition(connection: Connection, topic: str, partition: int, *, whole:
                 elif error.code() == KafkaError._PARTITION_EOF:
                     if (message.offset() or 0) >= high:
                         return
+                elif of_no_group(error):
+                    continue
                 elif error.fatal() or not error.retriable():
                     raise KafkaException(error)
                 deadline = time.monotonic() + _PATIENCE_S

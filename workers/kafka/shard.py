@@ -16,18 +16,20 @@ import asyncio
 import logging
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from workers.errors import Fenced
 from workers.kafka.clients import Connection
+from workers.kafka.records import Batch, Outgoing, ShardStats
+from workers.metrics import Metrics
 from workers.tables.store import Change, Store
+
+__all__ = ["TRANSACTION_TIMEOUT_MS", "Batch", "Outgoing", "Shard", "ShardClosed", "ShardStats"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ _HOPELESS = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     )
 )
+#: What becomes of messages whose transaction has failed for another reason.
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _CALL_S = 30.0  # one call to the broker
 _AGAIN_S = 0.05  # between two calls that ask for the same thing
 _PATIENCE_S = 120.0  # repeating a transaction: longer outages end the worker, and its supervisor starts it again
@@ -58,69 +62,20 @@ class ShardClosed(Exception):
     """The shard was given up while its thread was at work: stop, nothing is lost."""
 
 
-class Outgoing(NamedTuple):
-    """One message of a transaction; partition None leaves the choice to librdkafka's partitioner."""
-
-    topic: str
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes]] = ()
-    timestamp_ms: int | None = None
-
-
-class Batch:
-    """Consecutive records of one partition, as columns; `start` and `end` are positions, not the records' offsets.
-
-    `end` may lie beyond the last record (what nobody may see is skipped); the next batch starts there.
-    """
-
-    __slots__ = ("end", "keys", "offsets", "shard", "start", "timestamps", "values")
-
-    def __init__(
-        self,
-        start: int,
-        end: int,
-        values: list[bytes | None],
-        keys: list[bytes | None],
-        timestamps: list[int],
-        offsets: list[int],
-        shard: Shard | None = None,
-    ) -> None:
-        self.shard = shard
-        self.start = start
-        self.end = end
-        self.values = values
-        self.keys = keys
-        self.timestamps = timestamps
-        self.offsets = offsets
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __repr__(self) -> str:
-        return f"Batch({self.start}..{self.end}, {len(self)} records)"
-
-
-@dataclass
-class ShardStats:
-    """What a shard has done, for the metrics; written by its thread, read by any."""
-
-    transactions: int = 0
-    aborted: int = 0
-    transaction_ms: deque[float] = field(default_factory=lambda: deque(maxlen=1024))
-    batches: int = 0
-    records: int = 0
-    fence_s: float = 0.0
-    load_s: float = 0.0
-    loaded_records: int = 0
-
-
 class Shard:
     """Base of both stages; see the module. Everything but `call`, `wants_clock` and `shutdown` runs in its thread."""
 
+    #: What the metrics call it.
+    stage = "shard"
+
     def __init__(
-        self, connection: Connection, transactional_id: str, partition: int, state_topic: str, store: Store
+        self,
+        connection: Connection,
+        transactional_id: str,
+        partition: int,
+        state_topic: str,
+        store: Store,
+        metrics: Metrics | None = None,
     ) -> None:
         self.connection = connection
         self.transactional_id = transactional_id
@@ -132,8 +87,12 @@ class Shard:
         #: Position up to which everything is committed; told to the consumer group, for lag tools only.
         self.committed: int | None = None
         self.closed = False
+        #: When the piece of work began that its thread is at, or last showed that it goes on; None between two.
+        self.busy_since_s: float | None = None
         self._failed = False
         self.stats = ShardStats()
+        self.metrics = Metrics() if metrics is None else metrics
+        self._counted = self.metrics.stage(self.stage)
         self._producer: Producer | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
         self._closing: asyncio.Future[None] | None = None
@@ -188,6 +147,7 @@ class Shard:
         self.stats.load_s, self.stats.loaded_records = loading.seconds, loading.records
         self.restore()
         self.committed = self.offset
+        self.stats.last_commit_s = time.monotonic()
 
     def feed(self, batch: Batch) -> None:
         """Process `batch`, which must begin where the shard stands.
@@ -201,8 +161,7 @@ class Shard:
         with self._work():
             self.process(batch)
             self.offset = batch.end
-        self.stats.batches += 1
-        self.stats.records += len(batch)
+        self._counted.records.inc(len(batch))
 
     def tick(self, now_ms: int, position: int) -> None:
         """Call `clock(now_ms)` if the shard stands at `position`, the end of its log when it was asked for."""
@@ -224,11 +183,19 @@ class Shard:
     def _work(self) -> Iterator[None]:
         """Do nothing more after a failure: what was queued behind it would commit half of what it left."""
         self.check_open()
+        self.busy_since_s = time.monotonic()
         try:
             yield
         except BaseException:
             self._failed = True
             raise
+        finally:
+            self.busy_since_s = None
+
+    def goes_on(self) -> None:
+        """Say, in the middle of long work, that it is not stuck."""
+        if self.busy_since_s is not None:
+            self.busy_since_s = time.monotonic()
 
     def close(self) -> None:
         """Drop the producer (an open transaction is left to the next owner to abort) and close the store."""
@@ -262,6 +229,7 @@ class Shard:
         deadline, pause = time.monotonic() + _PATIENCE_S, 0.05
         while not self._attempt(producer, messages, changes):
             self.stats.aborted += 1
+            self._counted.aborted.inc()
             if time.monotonic() > deadline:
                 raise KafkaException(self._failure)
             time.sleep(pause)
@@ -271,7 +239,8 @@ class Shard:
             self.store.write(changes, self._state_end)
         self.committed = group_offset
         self.stats.transactions += 1
-        self.stats.transaction_ms.append((time.perf_counter() - started) * 1e3)
+        self.stats.last_commit_s = time.monotonic()
+        self._counted.commit_seconds.observe(time.perf_counter() - started)
 
     def _attempt(self, producer: Producer, messages: Sequence[Outgoing], changes: Sequence[Change]) -> bool:
         """Try one transaction; False: it was aborted and may be repeated (`_failure` says why)."""
@@ -286,7 +255,7 @@ class Shard:
         except KafkaException as exc:
             error: KafkaError = exc.args[0]
             self._raise_if_fenced(error)
-            failure = self._failure or error
+            failure = error if self._failure is None or self._failure.code() in _PURGED else self._failure
             if not error.txn_requires_abort():
                 self._abort(producer)
                 raise
@@ -297,9 +266,11 @@ class Shard:
                     raise RuntimeError(f"{self.transactional_id}: committed, but no state message was reported")
             return True
         logger.warning("%s: transaction aborted: %s: %s", self.transactional_id, failure.name(), failure.str())
-        self._abort(producer)
         if failure.code() in _HOPELESS:
+            with suppress(KafkaException, Fenced):
+                self._abort(producer)
             raise KafkaException(failure)
+        self._abort(producer)
         self._failure = failure
         return False
 
@@ -335,7 +306,7 @@ class Shard:
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         """Take note of a delivery report: a failure, or how far the state partition now reaches."""
         if error is not None:
-            if self._failure is None or self._failure.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+            if self._failure is None or self._failure.code() in _PURGED:
                 self._failure = error
         elif message.topic() == self.state_topic and message.partition() == self.partition:
             offset = message.offset()
@@ -368,7 +339,7 @@ class Shard:
                 time.sleep(_AGAIN_S)
 
     def _raise_if_fenced(self, error: KafkaError) -> None:
-        if error.code() in _FENCED or error.fatal():
+        if error.code() in _FENCED or (error.fatal() and error.code() not in _HOPELESS):
             raise Fenced(f"{self.transactional_id}: {error.name()}: {error.str()}") from KafkaException(error)
 
     # ---- called from the event loop -----------------------------------------------------------

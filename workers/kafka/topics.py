@@ -137,11 +137,7 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
     Raises:
         SettingsError: no broker answered within about ten seconds.
     """
-    admin = connection.admin()
-    try:
-        metadata = admin.list_topics(timeout=_ANSWER_S)  # all of them: asking for one by name may create it
-    except KafkaException as exc:
-        raise unreachable(connection, exc) from exc
+    admin, metadata = connection.introduce(_ANSWER_S)  # all topics: asking for one by name may create it
     found = {
         name: Existing(name, len(metadata.topics[name].partitions))
         for name in dict.fromkeys(names)
@@ -219,15 +215,11 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
     wanted = missing(plan, existing)
     if not wanted:
         return []
-    admin = connection.admin()
-    try:
-        metadata = admin.list_topics(timeout=_ANSWER_S)
-        if metadata.controller_id not in metadata.brokers:  # embedded: a topic appears when asked for
-            for topic in wanted:
-                admin.list_topics(topic.name, timeout=_ANSWER_S)
-            return [topic.name for topic in wanted]
-    except KafkaException as exc:
-        raise unreachable(connection, exc) from exc
+    admin, metadata = connection.introduce(_ANSWER_S)
+    if metadata.controller_id not in metadata.brokers:  # embedded: a topic appears when asked for
+        for topic in wanted:
+            admin.list_topics(topic.name, timeout=_ANSWER_S)
+        return [topic.name for topic in wanted]
     created = []
     requests = [NewTopic(topic.name, topic.partitions, -1, config=topic.config()) for topic in wanted]
     for name, future in admin.create_topics(requests, operation_timeout=_ANSWER_S).items():
@@ -239,11 +231,3 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
         else:
             created.append(name)
     return created
-
-
-def unreachable(connection: Connection, cause: KafkaException) -> SettingsError:
-    """Return the refusal for a cluster that does not answer."""
-    return SettingsError(
-        f"kafka.bootstrap = {connection.bootstrap!r}: no broker answered within {_ANSWER_S:g} s "
-        f"({cause.args[0].str()}). Check the address, that Kafka runs there, and [kafka.client] for logging in"
-    )

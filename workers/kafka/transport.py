@@ -30,10 +30,11 @@ from faust.types.tuples import ConsumerMessage
 from mode import Service
 from mode.utils.futures import notify
 
-from workers.errors import StateRefused
-from workers.kafka.clients import Connection, faust_credentials
+from workers.errors import StateRefused, describe
+from workers.kafka.clients import Connection, faust_credentials, forbidden
 from workers.kafka.fetch import ConsumerThread, Fetched
 from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, Handover, Partition
+from workers.kafka.lag import Reading
 from workers.kafka.shard import Batch
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class Consumer(driver.Consumer):
         except Exception as exc:
             if self.epoch == epoch and not self.should_stop:
                 logger.exception("taking over failed")
-                self.handover.fail(EXIT_FAILED, f"taking partitions over failed: {exc!r}")
+                self.handover.fail(EXIT_FAILED, f"taking partitions over failed: {describe(exc)}")
 
     async def on_stop(self) -> None:
         """Give everything up before leaving the group."""
@@ -110,12 +111,16 @@ class Consumer(driver.Consumer):
     async def _ticker(self) -> None:
         while not self.should_stop:
             await self.sleep(_TICK_S)
+            self.handover.beat()
+            failure = self.thread.kept_out()
+            if failure is not None and (reason := forbidden(failure)) is not None:
+                self.handover.fail(EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}")
             if self.epoch == self.thread.epoch and self.flow_active:
                 try:
                     await self.handover.tick()
                 except Exception as exc:  # a task that raises would end the worker without its own status
                     logger.exception("the timer failed")
-                    self.handover.fail(EXIT_FAILED, f"the timer failed: {exc!r}")
+                    self.handover.fail(EXIT_FAILED, f"the timer failed: {describe(exc)}")
 
     # ---- what the hand-over asks (handover.LogReader) -----------------------------------------
 
@@ -126,6 +131,10 @@ class Consumer(driver.Consumer):
     async def at_end(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         """Return those read to the end that their log has now, with the position the last batch ended at."""
         return await self.thread.at_end(self.epoch, list(partitions))
+
+    def readings(self) -> Mapping[Partition, Reading]:
+        """Return where the consumer stands in each partition, from what the last fetches said."""
+        return self.thread.readings() if self.epoch == self.thread.epoch else {}
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the consumer group's offsets, for lag tools."""
@@ -151,8 +160,11 @@ class Consumer(driver.Consumer):
             await self.sleep(timeout)
             return
         except Exception as exc:
-            logger.exception("fetching failed")
-            self.handover.fail(EXIT_FAILED, f"fetching failed: {exc!r}")
+            reason = forbidden(exc)
+            if reason is None:
+                logger.exception("fetching failed")
+            failed = f"fetching failed: {reason or describe(exc)}"
+            self.handover.fail(EXIT_FAILED if reason is None else EXIT_REFUSED, failed)
             await self.sleep(timeout)
             return
         if not isinstance(fetched, Fetched):

@@ -89,9 +89,11 @@ def _encode_labels(columns: Columns, block: int) -> bytes:
 def _decode_labels(columns: Columns, value: bytes) -> None:
     _, n = _head(value)
     at = _HEAD.size
+    lengths = np.frombuffer(value[at + 20 * n : at + 22 * n], dtype="<u2") if len(value) >= at + 22 * n else None
+    if lengths is None or len(value) != at + 22 * n + int(lengths.sum(dtype=np.int64)):
+        raise StateRefused(f"stored ledger: a block of {n} labels is cut short or too long")
     tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=at).reshape(n, 2)
     keys = np.frombuffer(value, dtype="<u4", count=n, offset=at + 16 * n)
-    lengths = np.frombuffer(value, dtype="<u2", count=n, offset=at + 20 * n)
     columns.append(tags.astype(np.uint64), keys.astype(np.int32), lengths.astype(np.int64), value[at + 22 * n :])
 
 
@@ -106,10 +108,14 @@ def _fill(column: NDArray[np.int64] | NDArray[np.int32], blocks: Mapping[int, by
         start = block * BLOCK_ROWS
         if start + n > len(column):
             raise StateRefused(f"stored ledger: block {block} has more rows than labels; the label block is missing")
+        if width > 3 or len(value) != _HEAD.size + (n << width):
+            raise StateRefused(f"stored ledger: block {block} of {n} numbers is cut short or too long")
         column[start : start + n] = unpack(width, value, count=n, offset=_HEAD.size)
 
 
 def _head(value: bytes) -> tuple[int, int]:
+    if len(value) < _HEAD.size:
+        raise StateRefused(f"stored ledger: a block of {len(value)} bytes is cut short")
     version, width, n = _HEAD.unpack_from(value)
     if version != VERSION:
         raise StateRefused(f"stored ledger: version {version}; this worker knows {VERSION}: upgrade it")

@@ -25,6 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 from workers.errors import SettingsError
+from workers.kafka.clients import of_no_group
 
 if TYPE_CHECKING:
     from workers.kafka.clients import Connection
@@ -210,6 +211,8 @@ class Store:
                     position = message.offset() + 1
                 elif error.code() == KafkaError._PARTITION_EOF:
                     end = message.offset()  # a position: it is past the control records
+                elif of_no_group(error):
+                    continue
                 elif error.fatal() or not error.retriable():
                     raise KafkaException(error)
                 else:

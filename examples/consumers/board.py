@@ -1,0 +1,83 @@
+"""Prints a histogram's boards as they come: a plain confluent-kafka reader.
+
+    python examples/consumers/board.py --topic orders.products --from-beginning --until-end
+
+Each count stands with two standard deviations of its noise: the true count lies within them about 19 times in 20.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections import defaultdict
+from datetime import UTC, datetime
+
+from reading import Topic, add_options
+from snapshots import NotASnapshot, Pages, Series, Snapshot, Step, printable
+
+
+def board(snapshot: Snapshot, top: int) -> str:
+    """A snapshot as lines of text."""
+    until = datetime.fromtimestamp(snapshot.end / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    lines = [
+        f"{snapshot.histogram} / {printable(snapshot.key)}   epoch {snapshot.epoch}, tick {snapshot.tick}, until {until} UTC"
+    ]
+    if snapshot.items is None:
+        lines += [
+            f"  {name}: {printable(json.dumps(value, ensure_ascii=False), 100)}"
+            for name, value in snapshot.answer.items()
+        ]
+        return "\n".join(lines)
+    error = f"± {2 * (snapshot.sd or 0):,.0f}"
+    lines += [f"  {count:>12,} {error:<9} {printable(label)}" for label, count in snapshot.items[:top]]
+    if len(snapshot.items) > top:
+        lines.append(f"  and {len(snapshot.items) - top:,} more")
+    if not snapshot.items:
+        lines.append("  nothing that may be shown")
+    return "\n".join(lines)
+
+
+def heading(snapshot: Snapshot, step: Step, before: Snapshot | None) -> str:
+    """What is to be said of a snapshot that is not simply the next one; empty where it is."""
+    lines = (
+        []
+        if step in (Step.FIRST, Step.NEXT)
+        else [f"-- {snapshot.histogram} / {printable(snapshot.key)}: {step.value}"]
+    )
+    if before is None or before.guarantee != snapshot.guarantee:
+        lines.append(f"-- {snapshot.histogram} promises {snapshot.guarantee}, by {printable(snapshot.mechanism)}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Follows the topic."""
+    parser = argparse.ArgumentParser(description="Prints the boards of a histogram topic.")
+    add_options(parser)
+    parser.add_argument("--from-beginning", action="store_true", help="also what is there already")
+    parser.add_argument("--key", help="only this stream key")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="most items of a board (default: %(default)s)")
+    options = parser.parse_args()
+    topic = Topic(options.bootstrap, options.topic, options.client)
+    begin = {partition: low for partition, (low, _) in topic.bounds.items()} if options.from_beginning else None
+    pages: defaultdict[int, Pages] = defaultdict(Pages)
+    series = Series()
+    for batch in topic.batches(begin, until_end=options.until_end):
+        for record in batch:
+            snapshot = pages[record.partition].receive(record.value)
+            if snapshot is None or options.key not in (None, snapshot.key):
+                continue
+            step, before = series.follow(snapshot)
+            if step is not Step.AGAIN:
+                print(
+                    "\n".join(filter(None, (heading(snapshot, step, before), board(snapshot, options.top)))), flush=True
+                )
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            main()
+        except NotASnapshot as error:
+            sys.exit(str(error))

@@ -1,0 +1,211 @@
+"""What the tests of the examples share: a real worker's snapshots on a real broker, with secrets planted wherever one can be."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka import Message
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+
+from tests.worker.harness import PATIENCE_S, Bare, Site, known, unk, until
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "consumers"
+LABELS = [
+    "tea",
+    "cup",
+    "pot",
+    "spoon",
+    "kettle",
+    "sugar",
+    "milk",
+    "lemon",
+    "jar",
+    "tray",
+    "\x1b[31mred\u202e",
+    "filter",
+]
+SECONDS = 40
+PLANTED = "Planted"
+
+Document = dict[str, Any]
+Place = tuple[str, str, str, int]
+
+
+@dataclass
+class Scene:
+    """A worker that has published and ended.
+
+    Attributes:
+        site: its site.
+        records: of each histogram's topic, as they lie there.
+    """
+
+    site: Site
+    records: dict[str, list[Message]]
+
+    def topic(self, histogram: str) -> str:
+        return f"{self.site.name}.{histogram}"
+
+    def whole(self, histogram: str) -> dict[Place, Document]:
+        """The snapshots of a histogram, pages joined; in the order of each stream key."""
+        return joined([json.loads(record.value() or b"") for record in self.records[histogram]])
+
+    def new_topic(self, partitions: int = 1) -> Copy:
+        """A topic of its own to put records on."""
+        name = f"{self.site.name}-{uuid.uuid4().hex[:8]}"
+        for future in self.site.admin.create_topics([NewTopic(name, partitions, 1)]).values():
+            future.result()
+        until(lambda: name in self.site.admin.list_topics(timeout=10).topics, "the topic appears")
+        return Copy(self.site, name, partitions)
+
+
+class Copy:
+    """A topic with a worker's records, byte for byte, and whatever a test wants between them."""
+
+    def __init__(self, site: Site, name: str, partitions: int) -> None:
+        self.name, self._site, self._partitions = name, site, partitions
+        self._producer = site.connection.producer(None)
+
+    def send(self, records: Iterable[Message]) -> None:
+        """Records as they are; a stream key keeps its partition."""
+        for record in records:
+            place = sum(record.key() or b"") % self._partitions
+            self._producer.produce(self.name, record.value(), record.key(), place, timestamp=record.timestamp()[1])
+        assert self._producer.flush(30) == 0
+
+    def forge(self, document: Document, *, commit: bool) -> None:
+        """A snapshot of the test's own, in a transaction that is committed or not."""
+        producer = self._site.connection.producer(f"forger-{uuid.uuid4().hex}")
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        key = str(document["key"]).encode()
+        producer.produce(self.name, json.dumps(document).encode(), key, sum(key) % self._partitions)
+        assert producer.flush(30) == 0
+        if commit:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+
+
+class Program:
+    """An example that runs by itself; what it prints can be watched."""
+
+    def __init__(self, directory: Path, example: str, *arguments: str, **environment: str) -> None:
+        self._log = directory / f"{example}-{uuid.uuid4().hex[:8]}.log"
+        with self._log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(EXAMPLES / example), *arguments],
+                cwd=directory, stdout=output, stderr=output, env={**os.environ, **environment},
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def wait_for(self, text: str) -> None:
+        until(lambda: text in self.output() or self.process.poll() is not None, f"{text!r} is printed")
+        assert text in self.output(), self.output()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(PATIENCE_S)
+
+
+def run(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs an example to its end."""
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / example), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def joined(documents: Sequence[Document]) -> dict[Place, Document]:
+    """Whole snapshots by place; the first of several with the same place counts."""
+    pages: dict[Place, dict[int, Document]] = {}
+    for document in documents:
+        place = (document["histogram"], document["key"], document["id"], document["tick"])
+        pages.setdefault(place, {}).setdefault(document["page"], document)
+    found = {}
+    for place, parts in pages.items():
+        first = parts[1]
+        assert len(parts) == first["pages"]
+        items = (
+            {"items": [item for i in range(len(parts)) for item in parts[i + 1]["items"]]} if "items" in first else {}
+        )
+        found[place] = first | items
+    return found
+
+
+def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
+    """Runs a worker over forty seconds of events: several epochs, a snapshot of several pages, answers to queries."""
+    (directory / "large.txt").write_text("\n".join(f"{i:05d}" + "x" * 195 for i in range(5_000)))
+    names = [label for label in LABELS if label.isprintable()]
+    base = int(time.time()) // 10 * 10_000 - SECONDS * 1_000
+    start = Bare(datetime.fromtimestamp(base // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    site = Site(
+        bootstrap,
+        directory,
+        [
+            unk("items", horizon=16, start=start, keys=["s1", "s2"]),
+            {name: value for name, value in known("large", tick="10s", keys=["s1"]).items() if name != "domain"}
+            | {"domain_file": "large.txt"},
+            known(
+                "answers",
+                mechanism="two_level_k",
+                tick="10s",
+                horizon=64,
+                domain=names,
+                keys=["s1"],
+                queries=["max", "top_k_select:2"],
+            ),
+        ],
+        partitions=2,
+        owners=2,
+    )
+    rng = random.Random(7)
+    for partition in range(2):
+        events: list[object] = [
+            {
+                "key": key,
+                "items": rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=2),
+                "ts": base + 1_000 * second + i,
+            }
+            for second in range(SECONDS)
+            for i in range(30)
+            for key in ("s1", "s2")
+        ]
+        events[10:10] = [
+            {"key": "s1", "items": ["PlantedRare"], "ts": base + 5, "customer": "PlantedUser"},
+            {"key": "PlantedKey", "items": ["tea"], "ts": base + 5},
+            b'{"PlantedBroken',
+        ]
+        site.produce(partition, events, key=b"PlantedRecordKey")
+    with site.worker() as worker:
+        site.wait_published(base + (SECONDS - 1) * 1_000)
+        assert worker.stop() == 0
+    names = ["items", "large", "answers"]
+    yield Scene(site, {name: list(site.read(f"{site.name}.{name}")) for name in names})
+    topics = [topic for topic in site.admin.list_topics(timeout=10).topics if topic.startswith(site.name)]
+    for future in site.admin.delete_topics(topics).values():
+        future.result()

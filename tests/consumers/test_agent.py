@@ -1,0 +1,51 @@
+"""The Faust agent, run as Faust runs it, names leaders that are leaders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.consumers.scene import PLANTED, Program, Scene
+
+
+def expected(scene: Scene) -> dict[str, list[str]]:
+    """For each stream key the lines that its snapshots call for, from the topic alone."""
+    lines: dict[str, list[str]] = {"s1": [], "s2": []}
+    series: dict[str, tuple[str, str | None]] = {}
+    for snapshot in scene.whole("items").values():
+        key = snapshot["key"]
+        begun = series.get(key, (snapshot["id"], None))
+        if begun[0] != snapshot["id"]:
+            lines[key].append(f"items / {key}: series {snapshot['id']} begins")
+            begun = (snapshot["id"], None)
+        counts = snapshot["items"]
+        ahead = begun[1]
+        if len(counts) > 1 and (counts[0][1] - counts[1][1]) ** 2 > 8 * snapshot["sd"] ** 2:
+            ahead = counts[0][0]
+        if ahead != begun[1]:
+            lines[key].append(f"items / {key}: {ahead} leads at tick {snapshot['tick']}")
+        series[key] = (snapshot["id"], ahead)
+    return lines
+
+
+def test_leaders_are_told_series_by_series_and_only_from_what_was_committed(scene: Scene, tmp_path: Path) -> None:
+    """Faust by itself also reads what a transaction wrote and took back; and a lead within the noise is none."""
+    lines = expected(scene)
+    assert all(
+        any("tea leads" in line for line in of_key) and any("begins" in line for line in of_key)
+        for of_key in lines.values()
+    )
+    copy, records = scene.new_topic(partitions=2), scene.records["items"]
+    copy.send(records[:20])
+    forged = json.loads(records[0].value() or b"") | {"items": [["Forged", 10**6], ["tea", 1]], "id": "f" * 32}
+    copy.forge(forged, commit=False)
+    copy.send([*records[20:], *records[-2:]])
+    environment = {"BOOTSTRAP": scene.site.connection.bootstrap, "TOPIC": copy.name, "GROUP": f"{copy.name}-agent"}
+    with Program(tmp_path, "agent.py", "worker", "--without-web", "-l", "error", **environment) as program:
+        for of_key in lines.values():
+            program.wait_for(of_key[-1])
+        program.stop()
+        printed = program.output().splitlines()
+    for key, of_key in lines.items():
+        assert [line for line in printed if line.startswith(f"items / {key}:")] == of_key
+    assert PLANTED not in program.output() and "Forged" not in program.output()

@@ -1,0 +1,85 @@
+"""The plain reader shows what lies on the topic: all of it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.consumers.scene import PLANTED, Document, Program, Scene, run
+
+HEAD = re.compile(r"(\w+) / (\w+)   epoch (\d+), tick (\d+), until ([\d-]{10}) ([\d:]{8}) UTC")
+ROW = re.compile(r" +(-?[\d,]+) ± ([\d,]+) +(.+)")
+Board = tuple[str, str, int, int]
+
+
+def boards(text: str) -> dict[Board, list[str]]:
+    """What was printed below each heading."""
+    found: dict[Board, list[str]] = {}
+    for line in text.splitlines():
+        if head := HEAD.fullmatch(line):
+            place = (head[1], head[2], int(head[3]), int(head[4]))
+            assert place not in found
+            found[place] = []
+        elif not line.startswith("--"):
+            found[place].append(line)
+    return found
+
+
+def places(documents: list[Document]) -> list[Board]:
+    return [(s["histogram"], s["key"], s["epoch"], s["tick"]) for s in documents]
+
+
+def test_every_snapshot_is_printed_with_its_error(scene: Scene) -> None:
+    """A reader that drops a snapshot, a page or the error shows another histogram."""
+    done = run(
+        "board.py",
+        "--bootstrap",
+        scene.site.connection.bootstrap,
+        "--topic",
+        scene.topic("items"),
+        "--from-beginning",
+        "--until-end",
+    )
+    assert done.returncode == 0, done.stderr
+    shown, expected = boards(done.stdout), list(scene.whole("items").values())
+    assert sorted(shown) == sorted(places(expected)) and len(expected) > 60
+    for snapshot, place in zip(expected, places(expected), strict=True):
+        rows = [ROW.fullmatch(line) for line in shown[place]]
+        assert [(int(row[1].replace(",", "")), int(row[2].replace(",", ""))) for row in rows if row] == [
+            (count, round(2 * snapshot["sd"])) for _, count in snapshot["items"][:10]
+        ]
+    assert "tea" in done.stdout and "\x1b" not in done.stdout and "\u202e" not in done.stdout
+    ids = {(s["key"], s["id"]) for s in expected}
+    assert done.stdout.count("another id: a new series begins") == len(ids) - 2 >= 2
+    assert done.stdout.count("promises one event: epsilon") == 2  # once a stream key: it does not change
+    assert PLANTED not in done.stdout + done.stderr
+
+
+def test_pages_are_put_together_and_answers_are_shown(scene: Scene) -> None:
+    """5,000 long labels do not fit into one record; queries have no items at all."""
+    options = ("--bootstrap", scene.site.connection.bootstrap, "--from-beginning", "--until-end", "--top", "5000")
+    assert {json.loads(record.value() or b"")["pages"] for record in scene.records["large"]} == {2}
+    shown = boards(run("board.py", "--topic", scene.topic("large"), *options).stdout)
+    assert sorted(shown) == sorted(places(list(scene.whole("large").values())))
+    assert {len(lines) for lines in shown.values()} == {5_000}
+    answers = boards(run("board.py", "--topic", scene.topic("answers"), *options).stdout)
+    assert sorted(answers) == sorted(places(list(scene.whole("answers").values())))
+    assert all(any('"top_k_select:2"' in line for line in lines) for lines in answers.values())
+
+
+def test_it_follows_and_sees_nothing_that_was_not_committed(scene: Scene, tmp_path: Path) -> None:
+    """What a worker could not commit was never published; a snapshot that comes again is no second one."""
+    copy, records = scene.new_topic(), [record for record in scene.records["items"] if record.key() == b"s1"]
+    copy.send(records[:3])
+    with Program(
+        tmp_path, "board.py", "--bootstrap", scene.site.connection.bootstrap, "--topic", copy.name, "--from-beginning"
+    ) as program:
+        program.wait_for("tick 3,")
+        forged = json.loads(records[3].value() or b"") | {"items": [["Forged", 1]], "tick": 1_000}
+        copy.forge(forged, commit=False)
+        copy.send([*records[1:3], records[4], records[3], *records[5:7]])
+        program.wait_for("tick 7,")
+        assert "Forged" not in program.output()
+        assert [place[3] for place in boards(program.output())] == [1, 2, 3, 5, 6, 7]
+        assert program.output().count("those between were not seen") == 1

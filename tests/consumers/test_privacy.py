@@ -1,0 +1,81 @@
+"""No example shows anything exact, not even by mistake."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.consumers.scene import EXAMPLES, PLANTED, Program, Scene, run
+
+EXACT = ("contributions", "rejects", "contribute-state", "release-state", "exact", "data_dir", "key_file")
+
+
+def test_what_was_planted_is_in_the_exact_topics_and_in_no_snapshot(scene: Scene) -> None:
+    """Else the searches of these tests would find nothing because there is nothing."""
+    assert any(item.label == "PlantedRare" for item in scene.site.contributed())
+    assert {value for value, _ in scene.site.rejects() if value and PLANTED.encode() in value}
+    for records in scene.records.values():
+        assert not any(PLANTED.encode() in (record.value() or b"") for record in records)
+
+
+@pytest.mark.parametrize("topic", ["{}.contributions", "{}.rejects", "{}-events"])
+def test_a_reader_of_a_wrong_topic_ends_and_quotes_nothing(scene: Scene, tmp_path: Path, topic: str) -> None:
+    """Topics are mistyped; a message that quotes the record would put exact data into a log."""
+    name = topic.format(scene.site.name)
+    options = ("--bootstrap", scene.site.connection.bootstrap, "--topic", name, "--until-end")
+    database = tmp_path / "board.duckdb"
+    for done in (
+        run("board.py", *options, "--from-beginning"),
+        run("to_duckdb.py", *options, "--database", str(database)),
+    ):
+        assert done.returncode == 1
+        assert "is this the topic of a histogram?" in done.stderr and "Traceback" not in done.stderr
+        assert PLANTED not in done.stdout + done.stderr and "tea" not in done.stdout + done.stderr
+    assert b"Planted" not in database.read_bytes()
+
+
+def test_the_agent_on_a_wrong_topic_quotes_nothing_either(scene: Scene, tmp_path: Path) -> None:
+    """Faust logs an exception with all that belongs to it, unless the agent catches it."""
+    copy = scene.new_topic()
+    rejects = list(scene.site.read(f"{scene.site.name}.rejects"))
+    copy.send([*rejects, *scene.records["items"]])
+    environment = {"BOOTSTRAP": scene.site.connection.bootstrap, "TOPIC": copy.name, "GROUP": f"{copy.name}-agent"}
+    with Program(tmp_path, "agent.py", "worker", "--without-web", "-l", "info", **environment) as program:
+        program.wait_for("tea leads")  # it goes on after what is none
+        program.stop()
+    assert program.output().count("is this the topic of a histogram?") == len(rejects) > 0
+    assert PLANTED not in program.output()
+
+
+def test_a_foreign_record_with_the_frame_of_a_snapshot_is_not_quoted(scene: Scene, tmp_path: Path) -> None:
+    """It may be almost right: what is wrong with it is told by name, not by value."""
+    first = json.loads(scene.records["items"][0].value() or b"")
+    for change in (
+        {"items": [["PlantedLabel", "15307"]]},
+        {"guarantee": {"PlantedUnit": 15307}},
+        {"histogram": "../Planted"},
+    ):
+        copy = scene.new_topic()
+        copy.forge(first | change, commit=True)
+        done = run(
+            "board.py",
+            "--bootstrap",
+            scene.site.connection.bootstrap,
+            "--topic",
+            copy.name,
+            "--from-beginning",
+            "--until-end",
+        )
+        assert done.returncode == 1
+        assert PLANTED not in done.stdout + done.stderr and "15307" not in done.stdout + done.stderr
+
+
+def test_examples_name_nothing_exact() -> None:
+    """Who copies an example must not come to read what only the operator may."""
+    for path in EXAMPLES.glob("*.py"):
+        words = set(re.findall(r"[\w-]+", path.read_text()))
+        assert not words & set(EXACT), path.name
+        assert "workers" not in words, path.name

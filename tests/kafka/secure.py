@@ -1,0 +1,190 @@
+"""A Kafka with TLS, SCRAM and ACLs: its certificates, its users, its rules.
+
+Clients come in at `localhost` through TLS and SCRAM-SHA-512; what nobody allowed is forbidden there. The broker's own listener without
+TLS belongs to a super-user, with which the tests set things up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialAlteration,
+    UserScramCredentialUpsertion,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.broker import free_ports, local_broker
+from workers.kafka.clients import Connection
+
+MECHANISM = "SCRAM-SHA-512"
+PROPERTIES = """\
+listeners=PLAINTEXT://127.0.0.1:{{port}},SECURE://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{{controller}}
+advertised.listeners=PLAINTEXT://127.0.0.1:{{port}},SECURE://localhost:{secure}
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SECURE:SASL_SSL
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.secure.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+allow.everyone.if.no.acl.found=false
+"""
+
+
+@dataclass(frozen=True)
+class Secure:
+    """The running broker.
+
+    Attributes:
+        bootstrap: its address for TLS and SCRAM.
+        inside: its address for the super-user.
+        ca: certificate of the authority that signed the broker's.
+        other_ca: one of an authority that did not.
+    """
+
+    bootstrap: str
+    inside: str
+    ca: Path
+    other_ca: Path
+
+    def connection(self) -> Connection:
+        """The super-user's."""
+        return Connection(self.inside)
+
+    def add_user(self, name: str, password: str) -> None:
+        """Makes a SCRAM user."""
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+        admin = self.connection().admin()
+        wanted: list[UserScramCredentialAlteration] = [UserScramCredentialUpsertion(name, info, password.encode())]
+        for future in admin.alter_user_scram_credentials(wanted).values():
+            future.result(30)
+
+    def allow(self, rules: list[Rule], user: str) -> None:
+        """Gives a user what the rules say."""
+        bindings = [
+            AclBinding(
+                getattr(
+                    ResourceType,
+                    {"topic": "TOPIC", "group": "GROUP", "transactional-id": "TRANSACTIONAL_ID"}[rule.resource],
+                ),
+                rule.name.removesuffix("*"),
+                ResourcePatternType.PREFIXED if rule.name.endswith("*") else ResourcePatternType.LITERAL,
+                f"User:{user}",
+                "*",
+                getattr(AclOperation, operation),
+                AclPermissionType.ALLOW,
+            )
+            for rule in rules
+            for operation in rule.operations
+        ]
+        admin = self.connection().admin()  # a client that is let go cancels what was asked of it
+        for future in admin.create_acls(bindings).values():
+            future.result(30)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row of the table of ACLs; a name that ends with * is a prefix."""
+
+    resource: str
+    name: str
+    operations: tuple[str, ...]
+
+
+def rules_of(document: Path, role: str, names: Mapping[str, str]) -> list[Rule]:
+    """The rows of a role in the document's table, with `<placeholders>` filled in.
+
+    A row: | role | resource | `name` | operations | ... |
+    """
+    found = []
+    for line in document.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and cells[0] == role:
+            name = re.sub(r"<[^>]+>", lambda match: names[match[0]], cells[2].strip("`"))
+            operations = tuple(
+                re.sub(r"(?<!^)(?=[A-Z])", "_", operation.strip()).upper() for operation in cells[3].split(",")
+            )
+            found.append(Rule(cells[1], name, operations))
+    return found
+
+
+@contextmanager
+def secure_broker(directory: Path) -> Iterator[Secure]:
+    """Runs it; keys and certificates go to `directory`."""
+    authority, key = _authority("Quietcount tests")
+    other, _ = _authority("Somebody else")
+    ca, other_ca, keystore = directory / "ca.pem", directory / "other-ca.pem", directory / "broker.pem"
+    ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    other_ca.write_bytes(other.public_bytes(serialization.Encoding.PEM))
+    keystore.write_bytes(_signed(authority, key))
+    [port] = free_ports(1)
+    with local_broker(PROPERTIES.format(secure=port, keystore=keystore)) as inside:
+        yield Secure(f"localhost:{port}", inside, ca, other_ca)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(subject))
+        .issuer_name(_name(issuer))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=2))
+    )
+
+
+def _authority(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    usage = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    made = (
+        _builder(name, name, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return made, key
+
+
+def _signed(authority: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A broker's private key and certificate as PEM."""
+    own = ec.generate_private_key(ec.SECP256R1())
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
+    certificate = (
+        _builder("localhost", "Quietcount tests", own)
+        .add_extension(names, critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = own.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    encode = serialization.Encoding.PEM
+    return private + certificate.public_bytes(encode) + authority.public_bytes(encode)

@@ -1,0 +1,41 @@
+"""Where a user's records belong is where real producers put them."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+
+from workers.kafka.clients import Connection
+from workers.kafka.placement import Placement
+from workers.kafka.reading import read_partition
+
+PARTITIONS = 7
+USERS = [f"user-{i}" for i in range(300)] + ["", "ü", "名前", "x" * 500]
+
+
+@pytest.mark.parametrize(("partitioner", "setting"), [("murmur2", "murmur2_random"), ("crc32", "consistent_random")])
+def test_a_keyed_record_lies_where_its_partitioner_is_computed_to_put_it(
+    bootstrap: str, partitioner: str, setting: str
+) -> None:
+    """Computed wrongly, nearly all events of a topic would be rejected, or users spread unseen."""
+    connection, topic = Connection(bootstrap), f"t{uuid.uuid4().hex[:12]}"
+    admin = connection.admin()
+    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+        future.result()
+    producer = connection.producer(None, partitioner=setting)
+    for user in USERS:
+        producer.produce(topic, b"{}", user.encode())
+    assert producer.flush(30) == 0
+    seen = 0
+    for partition in range(PARTITIONS):
+        here = Placement(partitioner, partition, PARTITIONS)
+        for message in read_partition(connection, topic, partition):
+            user = (message.key() or b"").decode()
+            if user:  # librdkafka places an empty key anywhere
+                assert here(user)
+                seen += 1
+    assert seen == len(USERS) - 1
+    elsewhere = [Placement(partitioner, 0, PARTITIONS)(user) for user in USERS]
+    assert 0 < sum(elsewhere) < len(USERS) / 3

@@ -1,0 +1,178 @@
+"""Every client through TLS, SCRAM and ACLs: what works, with no more rights than deploy/acls.md gives, and what a mistake looks like."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message
+
+from tests.kafka.secure import MECHANISM, Secure, rules_of, secure_broker
+from tests.worker.harness import ROOT, Bare, Site, known, quietcount, unk, until
+from tests.worker.test_metrics import ready
+
+ACLS = ROOT / "deploy" / "acls.md"
+PASSWORD = "Planted, with a space"
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
+    """One broker for all of these tests."""
+    with secure_broker(tmp_path_factory.mktemp("secure")) as broker:
+        yield broker
+
+
+class SecureSite(Site):
+    """A site whose commands come in as a principal of this site."""
+
+    def __init__(self, secure: Secure, directory: Path) -> None:
+        super().__init__(
+            secure.inside, directory, [unk(), known()], partitions=2, owners=1, create=False, worker={"metrics_port": 0}
+        )
+        self.secure = secure
+        self.create_events()
+        (directory / "password").write_text(PASSWORD + "\n")
+        (directory / "password").chmod(0o600)
+
+    def user(self, role: str, without: tuple[str, str] = ("nothing", "")) -> str:
+        """Makes a principal with the rights that the table gives a role, but for one operation on what a word names."""
+        name = f"{role}-{uuid.uuid4().hex[:8]}"
+        self.secure.add_user(name, PASSWORD)
+        names = {"<name>": self.name, "<events>": self.topic, "<reader>": f"{self.name}-readers"}
+        for histogram in self.settings.histograms:
+            names["<histogram>"] = self.settings.output_topic(histogram)
+            word, operation = without
+            rules = []
+            for rule in rules_of(ACLS, role, names):
+                kept = [o for o in rule.operations if o != operation or word not in f"{rule.resource} {rule.name}"]
+                rules.append(replace(rule, operations=tuple(kept)))
+            self.secure.allow(rules, name)
+        return name
+
+    def come_in_as(self, user: str, password: str = '{ file = "password" }', ca: Path | None = None) -> None:
+        """What the settings say from now on."""
+        client = {
+            "security.protocol": '"SASL_SSL"',
+            "ssl.ca.location": json.dumps(str(ca or self.secure.ca)),
+            "sasl.mechanism": f'"{MECHANISM}"',
+            "sasl.username": json.dumps(user),
+            "sasl.password": password,
+        }
+        table = ", ".join(f'"{name}" = {value}' for name, value in client.items())
+        self.document["kafka"] = {"bootstrap": self.secure.bootstrap, "client": Bare(f"{{ {table} }}")}
+        self.config = self.write(self.document)
+
+
+@pytest.fixture
+def site(secure: Secure, tmp_path: Path) -> SecureSite:
+    """A site that has never run."""
+    return SecureSite(secure, tmp_path)
+
+
+def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others(
+    site: SecureSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faust's consumer, producers, admin and readers are three libraries; each must log in, and the table must suffice."""
+    monkeypatch.setenv("QUIETCOUNT_TEST_PASSWORD", PASSWORD)
+    site.come_in_as(site.user("admin"), '{ env = "QUIETCOUNT_TEST_PASSWORD" }')
+    created = quietcount("topics", "-c", str(site.config), "--create")
+    assert created.returncode == 0, created.stderr
+    site.come_in_as(site.user("worker"))
+    at = time.time_ns() // 1_000_000
+    with site.worker() as worker:
+        for partition in range(2):
+            site.produce(partition, [{"key": "k", "items": ["a"], "ts": at}] * 100 + [b"{"])
+        until(lambda: ready(worker), "it is ready")
+        site.wait_published(at)
+        until(lambda: len(site.rejects()) == 2, "what is broken is put aside")
+        assert worker.stop() == 0
+        assert PASSWORD not in worker.output() and "Traceback" not in worker.output()
+    assert site.contributed().total() == 200
+    for data in ("data", "lost"):  # the second one reads its state from the changelog
+        with site.worker(data) as worker:
+            later = time.time_ns() // 1_000_000
+            site.wait_published(later)
+            assert worker.stop() == 0
+    site.come_in_as(site.user("auditor"))
+    audit = site.audit()
+    assert audit.returncode == 0, audit.stdout + audit.stderr
+    reader = site.user("reader")
+    assert read_one(site, reader, f"{site.name}.items").error() is None
+    refused = read_one(site, reader, f"{site.name}.contributions").error()
+    assert refused is not None and refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def read_one(site: SecureSite, user: str, topic: str) -> Message:
+    """The first message, or error, that a consumer in a group gets."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": site.secure.bootstrap, "security.protocol": "SASL_SSL", "sasl.mechanism": MECHANISM,
+            "ssl.ca.location": str(site.secure.ca), "sasl.username": user, "sasl.password": PASSWORD,
+            "group.id": f"{site.name}-readers", "auto.offset.reset": "earliest",
+        }
+    )  # fmt: skip
+    try:
+        consumer.subscribe([topic])
+        found = until(lambda: consumer.poll(1.0), f"something from {topic}")
+        assert found is not None
+        return found
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("command", ["topics", "run", "audit"])
+def test_a_wrong_password_is_one_line_at_once(site: SecureSite, command: str) -> None:
+    """A password that was changed is the usual reason, and must not look like a broker that is away."""
+    site.come_in_as(site.user("worker"))
+    (site.directory / "password").write_text("PlantedWrong")
+    done = quietcount(command, "-c", str(site.config))
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("quietcount: ") and "Authentication failed" in line and "sasl.password" in line
+    assert "Planted" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("command", ["topics", "run", "audit"])
+def test_a_broker_whose_certificate_nobody_vouches_for_is_one_line_at_once(site: SecureSite, command: str) -> None:
+    """No client may send its password to it, and the operator must know which setting to look at."""
+    site.come_in_as(site.user("worker"), ca=site.secure.other_ca)
+    done = quietcount(command, "-c", str(site.config))
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert "certificate" in line and "ssl.ca.location" in line
+
+
+def test_a_client_without_tls_is_told_to_look_at_the_protocol(site: SecureSite) -> None:
+    """The broker says nothing at all to it."""
+    site.document["kafka"] = {"bootstrap": site.secure.bootstrap}
+    done = quietcount("topics", "-c", str(site.write(site.document)))
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert "security.protocol" in line
+
+
+@pytest.mark.parametrize(
+    ("resource", "operation"),
+    [("contributions", "WRITE"), ("events", "READ"), ("transactional-id", "WRITE"), ("group", "READ")],
+)
+def test_a_right_that_is_missing_ends_the_worker_with_one_line_that_says_which(
+    site: SecureSite, resource: str, operation: str
+) -> None:
+    """It must not be taken for a newer owner, nor for a broker that is away, nor wait for ever."""
+    site.create_topics()
+    site.come_in_as(site.user("worker", without=(resource, operation)))
+    site.produce(0, [{"key": "k", "items": ["a"], "ts": time.time_ns() // 1_000_000}])
+    done = site.run_to_end()
+    assert done.returncode == 2, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("quietcount: ")]
+    assert (
+        len(lines) == 1
+        and "deploy/acls.md" in lines[0]
+        and ("does not allow" in lines[0] or "no such topic" in lines[0])
+    )
+    assert "Traceback" not in done.stderr

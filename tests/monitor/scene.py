@@ -1,0 +1,99 @@
+"""A hand-over with shards that never open: what the monitor looks at, without a broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workers.agents.board import histograms, lanes, mechanisms
+from workers.agents.contribute import Contribute, Stream
+from workers.agents.events import EventReader
+from workers.agents.merge import Merge
+from workers.agents.release import Release
+from workers.kafka.clients import Connection
+from workers.kafka.handover import Handover
+from workers.kafka.lag import Lag, Reading
+from workers.mechanisms.noise import NoiseKey
+from workers.settings import Settings, load
+from workers.tables.store import Changelog, Store
+
+SETTINGS = """\
+[worker]
+name = "orders"
+data_dir = "var"
+key_file = "key"
+commit_interval = "5s"
+{worker}
+[kafka]
+bootstrap = "unused:9092"
+[events]
+topic = "events"
+key = "shop"
+items = "products"
+[[histogram]]
+name = "products"
+mechanism = "unk_base"
+tick = "10s"
+horizon = 64
+max_items = 2
+epsilon = 1.0
+delta = 1e-9
+keys = ["s1"]
+"""
+NOW_S = 1e12  # beyond any real monotonic clock
+NOW_MS = 1_700_000_000_000
+
+
+class Scene:
+    """Two source partitions and one owner, all assigned here."""
+
+    def __init__(self, directory: Path, worker: str = "") -> None:
+        path = directory / "orders.toml"
+        path.write_text(SETTINGS.format(worker=worker))
+        self.settings: Settings = load(path)
+        self.handover = Handover({})
+        self.handover.beat_s = NOW_S
+        self.contribute = [self._contribute(partition) for partition in range(2)]
+        self.release = self._release()
+        shards = {("events", p): shard for p, shard in enumerate(self.contribute)}
+        self.handover.shards = {**shards, ("orders.contributions", 0): self.release}
+        self.handover.assigned = True
+        for tp, shard in self.handover.shards.items():
+            shard.offset = shard.committed = 100
+            shard.stats.last_commit_s = NOW_S
+            self.handover.lags[tp] = lag = Lag()
+            lag.sample(NOW_S, 100, Reading(100, 100, 100))
+
+    def _contribute(self, partition: int) -> Contribute:
+        events = self.settings.events
+        return Contribute(
+            Connection("unused:9092"),
+            f"orders-contribute-{partition}",
+            partition,
+            "state",
+            Store(None, Changelog("state", partition)),
+            stream=Stream(
+                events=events,
+                events_id=None,
+                sources=2,
+                contributions="orders.contributions",
+                owners=1,
+                rejects="rejects",
+            ),
+            lanes=lanes(self.settings),
+            reader=EventReader(events, None),
+            commit_interval_s=5.0,
+            metrics=self.handover.metrics,
+        )
+
+    def _release(self) -> Release:
+        key = NoiseKey(bytes(32))
+        built = histograms(self.settings, mechanisms(self.settings), key=key, stream="", owner=0, owners=1)
+        return Release(
+            Connection("unused:9092"),
+            "orders-release-0",
+            0,
+            "state",
+            Store(None, Changelog("state", 0)),
+            merge=Merge(built, key=key, sources=2, owners=1),
+            metrics=self.handover.metrics,
+        )

@@ -1,0 +1,144 @@
+"""`quietcount budget` on a real broker: what it states is what the published snapshots carry, through generations and on live topics."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.harness import Site, known, unk
+from workers.cli import execute
+from workers.mechanisms.accounting import compose, epsilon_of
+from workers.mechanisms.registry import build
+
+
+class Command:
+    """The command in this process: starting Python takes longer than all that it does."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, config: Path, *options: str) -> tuple[int, str, str]:
+        """(exit code, standard output, standard error)."""
+        self._capsys.readouterr()
+        status = execute(["budget", "-c", str(config), *options])
+        return status, *self._capsys.readouterr()
+
+    def json(self, site: Site) -> dict[str, Any]:
+        """What it says of a site."""
+        status, out, err = self(site.config, "--json")
+        assert status == 0, err
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    """`quietcount budget`."""
+    return Command(capsys)
+
+
+def burst(site: Site) -> None:
+    """Events of this moment; waits until they are published."""
+    at = time.time_ns() // 1_000_000
+    for partition in range(site.partitions):
+        site.produce(partition, ({"key": f"k{i % 4}", "items": ["a", f"secret-{i % 7}"], "ts": at} for i in range(101)))
+    site.wait_published(at)
+
+
+def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
+    bootstrap: str, tmp_path: Path, command: Command
+) -> None:
+    """A generation or histogram that the settings forgot was published all the same: its price must not vanish."""
+    site = Site(
+        bootstrap, tmp_path, [unk(horizon=3), known(epsilon=2.0), unk("gone", epsilon=1.0)], partitions=2, owners=2
+    )
+    nothing = command.json(site)
+    assert (nothing["state"], nothing["histograms"], nothing["total"]) == ("empty", [], None)
+    assert nothing["not_begun"] == ["items", "known", "gone"]
+    with site.worker() as worker:
+        burst(site)
+        running = command.json(site)  # a live topic has an end for it all the same
+        assert {one["name"] for one in running["histograms"]} == {"items", "known", "gone"}
+        assert worker.stop() == 0
+    published = site.snapshots()
+    status, text, _ = command(site.config)
+    assert status == 0 and "generation 1: unk_base, running" in text and "secret-" not in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert_equal_to_snapshots(command.json(site), published)
+    assert len({s["id"] for s in published if s["histogram"] == "known"}) in (1, 2)  # one for each owner's first tick
+
+    site.document["histogram"] = [unk(horizon=3, epsilon=5.0, generation=2), known(epsilon=2.0)]
+    site.config = site.write(site.document)
+    before = command.json(site)
+    assert {(h["name"], g["status"]) for h in before["histograms"] for g in h["generations"]} == {
+        ("items", "left out"), ("known", "running"), ("gone", "left out"),
+    }  # fmt: skip
+    assert before["not_begun"] == ["items"]
+    with site.worker() as worker:
+        burst(site)
+        assert worker.stop() == 0
+    found = command.json(site)
+    gone = [s for s in published if s["histogram"] == "gone"]
+    assert_equal_to_snapshots(found, site.snapshots() + gone)
+    assert [(h["name"], [(g["generation"], g["status"]) for g in h["generations"]]) for h in found["histograms"]] == [
+        ("items", [(1, "ended"), (2, "running")]),
+        ("known", [(1, "running")]),
+        ("gone", [(1, "ended")]),
+    ]
+    assert found["not_begun"] == []
+    # Before the change one event counted in all three: the largest sum there was.
+    costs = [build(config).cost() for config in site.settings.histograms]
+    assert {part["histogram"]: part["generation"] for part in found["total"]["parts"]} == {
+        "items": 1,
+        "known": 1,
+        "gone": 1,
+    }
+    assert found["total"]["delta"] == 3e-6
+    assert found["total"]["epsilon"] > epsilon_of(compose(costs).rho, 1e-6)
+
+
+def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, Any]]) -> None:
+    """Ids, prices and the ticks of every epoch."""
+    stated = {
+        (h["name"], mechanism_id): (g, e)
+        for h in found["histograms"]
+        for g in h["generations"]
+        for e in g["epochs"]
+        for mechanism_id in e["ids"]
+    }
+    seen = {(s["histogram"], s["id"]) for s in snapshots}
+    # With public keys a new generation releases ticks before it has met a key: they are charged, and nobody can see them.
+    assert seen <= set(stated)
+    assert {name for name, _ in seen} == {name for name, _ in stated}
+    for name, mechanism_id in seen:
+        generation, epoch = stated[name, mechanism_id]
+        own = [s for s in snapshots if (s["histogram"], s["id"]) == (name, mechanism_id)]
+        assert {s["epoch"] for s in own} == {epoch["epoch"]}
+        assert epoch["first_tick"] <= min(s["tick"] for s in own)
+        assert epoch["last_tick"] >= max(s["tick"] for s in own)
+        promise = {key: generation[key] for key in ("unit", "rho", "epsilon", "delta")}
+        assert all(s["guarantee"] == promise for s in own)
+    for histogram in found["histograms"]:
+        own = [s for s in snapshots if s["histogram"] == histogram["name"]]
+        assert max(s["end"] for s in own) == max(g["published_to"] for g in histogram["generations"])
+        assert min(s["start"] for s in own) >= min(g["published_from"] for g in histogram["generations"])
+
+
+def test_budget_of_a_worker_that_never_ran_and_of_a_broker_that_is_away_is_one_clear_line(
+    bootstrap: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zero because nothing was spent, and no answer at all, must not look alike."""
+    site = Site(bootstrap, tmp_path, [unk()], create=False)
+    status, out, _ = command(site.config)
+    assert status == 0 and "never run here" in out and site.settings.release_state_topic in out
+    assert command.json(site)["state"] == "missing"
+    monkeypatch.setattr("workers.kafka.topics._ANSWER_S", 1.0)
+    site.document["kafka"]["bootstrap"] = "127.0.0.1:1"
+    status, out, err = command(site.write(site.document))
+    assert (status, out) == (2, "")
+    [line] = err.splitlines()
+    assert "127.0.0.1:1" in line

@@ -1,0 +1,115 @@
+"""Metrics and health of real workers: right over a rebalance, and a port of their own each."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.worker.harness import Site, Worker, known, quietcount, unk, until
+
+
+def ask(worker: Worker, path: str) -> tuple[int, str]:
+    """Status and body; 0 while the worker does not listen yet."""
+    found = re.search(r"http://127\.0\.0\.1:\d+", worker.output())
+    if found is None:
+        return 0, ""
+    try:
+        with urllib.request.urlopen(found[0] + path, timeout=10) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def metrics(worker: Worker) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """What a worker shows, by name of the series."""
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(ask(worker, "/metrics")[1]):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def total(name: str, *workers: Worker, **labels: str) -> float:
+    """Sum of a series over workers."""
+    return sum(
+        value for worker in workers for found, value in metrics(worker).get(name, []) if labels.items() <= found.items()
+    )
+
+
+def owned(worker: Worker, stage: str) -> set[str]:
+    """Partitions of a stage that a worker shows as its own."""
+    return {
+        labels["partition"]
+        for labels, _ in metrics(worker).get("quietcount_commit_age_seconds", [])
+        if labels["stage"] == stage
+    }
+
+
+def ready(worker: Worker) -> bool:
+    return ask(worker, "/readyz")[0] == 200
+
+
+def test_figures_stay_exact_and_gauges_move_when_partitions_do(bootstrap: str, tmp_path: Path) -> None:
+    """An operator adds two workers' figures up: nothing may be counted twice, and no partition shown by two."""
+    site = Site(bootstrap, tmp_path, [unk(), known()], partitions=4, owners=2, worker={"metrics_port": 0})
+    sent = 0
+
+    def send(number: int) -> None:
+        nonlocal sent
+        at = time.time_ns() // 1_000_000
+        for partition in range(4):
+            site.produce(partition, [{"key": "k", "items": ["a"], "ts": at}] * number + [b"{"])
+        sent += 4 * number
+
+    send(500)
+    with site.worker("one") as one:
+        until(lambda: ready(one), "the first is ready")
+        until(lambda: total("quietcount_events_total", one) == sent, "every event is counted")
+        assert total("quietcount_partitions_assigned", one, stage="contribute") == 4
+        with site.worker("two") as two:
+            until(lambda: ready(two) and owned(two, "contribute") and ready(one), "the second has its share")
+            send(500)
+            until(lambda: total("quietcount_events_total", one, two) >= sent, "what came since is counted")
+            for stage, number in (("contribute", 4), ("release", 2)):
+                mine, theirs = owned(one, stage), owned(two, stage)
+                assert not mine & theirs
+                assert mine | theirs == {str(partition) for partition in range(number)}
+            assert total("quietcount_events_total", one, two) == sent
+            assert total("quietcount_rejects_total", one, two, reason="not JSON") == 8
+            assert total("quietcount_partitions_given_up_total", one) >= 6
+            assert total("quietcount_recovery_seconds_count", one) >= 2
+            last_ms = time.time_ns() // 1_000_000
+            site.wait_published(last_ms)
+            assert two.stop() == 0
+        until(lambda: owned(one, "release") == {"0", "1"}, "all is back")
+        until(lambda: ready(one), "and caught up")
+        snapshots = Counter(s["histogram"] for s in site.snapshots())
+        seen = metrics(one)
+        assert seen["quietcount_snapshots_total"][0][1] <= snapshots["items"]
+        rows = {labels["histogram"]: value for labels, value in seen["quietcount_ledger_rows"] if value}
+        assert rows == {"items": 1, "known": 3}
+        for name in ("quietcount_watermark_lag_seconds", "quietcount_release_lag_seconds"):
+            assert all(-1 < value < 60 for _, value in seen[name]), seen[name]
+        body = json.loads(ask(one, "/readyz")[1])
+        assert len(body["partitions"]) == 6
+        assert one.stop() == 0
+
+
+def test_a_port_that_another_worker_has_ends_the_second_one_with_one_line(bootstrap: str, tmp_path: Path) -> None:
+    """Two workers with one settings file on one machine: say it, and say the way out."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1, worker={"metrics_port": 0})
+    with site.worker() as worker:
+        until(lambda: ask(worker, "/healthz")[0] == 200, "it listens")
+        port = re.findall(r"http://127\.0\.0\.1:(\d+)", worker.output())[0]
+        done = quietcount("run", "-c", str(site.config), "--metrics-port", port)
+        assert done.returncode == 2
+        assert f"worker.metrics_port = {port}" in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+        assert worker.stop() == 0

@@ -1,0 +1,167 @@
+"""Nothing that a worker writes about itself shows what it works on: not its log, not with --debug, not its metrics, not when it fails.
+
+Secrets are planted wherever one can be: labels, stream keys, record keys, users, counts, broken records, messages of exceptions,
+the key file. Each way to fail is provoked once, and every line is searched.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.worker.harness import ROOT, Site, Worker, known, unk, until
+from tests.worker.test_metrics import ask, ready
+
+COUNT, EVENTS = 15_307, 3
+SECRETS = ("Planted", "PLANTED", "Zm9yLXlvdXI")
+# As whole numbers only: a long fraction may hold any digits.
+COUNTS = re.compile("|".join(rf"(?<![\d.]){n * COUNT}(?![\d.])" for n in (1, EVENTS, 2 * EVENTS)))
+
+#: A worker whose stage 1 fails over an event, with the event's label in the message of the exception.
+FAILING = """\
+import sys
+from workers.agents.intake import Intake
+from workers.cli import main
+
+def add(self, events):
+    if len(events.times):
+        try:
+            raise KeyError(f"PlantedCause of {events.keys[0]}")
+        except KeyError as error:
+            raise ValueError(f"PlantedFailure {events.items[0]} {events.keys[0]}") from error
+
+Intake.add = add
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Everything planted, nothing run yet."""
+    made = Site(
+        bootstrap,
+        tmp_path_factory.mktemp("secrets"),
+        [unk(max_count=20_000, horizon=4096), known(domain=["PlantedDomain"])],
+        partitions=2,
+        owners=1,
+        worker={"metrics_port": 0},
+    )
+    at = time.time_ns() // 1_000_000
+    event = {"key": "PlantedKey", "items": {"PlantedLabel": COUNT}, "ts": at, "customer": "PlantedUser"}
+    for partition in range(2):
+        made.produce(partition, [event] * EVENTS, key=b"PlantedRecordKey")
+        made.produce(
+            partition,
+            [
+                b'{"PlantedBroken',
+                b'{"key": "PlantedKey", "items": {"PlantedLabel": -15307}, "ts": 1}',
+                b'{"key": "PlantedKey", "items": ["Planted", 15307], "ts": "PlantedTime"}',
+                b'["PlantedList", "Zm9yLXlvdXI"]',
+                {**event, "items": "PlantedLong" * 200},
+            ],
+            key=b"PlantedRecordKey",
+        )
+    return made
+
+
+class Run(Worker):
+    """A `quietcount` process with options of its own."""
+
+    def __init__(self, site: Site, name: str, *arguments: str, code: str | None = None) -> None:
+        self.log = site.directory / f"{name}.log"
+        start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "workers.cli"]
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*start, *arguments, "-c", str(site.config)],
+                cwd=ROOT,
+                stdout=output,
+                stderr=output,
+                env=dict(os.environ),
+            )
+
+
+def assert_silent(site: Site, text: str) -> None:
+    """No planted secret, and no form of the key, is in a text."""
+    key = (site.directory / "key").read_bytes()
+    forms = (key.hex(), base64.b64encode(key).decode(), base64.urlsafe_b64encode(key).decode(), repr(key)[2:-1])
+    assert text
+    for secret in (*SECRETS, *(form[:10] for form in forms)):
+        assert secret not in text, [line for line in text.splitlines() if secret in line]
+    assert not COUNTS.search(text)
+
+
+def objects(text: str) -> list[dict[str, object]]:
+    """Every line of a JSON log."""
+    found = [json.loads(line) for line in text.splitlines()]
+    for entry in found:
+        assert {"time", "level", "logger", "message"} <= entry.keys()
+    return found
+
+
+def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_debug(site: Site) -> None:
+    """The log goes to machines that may not hold exact data."""
+    with Run(site, "fenced", "--debug", "run", "--log-format", "json") as worker:
+        until(lambda: ready(worker) or not worker.running(), "it is ready")
+        until(lambda: "rejected" in worker.output(), "it rejects")
+        until(site.snapshots, "it publishes")
+        assert site.contributed()
+        for path in ("/metrics", "/readyz", "/healthz", "/PlantedPath"):
+            assert_silent(site, ask(worker, path)[1])
+        newer = site.connection.producer(f"{site.name}-contribute-0")
+        newer.init_transactions(30)
+        until(lambda: "newer owner" in worker.output(), "it is fenced")
+        assert worker.stop() == 0
+        entries = objects(worker.output())
+    assert_silent(site, worker.output())
+    assert {"rejected", "fenced", "acquired", "given_up"} <= {entry.get("event") for entry in entries}
+    assert {"debug", "info", "warning"} <= {entry["level"] for entry in entries}
+
+
+@pytest.mark.parametrize(("options", "form"), [((), "text"), (("--debug",), "json")])
+def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
+    site: Site, options: tuple[str, ...], form: str
+) -> None:
+    """Exceptions of libraries hold what they were given; whoever reads the log needs the place, not the data."""
+    at = time.time_ns() // 1_000_000
+    site.produce(1, [{"key": "PlantedKey", "items": "PlantedLabel", "ts": at}])
+    with Run(site, f"failing-{form}", *options, "run", "--log-format", form, code=FAILING) as worker:
+        assert worker.ended() == 70
+    text = worker.output()
+    assert_silent(site, text)
+    assert "ValueError" in text
+    if form == "json":
+        errors = [entry["error"] for entry in objects(text) if "error" in entry]
+        assert any("KeyError" in str(error) and "in add" in str(error) for error in errors)
+    else:
+        assert "Traceback" in text and "in add" in text
+
+
+def test_refused_state_is_told_without_what_was_found(site: Site) -> None:
+    """What does not belong into a topic may be anything, also data."""
+    producer = site.connection.producer()
+    producer.produce(f"{site.name}.contributions", b'{"PlantedForeign": 15307}', partition=0)
+    assert producer.flush(30) == 0
+    with Run(site, "refused", "--debug", "run", "--log-format", "json") as worker:
+        assert worker.ended() == 2
+    assert_silent(site, worker.output())
+    last = [entry for entry in objects(worker.output()) if entry["level"] == "critical"]
+    assert len(last) == 1 and "written by something else" in str(last[0]["message"])
+
+
+def test_settings_that_are_refused_are_json_too_where_that_was_asked_for(tmp_path: Path) -> None:
+    """A collector of logs that expects JSON would lose the one line that matters."""
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.cli", "run", "--log-format", "json", "-c", str(tmp_path / "none.toml")],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    [entry] = objects(done.stderr)
+    assert (entry["level"], "no such file" in str(entry["message"])) == ("critical", True)

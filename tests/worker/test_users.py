@@ -1,0 +1,101 @@
+"""Users protected, on a real broker: what a user adds is bounded over partitions' batches, commits, kills and epochs."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.worker.harness import Contributed, Site, known, quietcount, unk, until
+from workers.kafka.placement import PARTITIONERS
+
+SOURCES = 4
+EVENTS = 60_000
+USERS = [f"user-{i}" for i in range(2_000)]
+KEYS = ["k0", "k1", "k2"]
+LABELS = [f"item-{i}" for i in range(200)]
+
+
+@cache
+def place(user: str) -> int:
+    return PARTITIONERS["murmur2"](user.encode()) % SOURCES
+
+
+def events(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
+    """Orders of the last minute, each in its user's partition but for one in a hundred."""
+    out = []
+    for i in range(EVENTS):
+        user = USERS[min(int(rng.paretovariate(0.5)) - 1, len(USERS) - 1)]
+        items = rng.choices(LABELS, k=rng.randint(1, 3))
+        at = end_ms - 60_000 + 60_000 * i // EVENTS
+        wrong = rng.random() < 0.01
+        out.append(((place(user) + wrong) % SOURCES, {"key": rng.choice(KEYS), "items": items, "ts": at, "who": user}))
+    return out
+
+
+def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> tuple[Counter[Contributed], int]:
+    """What must be contributed, and how many events are rejected; in words, event by event."""
+    total: Counter[Contributed] = Counter()
+    pairs: dict[Any, set[tuple[str, str]]] = defaultdict(set)
+    marks = [0] * SOURCES
+    lanes = {histogram.lane for histogram in site.settings.histograms}
+    rejected = 0
+    for partition, event in sent:
+        if place(event["who"]) != partition:
+            rejected += 1
+            continue
+        marks[partition] = max(marks[partition], event["ts"])
+        for lane in lanes:
+            tick = (marks[partition] - lane.start_ms) // lane.tick_ms + 1
+            used = pairs[lane, (tick - 1) // (lane.horizon or 1), event["who"]]
+            for label in list(dict.fromkeys(event["items"]))[: lane.max_items]:
+                if (event["key"], label) not in used and len(used) < (lane.max_items_per_user or 0):
+                    used.add((event["key"], label))
+                    total[Contributed(lane, tick, event["key"], label)] += 1
+    return total, rejected
+
+
+def test_each_user_counts_at_most_m_times_an_epoch_through_kills(bootstrap: str, tmp_path: Path) -> None:
+    """A cap that a crash forgets, or that commits apart from the counts it bounds, breaks the promise to users."""
+    rng = random.Random(11)
+    site = Site(
+        bootstrap,
+        tmp_path,
+        [
+            unk("seen", horizon=16, max_items_per_user=3),
+            known("known", tick="2s", horizon=16, max_items_per_user=5, keys=KEYS, domain=LABELS[:20]),
+        ],
+        partitions=SOURCES,
+        events={"user": "who"},
+        worker={"commit_interval": "100ms"},
+        privacy={"unit": "user"},
+    )
+    now = time.time_ns() // 1_000_000
+    sent = events(rng, now - 2_000)
+    for partition, event in sent:
+        site.produce(partition, [event], flush=False)
+    site.produce(0, [])
+    for least in (1, 500):
+        with site.worker() as worker:
+            until(lambda least=least: len(site.contributed()) > least, "something is contributed")  # type: ignore[misc]  # bound now
+            worker.kill()
+    with site.worker("another") as worker:
+        site.wait_published(now)
+        assert worker.stop() == 0
+    total, rejected = expected(site, sent)
+    found = site.contributed()
+    assert {what: n for what, n in found.items() if n} == dict(total)
+    reasons = Counter(headers["reason"] for _, headers in site.rejects())
+    assert reasons == {"user's records belong into another partition": rejected}
+    assert rejected > 100
+    site.assert_clean()
+    assert {snapshot["guarantee"]["unit"] for snapshot in site.snapshots()} == {"user"}
+
+    one = [json.dumps(event) for partition, event in sent if partition == 0 and place(event["who"]) == 0]
+    (tmp_path / "events.jsonl").write_text("\n".join(one) + "\n")
+    done = quietcount("replay", "-c", str(site.config), "--input", str(tmp_path / "events.jsonl"))
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,81 @@
+"""What ends a command: every exception becomes a line and an exit code. See `workers.cli` for the codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from workers.errors import Fenced, QuietcountError
+
+EXIT_EXPECTED = 2
+EXIT_FAULT = 70
+EXIT_FENCED = 75
+
+#: Modules whose exceptions mean that Kafka said no; looked up only where a command has loaded them.
+KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "KafkaError"))
+
+
+def say_as_text(text: str) -> None:
+    """A line on stderr."""
+    click.echo(f"quietcount: {text}", err=True)
+
+
+def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = say_as_text) -> int:
+    """Says what went wrong, and with which exit code the process ends."""
+    if debug:
+        _show_traceback(error, as_json=say is not say_as_text)
+    if isinstance(error, QuietcountError):
+        say(_one_line(error))
+        return EXIT_FENCED if isinstance(error, Fenced) else EXIT_EXPECTED
+    if _is_kafka_error(error):
+        say(f"Kafka: {_kafka_message(error)}")
+        return EXIT_EXPECTED
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        say(f"{place}{error.strerror}")
+        return EXIT_EXPECTED
+    # The message of an unforeseen error may quote an event, so only its kind and place are shown; --debug adds the way there.
+    say(f"internal error: {type(error).__name__} at {_place(error)}; --debug shows more")
+    return EXIT_FAULT
+
+
+def _show_traceback(error: Exception, *, as_json: bool) -> None:
+    if as_json:
+        import logging
+
+        logging.getLogger("workers.cli").debug("the command failed", exc_info=error)
+        return
+    from workers.errors import traceback_of
+
+    click.echo(traceback_of(error), err=True)
+
+
+def _is_kafka_error(error: Exception) -> bool:
+    for module, name in KAFKA_ERRORS:
+        kind = getattr(sys.modules.get(module), name, None)
+        if kind is not None and isinstance(error, kind):
+            return True
+    return False
+
+
+def _kafka_message(error: Exception) -> str:
+    """The text of a librdkafka error, which hides in the exception's first argument, or of aiokafka's."""
+    text = getattr(error.args[0], "str", None) if error.args else None
+    return str(text()) if callable(text) else _one_line(error)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _place(error: Exception) -> str:
+    """File and line where an error was raised."""
+    trace = error.__traceback__
+    if trace is None:
+        return "an unknown place"
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"

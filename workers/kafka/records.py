@@ -1,0 +1,66 @@
+"""What goes into a shard and comes out of it: batches of records, and the messages of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from workers.kafka.shard import Shard
+
+
+class Outgoing(NamedTuple):
+    """One message of a transaction; partition None leaves the choice to librdkafka's partitioner."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+    timestamp_ms: int | None = None
+
+
+class Batch:
+    """Consecutive records of one partition, as columns; `start` and `end` are positions, not the records' offsets.
+
+    `end` may lie beyond the last record (what nobody may see is skipped); the next batch starts there.
+    """
+
+    __slots__ = ("end", "keys", "offsets", "shard", "start", "timestamps", "values")
+
+    def __init__(
+        self,
+        start: int,
+        end: int,
+        values: list[bytes | None],
+        keys: list[bytes | None],
+        timestamps: list[int],
+        offsets: list[int],
+        shard: Shard | None = None,
+    ) -> None:
+        self.shard = shard
+        self.start = start
+        self.end = end
+        self.values = values
+        self.keys = keys
+        self.timestamps = timestamps
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"Batch({self.start}..{self.end}, {len(self)} records)"
+
+
+@dataclass
+class ShardStats:
+    """What a shard has done, for the hand-over and the health check; written by its thread, read by any."""
+
+    transactions: int = 0
+    aborted: int = 0
+    last_commit_s: float = 0.0  # monotonic; when it was opened, before the first
+    fence_s: float = 0.0
+    load_s: float = 0.0
+    loaded_records: int = 0
