@@ -11,7 +11,10 @@ import pyarrow.parquet as pq
 from tests.consumers.scene import Document, Program, Scene, run
 from tests.worker.harness import until
 
-ROWS = 'select histogram, key, id, tick, epoch, epoch_ms("start"), epoch_ms("end"), mechanism, unit, rho, epsilon, delta, sd, threshold, items, answer'
+ROWS = (
+    'select histogram, key, id, tick, epoch, epoch_ms("start"), epoch_ms("end"), mechanism, unit, rho, epsilon, delta, sd, '
+    "threshold, items, answer"
+)
 ORDER = "order by histogram, key, id, tick"
 
 
@@ -27,7 +30,7 @@ def expected(documents: list[Document]) -> list[tuple[object, ...]]:
                 promise["rho"], promise["epsilon"], promise["delta"], s["sd"], s["threshold"], items,
             )
         )  # fmt: skip
-    return sorted(rows, key=lambda row: tuple(map(str, row[:3])) + (int(row[3]),))  # type: ignore[call-overload]  # a tick
+    return sorted(rows, key=lambda row: (*map(str, row[:3]), int(row[3])))  # type: ignore[call-overload]  # a tick
 
 
 def stored(database: Path) -> list[tuple[object, ...]]:

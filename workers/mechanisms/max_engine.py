@@ -232,10 +232,10 @@ class UnknownMax:
         own = _of(state)
         if not isinstance(noise, MaxNoise):
             raise TypeError(f"noise = {noise!r}: must be this mechanism's own")
-        columns, d = state.columns, len(self._domain)
+        columns = state.columns
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)
-            for key in np.unique(columns.touched[-1] // d).tolist():
+            for key in key_index[key_index >= 0].tolist():
                 _key(own, key).stale = True
         shown: dict[int, Mapping[str, object]] = {}
         for key in range(len(own.of)):
@@ -266,7 +266,7 @@ class UnknownMax:
         """Works out what the comparisons need, after a column, G, N or a threshold changed."""
         sums = self._sums(state, key) + one.start
         if self.segments is not None:
-            one.outer = int(self.queries.values(sums).max())
+            one.outer = self.queries.highest(sums)
         if self.partition is not None:
             one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
         one.stale = False

@@ -86,6 +86,12 @@ class Queries:
             return np.array([sums.max()])
         return np.partition(sums, self._ranks)[self._ranks]
 
+    def highest(self, sums: Sums) -> int:
+        """The largest of the watched values."""
+        if self._all or self._ranks[-1] == len(sums) - 1:
+            return int(sums.max())
+        return int(np.partition(sums, self._ranks[-1])[self._ranks[-1]])
+
     def answers(self, sums: Sums) -> list[dict[str, object]]:
         """What is published of noisy sums, a record for each query."""
         return [{"query": query, "value": self._answer(query, sums)} for query in self.names]

@@ -130,7 +130,7 @@ def _running(
     if not isinstance(config, UnkBaseConfig) or not isinstance(mechanism, UnkBase):
         return (counts,)
     share = discovery_delta(mechanism) / config.max_items
-    paper_threshold = config.max_count + math.sqrt(variance) * NormalDist().inv_cdf(1 - share / ticks)
+    paper_threshold = config.max_count + math.sqrt(variance) * -NormalDist().inv_cdf(share / ticks)
     hidden = Promise(
         name="hidden", bounds="true count of an item not shown, at every tick that may show new items",
         assumes=assumes, beta=beta, printed=paper_threshold + printed,

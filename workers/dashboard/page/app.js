@@ -7,7 +7,7 @@ import { Exact } from "./exact.js";
 import { Followed, View } from "./model.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
 import { startTheme } from "./theme.js";
-import { KAFKA, NOTHING, about, about2sd, count, guarantee, oneLine, span, threshold, time } from "./words.js";
+import { KAFKA, NOTHING, about, about2sd, count, errorBar, guarantee, oneLine, span, threshold, time } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
 const CATALOGUE_MS = 30000;
@@ -215,6 +215,7 @@ function drawItems(snapshot) {
   byId("legend-threshold").hidden = say === null;
   byId("threshold-words").textContent = say ?? "";
   byId("legend-sd").hidden = snapshot.sd === null;
+  byId("sd-words").textContent = errorBar(snapshot.mechanism);
   const truth = exact?.at(snapshot.end) ?? null;
   byId("legend-exact").hidden = exact === null;
   board.chosen = chosenItem(snapshot);

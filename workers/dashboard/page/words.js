@@ -41,6 +41,12 @@ export function threshold(snapshot) {
   return say(count(Math.ceil(snapshot.threshold)));
 }
 
+// What an error bar says: two standard deviations of the noise, and whether counts are off for another reason too.
+export function errorBar(mechanism) {
+  if (["misra_gries", "meta"].includes(mechanism)) return "error bar: noise is hardly ever larger; counts may also be too low, for small ones are cut off";
+  return "error bar: the true count lies in it about 19 times out of 20";
+}
+
 // Whether the threshold is a count, so that it can be drawn among the bars.
 export function thresholdIsCount(mechanism) {
   const say = (MECHANISMS[mechanism] ?? [])[2];
@@ -108,7 +114,7 @@ export function guarantee(snapshot, catalogue) {
   const epoch = ticks ? `the whole epoch (${count(ticks)} ticks, ${span(ticks * width)})` : "the whole epoch";
   const factor = Math.exp(epsilon);
   const words = [
-    ["promise", `Anyone who sees all of this for ${epoch}, keeps it, and knows everything else there is to know, can hardly tell whether ${one} ${was}.`],
+    ["promise", `Anyone who sees all of this for ${epoch}, keeps it, and even knows everything about all the others, can hardly tell whether ${one} ${was}.`],
     ["", `Hardly: whether it was or not, whatever they look for is at most ${factor < 1000 ? `${Math.round(factor * 100) / 100} times` : `e^${figure(epsilon)} times`} as likely, but for a chance of ${oneIn(delta)}.`],
   ];
   words.push(["note", unit === "user"
