@@ -11,6 +11,7 @@ whose pages were half read is passed over; the next tick holds what it held.
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from typing import Any
 
@@ -63,6 +64,11 @@ def leader(snapshot: Snapshot) -> str | None:
     return first if most - next_most > 2 * 2**0.5 * snapshot.sd else None
 
 
+def say(snapshot: Snapshot, what: str) -> None:
+    """Prints; a Faust worker turns its own sys.stdout into lines of the log."""
+    print(f"{snapshot.histogram} / {printable(snapshot.key)}: {what}", file=sys.__stdout__, flush=True)
+
+
 @app.agent(histograms)
 async def watch(stream: faust.StreamT[bytes]) -> None:
     """Follows all partitions that this process was given."""
@@ -80,14 +86,11 @@ async def watch(stream: faust.StreamT[bytes]) -> None:
         place = (snapshot.histogram, snapshot.key)
         if step is Step.NEW_SERIES:
             leaders.pop(place, None)
-            print(f"{snapshot.histogram} / {printable(snapshot.key)}: series {snapshot.id} begins", flush=True)
+            say(snapshot, f"series {snapshot.id} begins")
         ahead = leader(snapshot)
         if step is not Step.AGAIN and ahead is not None and ahead != leaders.get(place):
             leaders[place] = ahead
-            print(
-                f"{snapshot.histogram} / {printable(snapshot.key)}: {printable(ahead)} leads at tick {snapshot.tick}",
-                flush=True,
-            )
+            say(snapshot, f"{printable(ahead)} leads at tick {snapshot.tick}")
 
 
 if __name__ == "__main__":
