@@ -129,10 +129,11 @@ class Program:
         self.process.wait(PATIENCE_S)
 
 
-def run(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(example: str, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Runs an example to its end."""
     return subprocess.run(
         [sys.executable, str(EXAMPLES / example), *arguments],
+        cwd=directory,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

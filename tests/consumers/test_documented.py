@@ -1,0 +1,56 @@
+"""docs/consumers.md, followed literally: its commands on a real worker's topic, and its query on what they kept."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import duckdb
+
+from tests.consumers.scene import EXAMPLES, Program, Scene, run
+
+GUIDE = EXAMPLES.parents[1] / "docs" / "consumers.md"
+
+
+def commands(scene: Scene) -> dict[str, list[str]]:
+    """Words of each command of the guide, by the script that it runs, on the scene's topic."""
+    text = GUIDE.read_text()
+    found = {}
+    for line in re.findall(r"^    (.*examples/consumers/.*)$", text, re.MULTILINE):
+        # The agent needs leaders that change; the others show most where a snapshot has pages, and is never empty.
+        topic = scene.topic("items" if "agent" in line else "large")
+        words = shlex.split(line.replace("orders.products", topic))
+        place = next(i for i, word in enumerate(words) if word.startswith("examples/"))
+        found[Path(words[place]).name] = words[:place] + words[place + 1 :]
+    return found
+
+
+def test_the_commands_and_the_query_of_the_guide_do_what_it_says(scene: Scene, tmp_path: Path) -> None:
+    """A reader copies them; the board is the one that DuckDB shows, and both are the topic's."""
+    by_script, bootstrap = commands(scene), scene.site.connection.bootstrap
+    assert set(by_script) == {"board.py", "agent.py", "to_duckdb.py"}
+
+    [_, *options] = by_script["board.py"]
+    board = run("board.py", *options, "--bootstrap", bootstrap)
+    assert board.returncode == 0, board.stderr
+    last = max(scene.whole("large").values(), key=lambda snapshot: snapshot["end"])
+    assert last["pages"] > 1
+    assert f"{last['items'][0][1]:,} ±" in board.stdout
+
+    [variable, _, *options] = by_script["agent.py"]
+    name, _, topic = variable.partition("=")
+    with Program(
+        tmp_path, "agent.py", *options, **{name: topic, "BOOTSTRAP": bootstrap, "GROUP": f"{topic}-guide"}
+    ) as agent:
+        agent.wait_for("tea leads")
+        agent.stop()
+
+    [_, *options] = by_script["to_duckdb.py"]
+    done = run("to_duckdb.py", *options, "--bootstrap", bootstrap, directory=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "board").rglob("*.parquet"))
+    [query] = re.findall(r"^```sql\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    with duckdb.connect(str(tmp_path / "board.duckdb"), read_only=True) as database:
+        rows = database.execute(query).fetchall()
+    assert [(label, count) for _, label, count, _ in rows] == [tuple(item) for item in last["items"]]
