@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.plots.style import BLACK, BLUE, GREY, ORANGE, RED, Line, below, grid, save
+from bench.plots.style import BLACK, BLUE, GREY, ORANGE, RED, Line, below, grid, plain, save
 from bench.utility_cases import config, labels
 from bench.utility_run import Run
 from workers.mechanisms.config import HistogramConfig
@@ -60,8 +60,10 @@ def draw(directory: Path) -> None:
         right.plot(LONG_HORIZONS, promised, color=line.color, linewidth=0.9, linestyle=":")
     left.plot(MAXIMA, MAXIMA, color=GREY, linewidth=1, label="publishing 0 for ever")
     right.axhline(SMALL, color=GREY, linewidth=1)
-    left.set(xscale="log", yscale="log", xlabel="largest count at the end of the epoch", title="T = $2^{14}$ ticks")
-    left.set_ylabel("worst error of the published maximum\nover an epoch (counts)")
+    left.set(
+        xscale="log", yscale="log", xlabel="largest count at the end of the epoch (events)", title="T = $2^{14}$ ticks"
+    )
+    left.set_ylabel("worst error of the published maximum\nover an epoch (events)")
     right.set(
         xscale="log",
         yscale="log",
@@ -69,6 +71,9 @@ def draw(directory: Path) -> None:
         title=f"largest count {SMALL} (dotted: what is promised)",
     )
     right.set_xscale("log", base=2)
+    plain(left, x="number", y="number")
+    right.set_xticks(LONG_HORIZONS[::2])
+    plain(right, y="number")
     right.text(LONG_HORIZONS[-1], SMALL * 1.07, "publishing 0", ha="right", va="bottom", color=GREY)
     below(figure, left, 3)
     save(figure, "small_maxima", directory)

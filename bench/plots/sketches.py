@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.plots.style import BLACK, BLUE, GREY, ORANGE, Line, below, grid, save
+from bench.plots.style import BLACK, BLUE, GREY, ORANGE, Line, below, grid, plain, save
 from bench.utility_cases import Stream, config
 from bench.utility_run import Counts, Run
 from workers.mechanisms.misra_gries import MisraGries, MisraGriesConfig
@@ -105,6 +105,7 @@ def draw(directory: Path) -> None:
             line.plot(panel, rooms, means)
         panel.set(xscale="log", yscale="log", xlabel="counts held at once (labels)", title=title)
         panel.sharey(axes[0][0])
+        plain(panel, x="number", y="share")
     axes[0][0].set_ylabel(f"mean relative error of\nthe true top {TOP}")
     below(figure, axes[0][0], 2)
     save(figure, "equal_memory", directory)

@@ -13,6 +13,7 @@ matplotlib.use("agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "plots"
 
@@ -56,6 +57,22 @@ def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, 
         }
     )
     return pyplot.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
+
+
+def plain(axes: Axes, *, x: str | None = None, y: str | None = None) -> None:
+    """Logarithmic axes in plain numbers: "number" for 1,000, "share" for 10 %."""
+    for axis, kind in ((axes.xaxis, x), (axes.yaxis, y)):
+        if kind is not None:
+            axis.set_major_formatter(_number if kind == "number" else _percent)
+            axis.set_minor_formatter(NullFormatter())
+
+
+def _number(value: float, _: object = None) -> str:
+    return f"{value:,.10g}"
+
+
+def _percent(value: float, _: object = None) -> str:
+    return f"{100 * value:,.10g} %"
 
 
 def below(figure: Figure, axes: Axes, columns: int) -> None:

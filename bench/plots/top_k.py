@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.plots.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, Line, below, grid, save
+from bench.plots.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, Line, below, grid, plain, save
 from bench.utility_cases import config, labels, zipf
 from bench.utility_run import Run
 from workers.mechanisms.config import HistogramConfig
@@ -67,9 +67,17 @@ def draw(directory: Path) -> None:
         axes[1][column].set(xlabel="tick (100 events each)", xscale="log", yscale="log")
     truth = [_largest(seed)[shown - 1] for seed in range(SEEDS)]
     for column in range(2):
-        axes[1][column].plot(shown, np.mean(truth, axis=0), color="#767676", linewidth=1, label="(mean true count)")
+        axes[1][column].plot(
+            shown,
+            np.mean(truth, axis=0),
+            color="#767676",
+            linewidth=1,
+            label="their true count: error of showing nothing",
+        )
         axes[1][column].sharey(axes[1][0])
-    axes[0][0].set_ylabel(f"recall of the true top {K}")
+        plain(axes[0][column], x="number")
+        plain(axes[1][column], x="number", y="number")
+    axes[0][0].set_ylabel(f"recall of the true top {K}\n(share found)")
     axes[1][0].set_ylabel(f"mean absolute error of\nthe true top {K}'s counts (events)")
     below(figure, axes[1][0], 3)
     save(figure, "top_k", directory)

@@ -1,4 +1,4 @@
-"""The noise is as large as is published and paid for: for every mechanism, with half and double the variance rejected.
+"""The noise is as large as is published and paid for: for every variant, with half and double the variance rejected.
 
 Looked at on hundreds of stream keys, with real noise:
 
@@ -32,7 +32,6 @@ from workers.mechanisms.inversion import InversionTable
 from workers.mechanisms.max_engine import UnknownMax
 from workers.mechanisms.max_state import MaxState
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
-from workers.mechanisms.registry import MECHANISMS
 from workers.mechanisms.tree import TreeCounter
 
 Z = 4.5
@@ -49,13 +48,6 @@ PER_TICK = (
     "positive_laplace",
     "positive_gauss",
 )
-CHOSEN = [
-    "known_base-haar", "known_base-tree", "known_base-sqrt", "unk_base-per_tick", "unk_base-user",
-    "meta-known_gauss", "meta-positive_laplace", "meta-unk_gauss", "meta-limit_dom", "sparse_gumb-tight", "sparse_gumb-paper",
-    "bounded_max-haar", "bounded_max-pure", "doubling-zcdp", "two_level-tree", "two_level_k-haar",
-    "misra_gries-pmg", "misra_gries-merge", "known_gauss", "known_gumbel", "positive_gauss", "positive_laplace", "unk_gauss",
-    "limit_dom_laplace", "limit_dom-given", "pay_what_you_get-given",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -181,7 +173,8 @@ def of_picks(probe: Probe) -> list[Estimate]:
         scores = np.array(list(peel.scores.values()), dtype=float)
         weights = np.exp((scores - scores.max()) / float(peel.scale))
         p = float(weights.max() / weights.sum())
-        if 0.02 < p < 0.98 and peel.picked:
+        # Which of two equal scores is picked says nothing about the scale.
+        if 0.02 < p < 0.98 and peel.picked and (scores == scores.max()).sum() == 1:
             n, expected, variance = n + 1, expected + p, variance + p * (1 - p)
             highest = max(peel.scores, key=lambda name: peel.scores[name])
             seen += peel.picked[0] == highest
@@ -191,7 +184,7 @@ def of_picks(probe: Probe) -> list[Estimate]:
     return [Estimate("picks", seen / expected, math.sqrt(variance) / expected)]
 
 
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if str(v) in CHOSEN], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_noise_is_as_large_as_stated_and_half_or_double_is_rejected(variant: Variant) -> None:
     """Too little breaks the promise, too much the published error; a test that let either pass would show nothing."""
     right = estimates(variant)
@@ -200,10 +193,3 @@ def test_noise_is_as_large_as_stated_and_half_or_double_is_rejected(variant: Var
         wrong = estimates(variant, factor)
         assert len(wrong) == len(right)
         assert not any(one.right for one in wrong), [one for one in wrong if one.right]
-
-
-def test_every_name_is_looked_at() -> None:
-    """And every variant that is named here exists."""
-    chosen = [variant for variant in VARIANTS if str(variant) in CHOSEN]
-    assert len(chosen) == len(CHOSEN)
-    assert {variant.mechanism for variant in chosen} == set(MECHANISMS)

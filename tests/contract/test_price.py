@@ -8,9 +8,11 @@ composed here by its own worst case, two outcomes with losses t and t - e.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from fractions import Fraction
+from unittest.mock import MagicMock, patch
 
 import dp_accounting
 import numpy as np
@@ -84,16 +86,36 @@ def renyi(price: Price, scale: float = 1.0) -> NDArray[np.float64]:
     return total
 
 
+def paid(variant: Variant) -> float:
+    """What the dearer of the two directions costs: rho, or epsilon where the promise is pure."""
+    return max(price.epsilon if pure(variant) else price.rho for price in prices(variant))
+
+
+def stated(variant: Variant) -> float:
+    """What the mechanism says that it costs."""
+    mechanism = built(variant)
+    return mechanism.guarantee.epsilon if pure(variant) else mechanism.cost().rho
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_the_stated_cost_is_what_the_worst_neighbours_cost(variant: Variant) -> None:
     """Above it the promise is broken; far below it noise is wasted, or the test looks at the wrong statistic."""
-    mechanism = built(variant)
-    least = LESS.get(str(variant), 0.9999)
-    if pure(variant):
-        share = max(price.epsilon for price in prices(variant)) / mechanism.guarantee.epsilon
-    else:
-        share = max(price.rho for price in prices(variant)) / mechanism.cost().rho
-    assert least <= share <= 1 + 1e-9
+    assert LESS.get(str(variant), 0.9999) <= paid(variant) / stated(variant) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_cost_stated_too_low_or_too_high_is_seen(variant: Variant) -> None:
+    """Planted in what is stated, the noise as it is: 2 % less than the worst neighbours cost; and more than they may fall short of."""
+    mechanism, right = built(variant), paid(variant)
+    for wrong in (0.98 * right, 1.01 * right / LESS.get(str(variant), 0.9999)):
+        if pure(variant):
+            lie = dataclasses.replace(mechanism.guarantee, epsilon=wrong)
+            lying = patch.object(type(mechanism), "guarantee", lie)
+        else:
+            cost = dataclasses.replace(mechanism.cost(), rho=wrong)
+            lying = patch.object(type(mechanism), "cost", MagicMock(return_value=cost))
+        with lying, pytest.raises(AssertionError):
+            test_the_stated_cost_is_what_the_worst_neighbours_cost(variant)
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if not pure(v)], ids=str)

@@ -1,8 +1,10 @@
 """Crash and repeat give the same bytes: every mechanism on its worked example, both stages, whole epochs long."""
 
+import contextlib
 import json
 import random
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,7 +13,9 @@ import pytest
 
 from tests.agents.pipeline import Event, Partition, contribute
 from workers.agents.board import mechanisms
+from workers.errors import QuietcountError
 from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.noise import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.settings import load
 
@@ -37,13 +41,11 @@ def events(seed: int) -> list[Event]:
     return sorted(out, key=lambda event: event[2])
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_crashes_anywhere_change_no_byte(name: str) -> None:
-    """State that is lost or drawn anew would publish a tick with other noise, or with the same noise under other data."""
-    config = small(name)
-    [messages] = contribute([events(1), events(2)], [config], owners=1, step=20)
-    whole = [(s.key, s.value) for s in Partition([config], 2).run(messages)]
-    rng = random.Random(name)
+def with_crashes(
+    config: HistogramConfig, messages: Sequence[bytes], restart: Callable[[Partition], int] = Partition.restart
+) -> list[tuple[str, bytes]]:
+    """What is published where twelve crashes fall anywhere between receiving and committing; messages are read again after each."""
+    rng = random.Random(config.mechanism)
     crashing = Partition([config], 2)
     published: list[tuple[str, bytes]] = []
     position, crashes = 0, 12
@@ -55,12 +57,36 @@ def test_crashes_anywhere_change_no_byte(name: str) -> None:
             break
         if crashes and rng.random() < 0.4:
             crashes -= 1
-            position = crashing.restart()
+            position = restart(crashing)
     assert crashes == 0
-    assert Counter(published) == Counter(whole)
+    return published
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_crashes_anywhere_change_no_byte(name: str) -> None:
+    """State that is lost or drawn anew would publish a tick with other noise, or with the same noise under other data."""
+    config = small(name)
+    [messages] = contribute([events(1), events(2)], [config], owners=1, step=20)
+    whole = [(s.key, s.value) for s in Partition([config], 2).run(messages)]
+    assert Counter(with_crashes(config, messages)) == Counter(whole)
     ticks = {(json.loads(value)["epoch"], json.loads(value)["tick"]) for _, value in whole}
     assert len(ticks) >= TICKS
     assert {epoch for epoch, _ in ticks} >= {1, 2}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_restart_that_makes_its_noise_anew_is_seen(name: str) -> None:
+    """The negative control of the test above, planted: each restart has another key."""
+    config = small(name)
+    [messages] = contribute([events(1), events(2)], [config], owners=1, step=20)
+    whole = Counter((s.key, s.value) for s in Partition([config], 2).run(messages))
+
+    def restart(partition: Partition) -> int:
+        partition.key = NoiseKey(bytes(range(1, 33)))
+        return partition.restart()
+
+    with contextlib.suppress(QuietcountError):  # refusing is better still
+        assert Counter(with_crashes(config, messages, restart)) != whole
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

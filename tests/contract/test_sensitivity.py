@@ -25,6 +25,7 @@ from tests.contract.worst import fourfold, worst
 from workers.mechanisms.column_sums import counter_of
 from workers.mechanisms.gaussian import round_up_sigma_squared
 from workers.mechanisms.max_engine import MaxNoise
+from workers.mechanisms.one_shot import OneShotNoise
 from workers.mechanisms.registry import MECHANISMS
 from workers.mechanisms.rows import Columns
 from workers.mechanisms.sketch import Sketch
@@ -97,6 +98,45 @@ def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -
         pytest.raises(AssertionError),
     ):
         check(adapter_of(variant), *worst(variant), seed=1)
+
+
+# They look at the kbar largest items of a histogram, and compare them with the next.
+LIMITED = [v for v in VARIANTS if "kbar" in v.options]
+
+
+def threshold_of(variant: Variant) -> int:
+    """How far above the next count an item is shown about every second time."""
+    public: Any = built(variant).public()
+    algorithm = public.get("algorithm", public)
+    return int(algorithm["bottom"]["above"] if "bottom" in algorithm else algorithm["threshold"])
+
+
+def around_the_bar(variant: Variant) -> list[Tick]:
+    """In every tick the largest items are where noise decides whether they are shown; the next item has 20."""
+    level = 20 + threshold_of(variant)
+    kbar = variant.options.get("kbar_max") or variant.options["kbar"]
+    assert isinstance(kbar, int)
+    largest = {label: level + i for i, label in enumerate("abcde"[:kbar])}
+    return [{KEYS[0]: largest | {"x": 20}} for _ in range(TICKS)]
+
+
+@pytest.mark.parametrize("variant", LIMITED, ids=str)
+def test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(variant: Variant) -> None:
+    """Adversarial: it touches no item that may be shown, but where the others are cut off; and they lie just there, in every tick."""
+    for seed in range(4):
+        for tick in EDGES[:4]:
+            check(adapter_of(variant), around_the_bar(variant), [(tick, {"x": variant.max_count})], seed)
+
+
+@pytest.mark.parametrize("name", ["unk_gauss", "limit_dom_laplace", "meta-unk_gauss", "meta-limit_dom_laplace"])
+def test_a_threshold_without_noise_is_seen(name: str) -> None:
+    """Planted: the bar is the exact next count and the threshold."""
+    [variant] = [variant for variant in VARIANTS if str(variant) == name]
+    with (
+        patch.object(OneShotNoise, "threshold", lambda self, place, key_tag: 0),
+        pytest.raises(AssertionError, match="neighbour shows"),
+    ):
+        test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(variant)
 
 
 @contextmanager

@@ -1,0 +1,96 @@
+"""What is used up stays used up: through both stages and their store, with a crash after every tick, as a consumer reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.agents.pipeline import Event, Partition, contribute
+from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.registry import MECHANISMS
+
+TICKS = 24
+Body = Mapping[str, Any]
+
+
+def published(config: HistogramConfig, events: list[Event], *, crashing: bool) -> list[Body]:
+    """Every snapshot of the first epoch, in order; with `crashing` each commit is the last that a process does."""
+    [messages] = contribute([events], [config], owners=1, step=10)
+    partition, found, position = Partition([config], 1), list[Body](), 0
+    while True:
+        position = partition.receive(messages[position:], position)
+        part = partition.commit(ticks_max=1)
+        if part is None:
+            return [body for body in found if body["epoch"] == 1]
+        found += [json.loads(snapshot.value) for snapshot in part]
+        if crashing:
+            partition.receive(messages[position:], position)
+            partition.merge.release(ticks_max=2)  # released, never committed
+            position = partition.restart()
+
+
+def made(name: str, **values: object) -> HistogramConfig:
+    """Ticks of 10 ms, one epoch of all of them."""
+    usual: dict[str, Any] = {"name": "h", "tick_ms": 10, "horizon": TICKS, "delta": 1e-6, "keys": "public"}
+    return MECHANISMS[name](**(usual | values))
+
+
+@pytest.mark.parametrize("crashing", [False, True])
+@pytest.mark.parametrize(("labels", "queries"), [(7, 20), (40, 5), (6, 2), (3, 1)])
+def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
+    labels: int, queries: int, crashing: bool
+) -> None:
+    """One refused too early is budget wasted; one answered too late, or after a restart, is privacy spent that nobody was promised."""
+    config = made("pay_what_you_get", max_items=3, epsilon=8.0, k=3, kbar=5, labels=labels, queries=queries, every=1)
+    events: list[Event] = [("s1", ["a", "b", "c"], 10 * t + n // 10) for t in range(TICKS) for n in range(100)]
+    left = {"labels": labels, "queries": queries}
+    answered = 0
+    bodies = published(config, events, crashing=crashing)
+    assert [body["tick"] for body in bodies] == list(range(1, TICKS + 1))
+    for answer in bodies:
+        if left["labels"] and left["queries"]:
+            assert "refused" not in answer
+            answered += 1
+            returned = len(answer["labels"])
+            # Three labels are asked for, or what is left of them; BOTTOM is charged as one.
+            asked = min(3, left["labels"])
+            left["labels"] -= returned if answer["complete"] else returned + 1
+            left["queries"] -= 1
+            assert returned <= asked and answer["complete"] is (returned == asked)
+        else:
+            assert answer["refused"] is True and "labels" not in answer
+        assert (answer["labels_left"], answer["queries_left"]) == (left["labels"], left["queries"])
+    assert 0 in left.values() and 1 <= answered < TICKS
+
+
+@pytest.mark.parametrize("crashing", [False, True])
+@pytest.mark.parametrize(("switches", "top_k"), [(1, 1), (3, 1), (3, 2)])
+def test_sparse_gumb_switches_s_times_at_most_and_goes_on_publishing_counts(
+    switches: int, top_k: int, crashing: bool
+) -> None:
+    """Another label leads by far every third tick: it follows as long as it may, then goes on counting the last ones."""
+    domain = tuple("abcdefgh")
+    config = made("sparse_gumb", max_items=1, epsilon=20.0, domain=domain, top_k=top_k, switches=switches, eta=100)
+    events: list[Event] = []
+    for t in range(TICKS):
+        leader = t // 3
+        # Each later leader is ahead within a tick; every label has an event a tick besides.
+        events += [("s1", [domain[leader]], 10 * t + 1)] * (300 * 2**leader if t % 3 == 0 else 1)
+        events += [("s1", [label], 10 * t + 2) for label in domain]
+    bodies = published(config, events, crashing=crashing)
+    assert [body["tick"] for body in bodies] == list(range(1, TICKS + 1))
+    chosen = [frozenset(label for label, _ in body["items"]) for body in bodies]
+    assert all(len(labels) == top_k for labels in chosen)
+    switched = [t for t in range(1, TICKS) if chosen[t] != chosen[t - 1]]
+    assert len(switched) == switches
+    exact = dict.fromkeys(domain, 0)
+    for t, body in enumerate(bodies):
+        for _, items, at in events:
+            for label in items:
+                exact[label] += at // 10 == t
+        assert all(abs(count - exact[label]) < 8 * body["sd"] for label, count in body["items"])
+    last = bodies[switched[-1] :]
+    assert len(last) > 6 and len({tuple(map(tuple, body["items"])) for body in last}) > 3
