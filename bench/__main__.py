@@ -1,7 +1,9 @@
-"""All benchmarks in one run, on one real broker: `make bench`, or `python -m bench [--events N] [--only worker|core|utility]`.
+"""All benchmarks in one run, on one real broker: `make bench`, or `python -m bench [--events N] [--only NAME]`.
 
 worker   events/s of one `quietcount run` beside a plain Faust table agent on the same topic
 core     nanoseconds a row and tick of the core's releases
+items    a tick of a million items with every per-item mechanism, beside `unk_base`; 1,000 columns: exit 1 where a tick takes over 100 us
+replay   events/s of `quietcount replay` from JSON lines and Parquet; a sweep: exit 1 where 24 combinations cost 6 single runs
 utility  measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
 """
 
@@ -15,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import mechanism_step, release_columns, utility, worker
+from bench import columns, mechanism_step, per_item, release_columns, replay, sweep, utility, worker
 from bench.events import KEYS, produce
 from tests.broker import broker
 from tests.worker.harness import ROOT
@@ -77,7 +79,7 @@ def bench_core(rows: int, ticks: int) -> None:
 def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("worker", "core", "utility"), default=None)
+    parser.add_argument("--only", choices=("worker", "core", "items", "replay", "utility"), default=None)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--domain", type=int, default=10_000)
     parser.add_argument("--owners", type=int, default=2)
@@ -86,15 +88,26 @@ def main() -> None:
     parser.add_argument("--events-a-tick", type=int, nargs="+", default=[10_000, 50_000])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--ticks", type=int, default=64)
+    parser.add_argument("--replay-events", type=int, default=10_000_000)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--horizon", type=int, default=512)
     given = parser.parse_args()
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
+    kept = True  # targets and promises
     if given.only in (None, "worker"):
         bench_worker(given.events, given.domain, given.owners, given.runs, given.plain_events, given.events_a_tick)
     if given.only in (None, "core"):
         bench_core(given.rows, given.ticks)
-    if given.only in (None, "utility") and not utility.table(given.seeds, given.horizon):
+    if given.only in (None, "items"):
+        per_item.table(given.rows, ticks=8, horizon=1_024, only=())
+        per_item.releases(given.rows)
+        kept = columns.table(columns=1_000, ticks=20_000, touched=3, horizon=1 << 16)
+    if given.only in (None, "replay"):
+        replay.table(given.replay_events)
+        kept = sweep.table(given.replay_events) and kept
+    if given.only in (None, "utility"):
+        kept = utility.table(given.seeds, given.horizon) and kept
+    if not kept:
         sys.exit(1)
 
 

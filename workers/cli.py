@@ -149,16 +149,22 @@ def topics(context: click.Context, config: Path, create: bool) -> int:
 @cli.command()
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.md) instead of text.")
-def plan(config: Path, as_json: bool) -> int:
+@click.option(
+    "--report", type=click.Path(path_type=Path), metavar="DIR", help="Write a page with pictures into DIR as well."
+)
+@click.option("--force", is_flag=True, help="With --report: also into a DIR that is not empty.")
+def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
     """Show what the settings promise and cost, before anything runs.
 
     Guarantee, noise and thresholds over the ticks, expected error, memory, and other counters and mechanisms at the
     same budget. Reads the settings only: no Kafka, no key file, no events.
     """
+    if force and report is None:
+        raise click.UsageError("--force goes with --report DIR")
     settings = _load(config)
     from workers.commands.plan import show_plan
 
-    return show_plan(settings, as_json=as_json)
+    return show_plan(settings, as_json=as_json, report=report, force=force)
 
 
 @cli.command()
@@ -186,6 +192,21 @@ def budget(context: click.Context, config: Path, as_json: bool) -> int:
 @click.option("--from", "since", metavar="T", help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z.")
 @click.option("--to", "until", metavar="T", help="With --topic: the last ticks are those that end by T.")
 @click.option("--snapshots", metavar="OUT", help="Write every snapshot here, one a line; - is standard output.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Measure against the exact counts; write results and a report into DIR.",
+)
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="H.SETTING=V,V",
+    help="With --report: try these values of a histogram's setting, each with each; may be repeated.",
+)
+@click.option("--seeds", type=click.IntRange(1, 1_000), metavar="N", help="With --report: run each so often with other noise. Default: 3.")
+@click.option("--top", type=click.IntRange(1, 1_000), metavar="N", help="With --report: the n of the top-n figures. Default: 10.")
+@click.option("--force", is_flag=True, help="With --report: replace the results in a DIR that is not empty.")
 @click.pass_context
 def replay(
     context: click.Context,
@@ -195,6 +216,11 @@ def replay(
     since: str | None,
     until: str | None,
     snapshots: str | None,
+    report: Path | None,
+    vary: tuple[str, ...],
+    seeds: int | None,
+    top: int | None,
+    force: bool,
 ) -> int:
     """Run the histograms over events that have been: a file, or the events topic.
 
@@ -205,15 +231,21 @@ def replay(
         raise click.UsageError("one of --input FILE and --topic")
     if not topic and (since is not None or until is not None):
         raise click.UsageError("--from and --to go with --topic")
+    if report is None and (vary or seeds or top or force):
+        raise click.UsageError("--vary, --seeds, --top and --force go with --report DIR")
     settings = _load(config)
+    from workers.commands.backtest import Options
     from workers.commands.replay import parse_time, replay_file, replay_topic
 
+    options = None
+    if report is not None:
+        options = Options(config=config, report=report, vary=vary, seeds=seeds or 3, top=top or 10, force=force)
     if source is not None:
-        return replay_file(settings, source=source, snapshots=snapshots)
+        return replay_file(settings, source=source, snapshots=snapshots, options=options)
     _only_one_line(context)
     times = (None if text is None else parse_time(name, text) for name, text in (("--from", since), ("--to", until)))
     since_ms, until_ms = times
-    return replay_topic(settings, since_ms=since_ms, until_ms=until_ms, snapshots=snapshots)
+    return replay_topic(settings, since_ms=since_ms, until_ms=until_ms, snapshots=snapshots, options=options)
 
 
 @cli.command()

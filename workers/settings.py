@@ -270,13 +270,22 @@ def load(path: str | Path) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from None
     try:
-        return _settings(document, path.absolute().parent)
+        return settings_of(document, path.absolute().parent)
     except (ValueError, SettingsError) as error:
         raise SettingsError(f"{path}: {error}") from None
 
 
-def _settings(document: Mapping[str, Any], base: Path) -> Settings:
-    """Checks a parsed document section by section; complaints do not name the file yet."""
+def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
+    """Checks a parsed document section by section; complaints do not name the file yet.
+
+    Args:
+        document: the file's values.
+        base: what file names in it are relative to.
+
+    Raises:
+        ValueError: a section or field is not as it must be.
+        SettingsError: the same, of a file that it names.
+    """
     known = ("worker", "kafka", "events", "privacy", "histogram")
     _refuse_unknown("", document, known)
     for name in ("worker", "kafka", "events"):

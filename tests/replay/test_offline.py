@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from tests.replay.site import T0, settings_of
-from tests.worker.harness import ROOT, known, unk
+from tests.worker.harness import ROOT, Bare, known, unk
 from workers.agents.histogram import Histogram, Shown
 from workers.agents.snapshots import Snapshot
 from workers.cli import execute
@@ -237,6 +237,7 @@ def test_the_report_lists_rejects_up_to_a_hundred(tmp_path: Path, capsys: pytest
         (["--topic", "--from", "yesterday"], "--from yesterday: a time such as"),
         (["--topic", "--from", "2026-01-02", "--to", "2026-01-01T12:00"], "an empty range"),
         (["--input", "nowhere.jsonl"], "--input nowhere.jsonl: No such file"),
+        (["--input", os.devnull], "no event in it"),
     ],
 )
 def test_what_cannot_be_replayed_is_one_line_and_exit_2(
@@ -302,3 +303,15 @@ def test_the_key_file_is_the_key(tmp_path: Path) -> None:
     assert execute([*arguments, "--snapshots", str(out)]) == 0
     key: Callable[[], NoiseKey] = lambda: NoiseKey(read_key(settings.worker.key_file))  # noqa: E731  # read as the command reads it
     assert out.read_bytes() == b"".join(s.value + b"\n" for s in snapshots(settings, content, key=key()))
+
+
+def test_users_may_be_protected_for_an_epoch_and_for_ever_side_by_side(tmp_path: Path) -> None:
+    """Both histograms have ticks that end together; which of them comes first must not need a comparison of 64 with no end."""
+    start = Bare("2026-01-01T00:00:00Z")
+    of_user: dict[str, Any] = {"start": start, "max_items_per_user": 2}
+    histograms = [unk("of_epoch", **of_user), unk("of_ever", horizon="unbounded", **of_user)]
+    settings = settings_of(tmp_path, histograms, user="who")
+    events = [{"key": "s1", "items": ["a"], "who": f"u{i}", "ts": T0 + 100 * i} for i in range(100)]
+    found = snapshots(settings, b"".join(json.dumps(event).encode() + b"\n" for event in events))
+    assert {made.topic for made in found} == {"w.of_epoch", "w.of_ever"}
+    assert [made.end_ms for made in found] == sorted(made.end_ms for made in found)

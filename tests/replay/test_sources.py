@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.replay.site import T0, settings_of
 from workers.agents.event_columns import EventColumns
 from workers.errors import SettingsError
-from workers.replay import sources
+from workers.replay import sources, sources_parquet
 from workers.replay.sources import Batch, JsonLines, open_source
 from workers.settings import Settings
 
@@ -78,9 +78,9 @@ ITEMS = st.one_of(
 
 
 @settings(max_examples=60, deadline=None)
-@given(ITEMS, st.lists(st.sampled_from("ab"), min_size=8, max_size=8), st.booleans(), st.integers(1, 8))
+@given(ITEMS, st.lists(st.sampled_from("ab"), min_size=8, max_size=8), st.booleans(), st.integers(1, 8), st.booleans())
 def test_parquet_gives_the_events_that_json_gives(
-    tmp_path_factory: pytest.TempPathFactory, items: Any, keys: list[str], dictionary: bool, group: int
+    tmp_path_factory: pytest.TempPathFactory, items: Any, keys: list[str], dictionary: bool, group: int, alone: bool
 ) -> None:
     """The same history in another file is the same history."""
     kind, values = items
@@ -95,11 +95,17 @@ def test_parquet_gives_the_events_that_json_gives(
         "ts": pa.int64(),
     }
     table = write_rows(directory / "a.parquet", kinds, arrow, group)
-    assert read(given_settings, table) == read(given_settings, lines)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources_parquet, "GROUP_ROWS", 1 if alone else 100)
+        assert read(given_settings, table) == read(given_settings, lines)
 
 
-def test_both_refuse_the_same_rows_for_the_same_reasons(base: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_both_refuse_the_same_rows_for_the_same_reasons(
+    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
     """One row is refused, the run goes on; and it says which row, and why."""
+    monkeypatch.setattr(sources_parquet, "GROUP_ROWS", 1 if alone else 100)
     good = {"key": "a", "items": ["x", "y"], "ts": T0}
     long = "x" * 1025
     rows: list[dict[str, Any]] = [
@@ -128,8 +134,12 @@ def test_both_refuse_the_same_rows_for_the_same_reasons(base: Settings, tmp_path
     assert [event[1] for event in events] == [{"x": 1, "y": 1}, {}, {"x": 1, "y": 1}]
 
 
-def test_counts_come_from_maps_and_from_lists_of_structures(base: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_counts_come_from_maps_and_from_lists_of_structures(
+    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
     """What writes Parquet has its own idea of an object."""
+    monkeypatch.setattr(sources_parquet, "GROUP_ROWS", 1 if alone else 100)
     kinds = {"key": pa.string(), "ts": pa.int64()}
     of_structs = [
         [{"label": "x", "n": 2}, {"label": "y", "n": 1}, {"label": "x", "n": 3}],
@@ -213,6 +223,29 @@ def test_keys_and_users_come_from_where_the_settings_say(tmp_path: Path) -> None
         events, rejects = read(by_key, path)
         assert events == [("k1", {"x": 1}, T0, "7")]
         assert rejects == [(2, "missing field 'who'")]
+
+
+def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
+    """A file has no record keys; a field that would be two things is refused, not read as one of them."""
+    row = {"key": "u1", "shop": "a", "items": "x", "ts": T0}
+    kinds = dict.fromkeys(("key", "shop", "items"), pa.string()) | {"ts": pa.int64()}
+    table = write_rows(tmp_path / "a.parquet", kinds, [row, {**row, "key": None}])
+    lines = write_lines(tmp_path / "a.jsonl", [row, {k: row[k] for k in ("shop", "items", "ts")}])
+    for path in (table, lines):
+        events, rejects = read(settings_of(tmp_path, key="shop", keys=["a"], user="$key"), path)
+        assert events == [("a", {"x": 1}, T0, "u1")]
+        assert rejects == [(2, "missing field 'key'")]
+        for key, user in (("key", "$key"), ("$key", "key")):
+            with pytest.raises(SettingsError, match="events.user = 'key'|events.user = \"key\"") as refused:
+                read(settings_of(tmp_path, key=key, keys=["a"], user=user), path)
+            assert "a file has the record key in the field 'key'" in str(refused.value)
+
+
+def test_rejects_stand_in_the_order_of_the_input(base: Settings, tmp_path: Path) -> None:
+    """Some are found when a line is decoded, others later; the first hundred must be the first hundred."""
+    good = {"key": "a", "items": "x", "ts": T0}
+    lines = write_lines(tmp_path / "a.jsonl", [{**good, "key": "c"}, b"broken", {**good, "key": "c"}, b"broken", good])
+    assert [number for number, _ in read(base, lines)[1]] == [1, 2, 3, 4]
 
 
 def test_lines_are_split_where_they_end_and_nowhere_else(

@@ -242,13 +242,13 @@ class Merge:
         size = 0
         while released.ticks < ticks_max and size < bytes_max:
             due = [
-                (end, lane)
+                (end, [part or 0 for part in lane], lane)  # None is not compared with a number
                 for lane in self._lanes
                 if (end := self._next_end(lane)) is not None and end <= self._final.get(lane, complete)
             ]
             if not due:
                 break
-            _, lane = min(due)
+            *_, lane = min(due)
             tick = min(h.next for h in self._lanes[lane] if h.next is not None)
             parts = [columns_of(section, self._key) for section in self.waiting.get(lane, tick)]
             for histogram in self._lanes[lane]:

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.rows import Columns
@@ -46,15 +47,23 @@ class LabelCache:
     """Labels of the rows that are shown, as text: an item that is shown stays shown."""
 
     def __init__(self) -> None:
-        self._labels: dict[int, str] = {}
+        self._labels: NDArray[np.object_] = np.full(1024, None)  # by row
+        self._known: NDArray[np.bool_] = np.zeros(1024, dtype=np.bool_)
 
-    def of(self, columns: Columns, rows: list[int]) -> list[str]:
+    def of(self, columns: Columns, rows: NDArray[np.int64]) -> list[str]:
         """The labels of `rows`."""
-        labels, known = self._labels, self._labels.keys()
-        for row in rows:
-            if row not in known:
-                labels[row] = columns.label(row).decode()
-        return [labels[row] for row in rows]
+        size = int(rows.max(initial=-1)) + 1
+        if size > len(self._known):
+            more = max(size, 2 * len(self._known)) - len(self._known)
+            self._labels = np.concatenate((self._labels, np.full(more, None)))
+            self._known = np.concatenate((self._known, np.zeros(more, dtype=np.bool_)))
+        known = self._known[rows]
+        if not known.all():
+            new = rows[~known]
+            self._labels[new] = [columns.label(row).decode() for row in new.tolist()]
+            self._known[new] = True
+        labels: list[str] = self._labels[rows].tolist()
+        return labels
 
 
 def snapshots(
@@ -82,7 +91,7 @@ def snapshots(
     key_of = columns.keys[release.rows] if isinstance(release, Release) else release.keys
     order = np.lexsort((-release.counts, key_of))
     if isinstance(release, Release):
-        names = labels.of(columns, release.rows[order].tolist())
+        names = labels.of(columns, release.rows[order])
     else:
         names = [release.labels[i].decode() for i in order.tolist()]
     noisy, key_of = release.counts[order], key_of[order]
@@ -103,7 +112,10 @@ def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray) -> None:
     lengths = np.diff(np.concatenate((starts, [len(names)])))
     long = lengths > 1
     for start, length in zip(starts[long].tolist(), lengths[long].tolist(), strict=True):
-        names[start : start + length] = sorted(names[start : start + length])
+        if length > 2:
+            names[start : start + length] = sorted(names[start : start + length])
+        elif names[start] > names[start + 1]:
+            names[start], names[start + 1] = names[start + 1], names[start]
 
 
 def _pages(

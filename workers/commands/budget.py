@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
@@ -92,7 +93,7 @@ def _generation(one: Generation, wanted: int | None, console: Console) -> None:
         table.add_column(Text(heading, style="dim"), justify="left" if heading == "mechanism id" else "right")
     for row in _rows(one):
         table.add_row(*(Text(cell) for cell in row))
-    console.print(Padding(table, (0, 0, 0, 4)))
+    console.print(Padding(table, (0, 0, 0, 4), expand=False))
     begun = f"{one.epochs_begun:,} epoch{'s' if one.epochs_begun > 1 else ''} begun, {one.ticks:,} ticks published"
     times = f"from {_time(one.published_from)} to {_time(one.published_to)}"
     _line(console, f"{begun}, {times}", 4)
@@ -172,7 +173,8 @@ def _unseen(budget: Budget) -> Iterator[str]:
 
 
 def _line(console: Console, text: str, indent: int = 0, *, style: str = "") -> None:
-    console.print(Padding(Text(text, style=style), (0, 0, 0, indent), expand=False))
+    for part in textwrap.wrap(text, console.width - indent, break_long_words=False, break_on_hyphens=False):
+        console.print(Text(" " * indent + part, style=style), soft_wrap=True)
 
 
 def _number(value: float | None) -> str:

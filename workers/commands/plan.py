@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import msgspec
 from rich.console import Console
@@ -12,13 +13,24 @@ from workers.plan.text import show
 from workers.settings import Settings
 
 
-def show_plan(settings: Settings, *, as_json: bool) -> int:
-    """Prints the plan; `as_json` as one JSON object (docs/plan.md).
+def show_plan(settings: Settings, *, as_json: bool, report: Path | None = None, force: bool = False) -> int:
+    """Prints the plan; `as_json` as one JSON object (docs/plan.md). Into `report`, a directory, goes a page with its pictures.
 
     Returns:
         The exit code, 0.
+
+    Raises:
+        SettingsError: the directory is not empty and `force` was not given, or cannot be written.
     """
+    if report is not None:
+        from workers.replay.results import prepare
+
+        prepare(report, force=force)
     plan = make_plan(settings)
+    if report is not None:
+        from workers.replay.report_plan import write_plan_report
+
+        write_plan_report(report, plan)
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(plan), indent=1).decode() + "\n")
     else:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Self
 
 from workers.agents.snapshots import Snapshot
+from workers.commands.backtest import Options
 from workers.commands.progress import Progress
 from workers.errors import SettingsError
 from workers.replay.offline import REJECTS_LISTED, Summary, replay
@@ -21,20 +22,26 @@ from workers.settings import Settings, read_key
 EXIT_INTERRUPTED = 130
 
 
-def replay_file(settings: Settings, *, source: str, snapshots: str | None) -> int:
+def replay_file(settings: Settings, *, source: str, snapshots: str | None, options: Options | None = None) -> int:
     """Runs the histograms over the file `source` ("-": standard input); see `_run`."""
     if snapshots is not None and _same_file(source, snapshots):
         raise SettingsError(f"--snapshots {snapshots}: it is the input; another file")
-    return _run(settings, open_source(settings, source), snapshots)
+    return _run(settings, open_source(settings, source), snapshots, options)
 
 
-def replay_topic(settings: Settings, *, since_ms: int | None, until_ms: int | None, snapshots: str | None) -> int:
+def replay_topic(
+    settings: Settings,
+    *,
+    since_ms: int | None,
+    until_ms: int | None,
+    snapshots: str | None,
+    options: Options | None = None,
+) -> int:
     """Runs the histograms over the events topic, from a time to a time; see `_run`."""
     from workers.replay.sources_topic import open_topic
 
-    return _run(
-        settings, open_topic(settings, since_ms, until_ms), snapshots, empty="no event in this range of the topic"
-    )
+    opening = open_topic(settings, since_ms, until_ms)
+    return _run(settings, opening, snapshots, options, empty="no event in this range of the topic")
 
 
 def parse_time(option: str, text: str) -> int:
@@ -55,28 +62,42 @@ def parse_time(option: str, text: str) -> int:
 
 
 def _run(
-    settings: Settings, opening: AbstractContextManager[Source], snapshots: str | None, *, empty: str | None = None
+    settings: Settings,
+    opening: AbstractContextManager[Source],
+    snapshots: str | None,
+    options: Options | None,
+    *,
+    empty: str | None = None,
 ) -> int:
-    """Replays; snapshots go to the file `snapshots`, one JSON object a line.
+    """Replays; snapshots go to the file `snapshots`, one JSON object a line; with `options` it is a backtest.
 
     Returns:
         The exit code: 0, also when lines were rejected; 130 after Ctrl-C, with what was released until then.
 
     Raises:
-        SettingsError: it cannot be read; or there is no event, where `empty` says that this is wrong.
+        SettingsError: it cannot be read; or there is no event, and no line or row that should have been one. For a topic `empty` says
+            so also where something was rejected: records without a time may lie anywhere.
     """
     key = QuickKey(read_key(settings.worker.key_file))
-    with opening as source, Output(snapshots) as output, Progress() as progress:
-        summary = replay(settings, key, source, output.write, lambda summary: progress.update(_where(summary)))
-        if empty is not None and not summary.events and not summary.partial:
-            raise SettingsError(f"{source.name}: {empty}")
+    backtest = None if options is None else options.prepared(settings, key, snapshots)
+    with backtest or nullcontext(), opening as source, Output(snapshots) as output, Progress() as progress:
+        if backtest is None:
+            summary = replay(settings, key, source, output.write, lambda summary: progress.update(_where(summary)))
+        else:
+            summary = backtest.run(source, output.write, progress, _where)
+        if not summary.events and not summary.partial and (empty is not None or not summary.rejects):
+            rejected = f" ({summary.rejects.total():,} {source.word}s rejected)" if summary.rejects else ""
+            raise SettingsError(f"{source.name}: {empty or 'no event in it'}{rejected}")
         output.close(
             partial=summary.partial and summary.snapshots > 0, keep=not summary.partial or summary.snapshots > 0
         )
         for line in report(summary, source.word, source.partitions > 1):
             progress.print(line)
+        if backtest is not None:
+            for line in backtest.write(summary, source.word):
+                progress.print(line)
         if summary.partial:
-            progress.print(_stopped(summary, output.place))
+            progress.print(_stopped(summary, output.place, measured=backtest is not None))
     return EXIT_INTERRUPTED if summary.partial else 0
 
 
@@ -122,7 +143,7 @@ def report(summary: Summary, word: str, partitions: bool = False) -> Iterator[st
     if summary.late:
         yield f"  {summary.late:,} events later than events.grace allows: counted in the tick that was open, as the worker does"
     for reason, times in summary.rejects.most_common():
-        yield f"  {times:,} {word}s rejected: {reason}"
+        yield f"  {times:,} {word}{'s' * (times != 1)} rejected: {reason}"
     for reject in summary.first_rejects:
         place = f"partition {reject.partition}, {word}" if partitions else word
         yield f"  {place} {reject.number:,}: {reject.reason}"
@@ -130,11 +151,14 @@ def report(summary: Summary, word: str, partitions: bool = False) -> Iterator[st
         yield f"  ... (the first {REJECTS_LISTED} are listed)"
 
 
-def _stopped(summary: Summary, place: str | None) -> str:
+def _stopped(summary: Summary, place: str | None, *, measured: bool) -> str:
     text = "replay: stopped: "
     if summary.last_ms is None:
         return text + "no event was read"
-    text += f"the events up to {when(summary.last_ms)} were read, {summary.ticks:,} ticks are complete"
+    text += f"the events up to {when(summary.last_ms)} were read, "
+    if measured:
+        return text + "and the results are of the ticks that were complete by then"
+    text += f"{summary.ticks:,} ticks are complete"
     return text + (f"; they are in {place}" if place is not None else "")
 
 

@@ -85,11 +85,15 @@ class HaarCounter:
         scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
         self._sigma_squared = [round_up_sigma_squared(scale / weight) for weight in weights]
         self._tables = [integer_gaussian(sigma_squared) for sigma_squared in self._sigma_squared]
+        # The same over one denominator: sums of integers take a tenth of the time of sums of fractions.
+        denominator = math.lcm(*(value.denominator for value in self._sigma_squared))
+        self._over_one = [int(value * denominator) for value in self._sigma_squared], denominator
         # At least 1, so that a multiplier alone fits the type its sum has.
         self._bounds = [max(1, table.bound) for table in self._tables]
         self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
         self.cells_per_event = self._levels + 1
         self.tv = float_up(sum((Fraction(table.tv) for table in self._tables), Fraction(0)))
+        self._asked: tuple[int, list[tuple[int, int, Cell, int]]] = 0, []
         self._groups = self._make_groups()
 
     def __repr__(self) -> str:
@@ -97,11 +101,12 @@ class HaarCounter:
 
     def variance(self, t: int) -> Fraction:
         """sum_j c_j^2 sigma_j^2."""
+        numerators, denominator = self._over_one
         total = sum(
-            (numerator << (self._levels - bits)) ** 2 * self._sigma_squared[level]
+            (numerator << (self._levels - bits)) ** 2 * numerators[level]
             for level, bits, _, numerator in self._coefficients(t)
         )
-        return Fraction(total) / (1 << 2 * self._levels)
+        return Fraction(total, denominator << 2 * self._levels)
 
     def sd(self, t: int) -> float:
         """The standard deviation of the published integer.
@@ -144,7 +149,10 @@ class HaarCounter:
         return HaarColumns(self, stream)
 
     def _coefficients(self, t: int) -> list[tuple[int, int, Cell, int]]:
-        """(level, bits, cell, n) for each non-zero coefficient n / 2^bits at t."""
+        """(level, bits, cell, n) for each non-zero coefficient n / 2^bits at t; asked for several times a tick."""
+        last, found = self._asked
+        if last == t:
+            return found
         check_tick(self.kind, t, self._last_tick)
         found = []
         for level in range(1, self._levels + 1):
@@ -152,6 +160,7 @@ class HaarCounter:
             if inside:
                 found.append((level, level, (level, t >> level), min(inside, (1 << level) - inside)))
         found.append((_TOTAL, self._levels, (_TOTAL, 0), t))
+        self._asked = t, found
         return found
 
     def _make_groups(self) -> list[tuple[int, list[int]]]:

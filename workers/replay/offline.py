@@ -19,13 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from workers.agents.board import histograms as board_histograms
 from workers.agents.board import mechanisms
+from workers.agents.contributions import Ready
 from workers.agents.histogram import Histogram
 from workers.agents.intake import Intake
-from workers.agents.merge import Merge
+from workers.agents.merge import Merge, Released
 from workers.agents.snapshots import Snapshot
 from workers.mechanisms.noise import NoiseKey
 from workers.replay.interrupts import Interrupts
@@ -88,6 +89,15 @@ def fresh_histograms(settings: Settings, key: NoiseKey, stream: str = STREAM) ->
     return board_histograms(settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1)
 
 
+class Merging(Protocol):
+    """What takes the contributions: see `Merge`."""
+
+    def receive(self, value: bytes, offset: int, ready: Sequence[Ready] = ()) -> None: ...
+    def reached(self, position: int) -> None: ...
+    def release(self, *, after_tick: Callable[[], object] = ...) -> Released: ...
+    def end_of_input(self, until_ms: int | None = None) -> None: ...
+
+
 class Offline:
     """Both stages of the worker, fed batch by batch."""
 
@@ -101,30 +111,34 @@ class Offline:
         write: Callable[[Snapshot], object] | None = None,
         until_ms: int | None = None,
         may_stop: Callable[[], object] = lambda: None,
+        after_tick: Callable[[], object] = lambda: None,
+        merge: Merging | None = None,
     ) -> None:
         """
         Args:
             settings: whose `[events]` all histograms share.
             key: the operator's root key.
             histograms: fresh ones, also of several settings: a sweep. Set `observe` of one to see what it shows at each tick, with
-                its exact `columns` beside it.
+                its exact `columns` beside it; clear `written` of one that is to give no snapshots.
             partitions: source partitions.
             write: takes each snapshot, in order of tick, then of histogram; None: none is made.
             until_ms: no tick that ends later is released.
             may_stop: called where it may raise KeyboardInterrupt: between released ticks.
+            after_tick: called after each tick of a lane; if it raises, `write` does not get the ticks of the last few seconds.
+            merge: where the contributions go; None: into a `Merge` here.
         """
         self.histograms, self._key = histograms, key
         self.summary = Summary()
-        self._write, self._until, self._may_stop = write, until_ms, may_stop
+        self._write, self._until, self._may_stop, self._after_tick = write, until_ms, may_stop, after_tick
         lanes = list(dict.fromkeys(histogram.lane for histogram in histograms))
         self._intakes = [Intake(lanes, settings.events.grace_ms) for _ in range(partitions)]
         self._sequences = [[0] for _ in range(partitions)]
         self._ended: frozenset[int] = frozenset()
-        self._merge = Merge(histograms, key=key, sources=partitions, owners=1)
+        self._merge: Merging = merge or Merge(histograms, key=key, sources=partitions, owners=1)
         self._offset = 0
         self._begun = time.perf_counter()
         for histogram in histograms:
-            histogram.written = write is not None
+            histogram.written = histogram.written and write is not None
 
     def add(self, batch: Batch, ended: frozenset[int] = frozenset()) -> None:
         """Counts a batch, and releases the ticks that are complete by it.
@@ -195,7 +209,7 @@ class Offline:
             self._commit(partition)
 
     def _release(self) -> None:
-        while (released := self._merge.release()).ticks:
+        while (released := self._merge.release(after_tick=self._after_tick)).ticks:
             for histogram in self.histograms:
                 histogram.forget()
             if self._write is not None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -150,10 +151,10 @@ class JsonLines:
             total: bytes of the file, before it is unpacked; None for a pipe.
             raw: the file itself where `file` unpacks it: its position tells how far it is read.
         """
-        events = as_read(settings.events)
+        events = as_read(settings)
         self.name, self.total = name, total
         self._file, self._raw, self._max = file, raw, events.max_bytes
-        self._reader = EventReader(events, declared_keys(settings), settings.user_field)
+        self._reader = EventReader(events, declared_keys(settings), events.user)
         self._keys, self._labels = Vocabulary(), Vocabulary()
         self._order = InOrder(name, self.word, events.grace_ms)
         self._read = 0
@@ -169,6 +170,7 @@ class JsonLines:
                 some = lines[first : first + LINES_AT_ONCE]
                 found, rejected = self._reader.read(some, [None] * len(some), [0] * len(some), latest_ms=None)
                 self._order.check(found.times, number + places(len(some), rejected) if rejected else number)
+                rejected.sort(key=attrgetter("index"))
                 rejects += ((number + each.index, each.reason) for each in rejected if some[each.index].strip(b"\r"))
                 parts.append(columns_of_events(found, self._keys, self._labels))
                 number += len(some)
@@ -216,11 +218,27 @@ def places(count: int, rejected: list[Reject]) -> NDArray[np.int64]:
     return np.flatnonzero(valid)
 
 
-def as_read(events: EventsSettings) -> EventsSettings:
-    """How events read from files: the time in `events.timestamp`, else in `ts`; a record key in `key`."""
-    return msgspec.structs.replace(
-        events, timestamp=events.timestamp or "ts", key="key" if events.key == RECORD_KEY else events.key
-    )
+def as_read(settings: Settings) -> EventsSettings:
+    """How events are read from files: the time in `events.timestamp`, else in `ts`; a record key, that of a user too, in `key`.
+
+    Returns:
+        With `user` only where users are looked at.
+
+    Raises:
+        SettingsError: a field would be two things.
+    """
+    events, key, user = settings.events, settings.events.key, settings.user_field
+    try:
+        return msgspec.structs.replace(
+            events,
+            timestamp=events.timestamp or "ts",
+            key="key" if key == RECORD_KEY else key,
+            user="key" if user == RECORD_KEY else user,
+        )
+    except ValueError as error:
+        raise SettingsError(
+            f"{error}; a file has the record key in the field 'key', and the time in 'ts' where events.timestamp is left out"
+        ) from error
 
 
 @contextmanager

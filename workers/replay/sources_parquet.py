@@ -27,9 +27,11 @@ from workers.errors import SettingsError
 from workers.replay import arrow_columns as arrow
 from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG, WRONG, Texts
 from workers.replay.sources import Batch, InOrder, as_read
-from workers.settings import ALL_KEYS, ALL_STREAM_KEY, RECORD_KEY, Settings
+from workers.settings import ALL_KEYS, ALL_STREAM_KEY, Settings
 
 ROWS_AT_ONCE = 1 << 16
+# Rows of a row group, on average, from which on it is worth a batch of its own.
+GROUP_ROWS = 1 << 14
 Bools = NDArray[np.bool_]
 
 
@@ -50,17 +52,22 @@ class ParquetRows:
         Raises:
             SettingsError: it is no Parquet, or lacks a column, or one is of a type that no event has.
         """
-        events = as_read(settings.events)
+        events = as_read(settings)
         self.name = name
         self._key = None if events.key == ALL_KEYS else events.key
         self._items, self._time = events.items, events.timestamp or "ts"
-        self._user = "key" if settings.user_field == RECORD_KEY else settings.user_field
+        self._user = events.user
         try:
             schema = pq.read_schema(file)
             file.seek(0)
-            # Texts in lists are left out: pyarrow does not give those as dictionaries where a batch spans two row groups.
+            metadata = pq.read_metadata(file)
+            file.seek(0)
+            self._groups = _groups(metadata)
             texts = [field.name for field in schema if arrow.is_text(field.type)]
-            self._file = pq.ParquetFile(file, read_dictionary=texts, buffer_size=1 << 20)
+            if self._groups != [None]:
+                texts += _texts_in(self._items, schema, metadata)
+            # With `pre_buffer` memory would grow with the file.
+            self._file = pq.ParquetFile(file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False)
         except (pa.ArrowException, OSError) as error:
             raise SettingsError(f"{name}: not a Parquet file: {_first_line(error)}") from error
         self._check(schema)
@@ -87,7 +94,7 @@ class ParquetRows:
         wanted = list(dict.fromkeys(c for c in (self._key, self._items, self._time, self._user) if c is not None))
         read = 0
         try:
-            for rows in self._file.iter_batches(ROWS_AT_ONCE, columns=wanted, use_threads=False):
+            for rows in self._rows(wanted):
                 events, refused = self._events(rows)
                 rejects: list[tuple[int, str]] = []
                 numbers: Longs | int = read + 1
@@ -102,6 +109,10 @@ class ParquetRows:
 
     def ended(self) -> frozenset[int]:
         return frozenset()
+
+    def _rows(self, columns: list[str]) -> Iterator[Any]:
+        for groups in self._groups:
+            yield from self._file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False)
 
     def _check(self, schema: Any) -> None:
         """Refuses a file that lacks a column, or has one of another type."""
@@ -191,6 +202,23 @@ class ParquetRows:
         if pa.types.is_integer(column.type):
             column = column.cast(pa.string())
         return self._users.codes(column)
+
+
+def _groups(metadata: Any) -> list[list[int] | None]:
+    """The row groups that are read together: each by itself, or (None) all, where they are so small that this is better."""
+    number = metadata.num_row_groups
+    return [None] if metadata.num_rows < number * GROUP_ROWS else [[group] for group in range(number)]
+
+
+def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
+    """The paths of the texts in lists, maps and structures of a column: as dictionaries each is decoded once for a row group.
+
+    Where a batch spans two row groups pyarrow does not give texts in lists as dictionaries, so this is for groups that are read one by one.
+    """
+    if column not in schema.names or not pa.types.is_nested(schema.field(column).type):
+        return []
+    leaves = [metadata.schema.column(i) for i in range(len(metadata.schema))]
+    return [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and leaf.path.startswith(f"{column}.")]
 
 
 def _is(codes: Codes, wrong: int) -> Bools | None:

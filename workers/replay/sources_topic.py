@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -162,7 +163,7 @@ class TopicSource:
         return Batch(
             part.number,
             distinct(columns_of_events(found, self._keys, self._labels)),
-            [(offsets[each.index], each.reason) for each in rejected],
+            [(offsets[each.index], each.reason) for each in sorted(rejected, key=attrgetter("index"))],
             sum(each.position - each.start for each in self._parts),
             late=late,
             outside=len(early),

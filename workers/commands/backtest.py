@@ -1,0 +1,166 @@
+"""`quietcount replay --report DIR`: combinations of settings over events that have been, measured and told in a report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from workers.agents.snapshots import Snapshot
+from workers.commands.progress import Progress
+from workers.errors import SettingsError
+from workers.mechanisms.noise import NoiseKey
+from workers.replay.grid import Grid, make_grid
+from workers.replay.offline import Summary
+from workers.replay.recommend import Outcome, outcomes, recommend
+from workers.replay.results import Tables, prepare, read, write
+from workers.replay.sources import Source
+from workers.replay.sweep import Backtest, run_backtest, tasks_of
+from workers.replay.sweep_pool import Pool, processes_for
+from workers.settings import Settings
+
+PROGRESS_INTERVAL_S = 0.2
+ROWS_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to backtest.
+
+    Attributes:
+        config: the settings file.
+        report: the results directory.
+        vary: see `workers.replay.grid`.
+        seeds: how often each combination runs.
+        top: n of the top-n metrics.
+        force: whether results that are there are replaced.
+    """
+
+    config: Path
+    report: Path
+    vary: Sequence[str]
+    seeds: int
+    top: int
+    force: bool
+
+    def prepared(self, settings: Settings, key: NoiseKey, snapshots: str | None) -> Prepared:
+        """The runs, and a directory for what they show; nothing is read yet.
+
+        Raises:
+            SettingsError: an option is wrong.
+        """
+        if self.vary and snapshots is not None:
+            raise SettingsError("--snapshots: of one combination of settings, so not with --vary")
+        grid = make_grid(settings, self.config, self.vary)
+        prepare(self.report, force=self.force)
+        return Prepared(settings, key, self, grid, snapshots is not None)
+
+
+class Prepared:
+    """A backtest that can begin."""
+
+    def __init__(self, settings: Settings, key: NoiseKey, options: Options, grid: Grid, snapshots: bool) -> None:
+        self._settings, self._key, self._options, self._grid = settings, key, options, grid
+        self._tasks = tasks_of(grid.combinations, options.seeds)
+        # Snapshots are made in this process; others are forked before anything is read.
+        number = 1 if snapshots else processes_for(self._tasks)
+        self._runs: Backtest | Pool
+        if number > 1:
+            self._runs = Pool(self._tasks, key, options.top, number)
+        else:
+            self._runs = Backtest(self._tasks, key, options.top)
+            for one in self._runs.watches():
+                one.histogram.written = snapshots and one.seed == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if isinstance(self._runs, Pool):
+            self._runs.close()
+
+    def run(
+        self,
+        source: Source,
+        write_snapshot: Callable[[Snapshot], object] | None,
+        progress: Progress,
+        where: Callable[[Summary], str],
+    ) -> Summary:
+        """Runs all combinations over the source, to its end or to Ctrl-C.
+
+        Raises:
+            SettingsError: there is no event.
+        """
+        for reason in self._grid.left_out:
+            progress.print(f"replay: left out: {reason}")
+        progress.print(
+            f"replay: {len(self._grid.combinations):,} combinations of settings, "
+            f"{len(self._tasks):,} runs with their seeds"
+        )
+        show = _now_and_then(progress, where)
+        if isinstance(self._runs, Pool):
+            summary = self._runs.run(self._settings, self._key, source, show)
+        else:
+            summary = run_backtest(self._settings, self._key, source, self._runs, write_snapshot, show)
+        if not summary.events and not summary.partial:
+            raise SettingsError(f"{source.name}: no event, so nothing to measure")
+        return summary
+
+    def write(self, summary: Summary, word: str) -> Iterator[str]:
+        """Writes the results directory, the report included; what to say of it."""
+        begun, directory = time.perf_counter(), self._options.report
+        write(directory, self._runs.results(summary, word, self._grid.left_out))
+        yield from table(read(directory))
+        from workers.replay.report import write_report
+
+        write_report(directory)
+        seconds = time.perf_counter() - begun
+        yield f"replay: results and report in {directory} ({seconds:.1f} s): exact data, for the operator only"
+
+
+def _now_and_then(progress: Progress, where: Callable[[Summary], str]) -> Callable[[Summary], None]:
+    """Shows where the work is, but not at each of a thousand ticks."""
+    last = 0.0
+
+    def show(summary: Summary) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if now - last >= PROGRESS_INTERVAL_S:
+            last = now
+            progress.update(where(summary))
+
+    return show
+
+
+def table(tables: Tables) -> Iterator[str]:
+    """The runs as a table, and what they recommend, histogram by histogram."""
+    found: dict[str, list[Outcome]] = {}
+    for outcome in outcomes(tables):
+        found.setdefault(outcome.histogram, []).append(outcome)
+    for histogram, of in found.items():
+        yield f"{histogram}:"
+        yield from _aligned([_row(outcome) for outcome in of[:ROWS_SHOWN]])
+        if len(of) > ROWS_SHOWN:
+            yield f"  ... (the first {ROWS_SHOWN} of {len(of)}; all are in the report)"
+        for sentence in recommend(of).words:
+            yield f"  {sentence}"
+
+
+def _row(outcome: Outcome) -> dict[str, str]:
+    """What the table says of one run."""
+    row = {"run": str(outcome.run), "mechanism": outcome.mechanism, "epsilon": f"{outcome.epsilon:g}"}
+    row |= {name: value or "-" for name, value in outcome.varied.items() if name not in row}
+    for metric in ("shown", "error_mean", "recall", "precision", "rank_correlation", "coverage", "lost"):
+        value = outcome.metrics.get(metric)
+        row[metric] = "-" if value is None else f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+    return row
+
+
+def _aligned(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [names, *([row.get(name, "-") for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    for line in lines:
+        yield "  " + "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))

@@ -1,0 +1,203 @@
+"""How the pictures of a report look, and how they are written: PNG and SVG, the same bytes from the same numbers.
+
+Series are told apart by colour (Okabe and Ito's palette), marker and dashes at once. The background is white everywhere, and every picture
+says first what it contains. Labels come from events: they are never read as formulas, and letters that the font lacks are replaced.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+INK, MUTED, PALE, BAND, WARNING = "#1A1A1A", "#5F5F5F", "#DDDDDD", "#E3EAF1", "#A63A00"
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#767676")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1, 1.2)),
+    (0, (7, 2, 2, 2)),
+    (0, (3, 1)),
+    (0, (9, 3)),
+    (0, (4, 1, 1, 1, 1, 1)),
+    (0, (2, 3)),
+)
+WIDTH = 9.2  # inches; 883 px of a page
+LOOKS = len(COLORS)
+DPI = 150
+HEAD = 0.58  # inches
+LABEL_LETTERS = 34
+LOOK: Mapping[str, Any] = {
+    "svg.hashsalt": "quietcount",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": PALE,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 6.5,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture of a report.
+
+    Attributes:
+        name: of its files, without suffix.
+        title: short; also what somebody hears who cannot see it.
+        caption: what it shows and how to read it.
+        svg, png: the files.
+    """
+
+    name: str
+    title: str
+    caption: str
+    svg: bytes
+    png: bytes
+
+
+def look(number: int) -> dict[str, Any]:
+    """Colour, marker and dashes of a series."""
+    at = number % LOOKS
+    return {
+        "color": COLORS[at],
+        "marker": MARKERS[at],
+        "linestyle": DASHES[at],
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.7,
+    }
+
+
+@contextmanager
+def canvas(
+    rows: int, columns: int, height: float, *, width: float = WIDTH, **more: Any
+) -> Iterator[tuple[Figure, Any]]:
+    """A figure of so many inches and its axes as an array of `rows` x `columns`; whatever the user's matplotlib is set to."""
+    with matplotlib.style.context(["default", dict(LOOK)]):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure, figure.subplots(rows, columns, squeeze=False, **more)
+
+
+def finish(figure: Figure, name: str, title: str, caption: str, contains: str, *, alarm: bool = True) -> Chart:
+    """Adds what the picture contains and its title, and draws."""
+    width, height = figure.get_size_inches()
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, 0, 1, 1 - HEAD / height), w_pad=0.06, h_pad=0.06)
+    side = 0.08 / width
+    figure.text(side, 1 - 0.07 / height, contains, ha="left", va="top", fontsize=8.5, color=WARNING if alarm else MUTED)
+    figure.text(side, 1 - 0.29 / height, title, ha="left", va="top", fontsize=11.5, fontweight="bold")
+    svg, png = io.BytesIO(), io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Title": f"{title}. {contains}"})
+    figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None, "Title": title, "Description": contains})
+    return Chart(name, title, caption, svg.getvalue(), png.getvalue())
+
+
+def write_charts(directory: Path, charts: Sequence[Chart]) -> None:
+    """Writes the pictures of a report into `directory`, and removes those of an earlier one."""
+    directory.mkdir(exist_ok=True)
+    for old in (*directory.glob("*.svg"), *directory.glob("*.png")):
+        old.unlink()
+    for chart in charts:
+        (directory / f"{chart.name}.svg").write_bytes(chart.svg)
+        (directory / f"{chart.name}.png").write_bytes(chart.png)
+
+
+def legend_below(figure: Figure, axes: Axes, columns: int) -> None:
+    """One legend for all panels, under them."""
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower left", ncols=columns, borderpad=0.1, columnspacing=1.6)
+
+
+def log_axis(axis: Any, values: Sequence[float]) -> None:
+    """A logarithmic axis with plain numbers at the values themselves, if they are few, else at 1, 2, 5, 10, ..."""
+    low, high = min(values), max(values)
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    if len(set(values)) <= 6:
+        axis.set_ticks(sorted(set(values)))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    if low == high:
+        axis.axes.set(**{f"{axis.axis_name}lim": (low / 2, high * 2)})
+
+
+def counts_axis(axis: Any, most: int = 5, written: Callable[[float], str] | None = None) -> None:
+    """A linear axis of counts, of at most so many steps."""
+    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
+    write = written or number
+    axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+
+
+def share_axis(axis: Any) -> None:
+    """A linear axis of shares, as per cent."""
+    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+
+
+def number(value: float) -> str:
+    """A number for people: at most four digits that matter, thousands apart."""
+    if abs(value) >= 1_000 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def short_number(value: float) -> str:
+    """A round number where there is little room: 20k, 1.5M."""
+    for unit, width in (("M", 1e6), ("k", 1e3)):
+        if abs(value) >= 10 * width or (unit == "M" and abs(value) >= width):
+            return f"{value / width:g}{unit}"
+    return number(value)
+
+
+def slug(text: str) -> str:
+    """The name of a histogram, or the like, for a file name."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:200]
+
+
+def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
+    """A label in a picture: on one line, of at most so many letters, and of those that the font has."""
+    known = _letters()
+    one_line = "".join(
+        letter if ord(letter) in known and letter.isprintable() else "\ufffd" for letter in " ".join(text.split())
+    )
+    one_line = re.sub("\ufffd{3,}", "\ufffd\ufffd", one_line)
+    return one_line if len(one_line) <= letters else one_line[: letters - 1] + "…"
+
+
+@cache
+def _letters() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())

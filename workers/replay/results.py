@@ -1,0 +1,338 @@
+"""The results directory of a backtest: four files, written whole, read by the report and by anyone with pandas or DuckDB.
+
+    runs.parquet      one row for each (run, seed, histogram): what was run, what it promises, how far it came
+    results.parquet   tidy measurements: one number a row
+    boards.parquet    exact counts beside the published ones, at chosen ticks
+    rejects.json      what was read, what was no event and why; whether the run came to its end
+
+docs/results.md says what every column and metric means. The same results give the same bytes: no file holds a clock's time, a machine's
+or a user's name. All of it is exact data: for the operator only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import SettingsError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VERSION = 1
+RUNS, RESULTS, BOARDS, REJECTS = "runs.parquet", "results.parquet", "boards.parquet", "rejects.json"
+# Rows of a Parquet file that are written together.
+GROUP_ROWS = 1 << 18
+SET = "set."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One row of runs.parquet.
+
+    Attributes:
+        run: number of the combination of settings, from 1.
+        seed: 0 is the noise of a plain replay.
+        histogram, mechanism: names.
+        varied: the settings that `--vary` gave, as text, by "<histogram>.<setting>"; None where this mechanism has none such.
+        settings: all settings of the histogram, as JSON.
+        rho, epsilon, delta, unit: the guarantee of one epoch.
+        tick_ms: width of a tick.
+        first_tick, ticks: the global tick that was released first, and how many were.
+        epochs: how many epochs these ticks touch.
+        events: valid events that were read.
+        complete: whether the input was read to its end.
+    """
+
+    run: int
+    seed: int
+    histogram: str
+    mechanism: str
+    varied: Mapping[str, str | None]
+    settings: str
+    rho: float
+    epsilon: float
+    delta: float
+    unit: str
+    tick_ms: int
+    first_tick: int
+    ticks: int
+    epochs: int
+    events: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Rows of results.parquet that differ in tick and value only.
+
+    Attributes:
+        key: stream key; "" is all of them together.
+        metric: see docs/results.md.
+        rank: place by exact count, from 1; 0: not by rank.
+        size: exact count, from 1; 0: not by size.
+        ticks: int64 (n,), global ticks; 0 is the whole run.
+        values: float64 (n,).
+    """
+
+    run: int
+    seed: int
+    histogram: str
+    key: str
+    metric: str
+    rank: int
+    size: int
+    ticks: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class BoardRow:
+    """One row of boards.parquet: an item that belongs on the board, or stood there.
+
+    Attributes:
+        tick, end_ms: the global tick, and its end.
+        rank: place by exact count among the stream key's items, from 1; equal counts have different places.
+        label: of the item; of a query's answer the query.
+        exact, exact_unbounded: its count, bounded and unbounded. None: there is no such count.
+        shown: whether the snapshot named it.
+        released: the published count; None where there is none.
+        sd, threshold: as published.
+    """
+
+    run: int
+    seed: int
+    histogram: str
+    key: str
+    tick: int
+    end_ms: int
+    rank: int
+    label: str
+    exact: int | None
+    exact_unbounded: int | None
+    shown: bool
+    released: int | None
+    sd: float | None
+    threshold: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """rejects.json: what was read.
+
+    Attributes:
+        complete: whether the input was read to its end.
+        events, late, outside: as in `Summary`.
+        first_ms, last_ms: earliest and latest time of an event.
+        word: what the numbers of rejects count: "line", "row" or "offset".
+        counts: rejects by reason.
+        first: (partition, number, reason) of the first hundred.
+        top: n of the top-n metrics.
+        left_out: combinations of `--vary` that cannot be, and why.
+    """
+
+    complete: bool
+    events: int
+    late: int
+    outside: int
+    first_ms: int | None
+    last_ms: int | None
+    word: str
+    counts: Mapping[str, int]
+    first: Sequence[tuple[int, int, str]]
+    top: int
+    left_out: Sequence[str] = ()
+    version: int = VERSION
+    contains: str = "exact data: for the operator only"
+
+
+@dataclass(slots=True)
+class Results:
+    """What a backtest found."""
+
+    input: Input
+    runs: list[Run] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+    boards: list[BoardRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """A results directory as it was read: Arrow tables, `to_pylist` or `column` of which give Python values."""
+
+    runs: pa.Table
+    results: pa.Table
+    boards: pa.Table
+    input: Input
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+def prepare(directory: Path, *, force: bool) -> None:
+    """Makes the directory, and sees to it that results can be written, before hours of work.
+
+    Raises:
+        SettingsError: a package is missing, the directory cannot be made, or holds something and `force` was not given.
+    """
+    for package in ("pyarrow", "matplotlib"):
+        if importlib.util.find_spec(package) is None:
+            raise SettingsError(f"--report needs {package}: install quietcount[replay]")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not force and any(directory.iterdir()):
+            raise SettingsError(
+                f"--report {directory}: it is not empty: another directory, or --force to replace the results in it"
+            )
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise SettingsError(f"--report {directory}: Permission denied")
+    except OSError as error:
+        raise SettingsError(f"--report {directory}: {error.strerror}") from None
+
+
+def write(directory: Path, results: Results) -> None:
+    """Writes the four files, each whole or not at all; runs.parquet, by which results are known, last."""
+    runs = directory / RUNS
+    runs.unlink(missing_ok=True)  # of earlier results, which the new files do not belong to
+    _replace(directory / REJECTS, msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n")
+    _write_table(directory / BOARDS, boards_table(results.boards))
+    _write_table(directory / RESULTS, results_table(results.series))
+    _write_table(runs, runs_table(results.runs))
+
+
+def runs_table(runs: Sequence[Run]) -> pa.Table:
+    """One row a run; a column of text for each setting that was varied."""
+    import pyarrow as pa
+
+    columns: dict[str, pa.Array] = {
+        "run": pa.array([run.run for run in runs], pa.int32()),
+        "seed": pa.array([run.seed for run in runs], pa.int32()),
+        "histogram": pa.array([run.histogram for run in runs], pa.string()),
+        "mechanism": pa.array([run.mechanism for run in runs], pa.string()),
+    }
+    for name in dict.fromkeys(name for run in runs for name in run.varied):
+        columns[SET + name] = pa.array([run.varied.get(name) for run in runs], pa.string())
+    kinds = {
+        "settings": pa.string(),
+        "rho": pa.float64(),
+        "epsilon": pa.float64(),
+        "delta": pa.float64(),
+        "unit": pa.string(),
+        "tick_ms": pa.int64(),
+        "first_tick": pa.int64(),
+        "ticks": pa.int64(),
+        "epochs": pa.int64(),
+        "events": pa.int64(),
+        "complete": pa.bool_(),
+    }
+    columns |= {name: pa.array([getattr(run, name) for run in runs], kind) for name, kind in kinds.items()}
+    return pa.table(columns)
+
+
+def results_table(series: Sequence[Series]) -> pa.Table:
+    """One number a row."""
+    import pyarrow as pa
+
+    lengths = np.array([len(one.values) for one in series], dtype=np.int64)
+
+    def numbers(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
+        return np.repeat(np.array([getattr(one, name) for one in series], dtype=kind), lengths)
+
+    def texts(name: str) -> pa.Array:
+        codes: dict[str, int] = {}
+        of = np.array([codes.setdefault(getattr(one, name), len(codes)) for one in series], dtype=np.int32)
+        names = pa.array(list(codes), pa.string())
+        return pa.DictionaryArray.from_arrays(pa.array(np.repeat(of, lengths)), names).cast(pa.string())
+
+    return pa.table(
+        {
+            "run": numbers("run", np.int32),
+            "seed": numbers("seed", np.int32),
+            "histogram": texts("histogram"),
+            "key": texts("key"),
+            "tick": _end_to_end([one.ticks for one in series], np.int64),
+            "rank": numbers("rank", np.int32),
+            "size": numbers("size", np.int64),
+            "metric": texts("metric"),
+            "value": _end_to_end([one.values for one in series], np.float64),
+        }
+    )
+
+
+def boards_table(rows: Sequence[BoardRow]) -> pa.Table:
+    """One item of a board a row."""
+    import pyarrow as pa
+
+    kinds = {
+        "run": pa.int32(),
+        "seed": pa.int32(),
+        "histogram": pa.string(),
+        "key": pa.string(),
+        "tick": pa.int64(),
+        "end_ms": pa.int64(),
+        "rank": pa.int32(),
+        "label": pa.string(),
+        "exact": pa.int64(),
+        "exact_unbounded": pa.int64(),
+        "shown": pa.bool_(),
+        "released": pa.int64(),
+        "sd": pa.float64(),
+        "threshold": pa.int64(),
+    }
+    return pa.table({name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items()})
+
+
+def _end_to_end(arrays: Iterable[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate([np.empty(0, dtype=kind), *arrays])
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
+    part = path.with_name(path.name + ".part")
+    try:
+        pq.write_table(table, part, compression="zstd", row_group_size=GROUP_ROWS)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(content)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def read(directory: Path) -> Tables:
+    """Reads what `write` wrote.
+
+    Raises:
+        SettingsError: it is no results directory, or one of another version.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise SettingsError("results need pyarrow: install quietcount[replay]") from error
+    try:
+        found = msgspec.json.decode((directory / REJECTS).read_bytes(), type=Input)
+        if found.version != VERSION:
+            raise SettingsError(f"{directory}: results of version {found.version}; this program knows {VERSION}")
+        runs, results, boards = (pq.read_table(directory / name) for name in (RUNS, RESULTS, BOARDS))
+    except (OSError, msgspec.DecodeError, pa.ArrowInvalid) as error:
+        raise SettingsError(f"{directory}: no results directory: {str(error).splitlines()[0]}") from error
+    return Tables(runs, results, boards, found)
