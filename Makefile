@@ -65,6 +65,7 @@ lock:
 	.venv-lock/bin/python -m pip --disable-pip-version-check --quiet install $(UV)
 	$(COMPILE) --upgrade --all-extras --output-file requirements.lock
 	$(COMPILE) --upgrade --extra demo --extra build --constraint requirements.lock --no-annotate --output-file requirements-demo.lock
+	$(COMPILE) --upgrade --extra build --constraint requirements.lock --no-annotate --output-file deploy/requirements.lock
 	rm -rf .venv-lock
 
 clean:

@@ -33,7 +33,7 @@ class Outcome:
 
     Attributes:
         run, histogram, mechanism, epsilon, delta: as in runs.parquet.
-        varied: the settings that `--vary` gave, without the histogram's name.
+        varied: the settings that `--vary` gave several values, without the histogram's name.
         seeds: how many.
         metrics: of the whole run and all stream keys, the mean over the seeds that have it.
     """
@@ -85,6 +85,7 @@ def outcomes(tables: Tables) -> list[Outcome]:
     found: dict[int, list[dict[str, Any]]] = {}
     for row in tables.runs.to_pylist():
         found.setdefault(row["run"], []).append(row)
+    several = {name for name in tables.runs.column_names if len(set(tables.runs[name].to_pylist()) - {None}) > 1}
     return [
         Outcome(
             run=run,
@@ -95,7 +96,7 @@ def outcomes(tables: Tables) -> list[Outcome]:
             varied={
                 name.removeprefix(prefix): value
                 for name, value in of[0].items()
-                if name.startswith(prefix := f"{SET}{of[0]['histogram']}.")
+                if name in several and name.startswith(prefix := f"{SET}{of[0]['histogram']}.")
             },
             seeds=len(of),
             metrics={metric: sum(values) / len(values) for metric, values in metrics.get(run, {}).items()},

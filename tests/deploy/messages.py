@@ -1,0 +1,197 @@
+"""The messages that an operator can meet, as the code has them, and the rows of docs/operations.md that explain them.
+
+A message is a template: its fixed words, with `…` for what varies. A row covers it if the words between backticks in the row's first cell,
+with `…` for anything, occur in it in that order.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "docs" / "operations.md"
+HOLE = "…"
+
+#: Raised with a message for the operator; subclasses in the package count too.
+OURS = {"QuietcountError", "UsageError", "Difference"}
+#: A `ValueError` becomes a refused setting, except where only a mistake in the program can raise it: those are shown by kind and place.
+INTERNAL = {
+    "workers/agents/intake.py",
+    "workers/dashboard/feed.py",
+    "workers/demo/flights.py",
+    "workers/kafka/embedded.py",
+    "workers/mechanisms/discovery.py",
+    "workers/mechanisms/noise.py",
+    "workers/mechanisms/one_shot.py",
+    "workers/mechanisms/partition.py",
+    "workers/mechanisms/selection.py",
+    "workers/mechanisms/sketch.py",
+    "workers/mechanisms/sketch_release.py",
+    "workers/plan/adding_up.py",
+    "workers/plan/promise.py",
+    "workers/plan/theorems.py",
+    "workers/replay/measure_numbers.py",
+    "workers/tables/store.py",
+}
+#: Where sentences are gathered in a list and said elsewhere.
+GATHERED = {"workers/kafka/topics.py", "workers/monitor/health.py"}
+#: Functions and tables whose strings are said elsewhere.
+SPOKEN = {
+    "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
+    "workers/replay/audit.py": {"_unlike"},
+    "workers/settings.py": {"_complaints", "_user_complaints"},
+}
+LEVELS = {"warning", "error", "critical", "exception"}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A template and where it is."""
+
+    place: str
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        """Its fixed words; with fewer than two it only carries what something else says."""
+        return re.findall(r"[^\W\d_]{2,}", self.text)
+
+
+def template(node: ast.expr) -> str:
+    """The fixed words of a string expression."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.sub(r"%(?:[sdr]|\.?\d*[fg])", HOLE, node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(template(part) if isinstance(part, ast.Constant) else HOLE for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return template(node.left) + template(node.right)
+    return HOLE
+
+
+def name_of(node: ast.expr) -> str:
+    """`b` of `a.b` and of `b`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def sources(root: Path = ROOT) -> dict[str, ast.Module]:
+    """Every module of the package, parsed."""
+    return {str(path.relative_to(root)): ast.parse(path.read_text()) for path in sorted(root.glob("workers/**/*.py"))}
+
+
+def ours(modules: dict[str, ast.Module]) -> set[str]:
+    """Names of the exceptions whose message is for the operator."""
+    found = set(OURS)
+    classes = [node for tree in modules.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    for _ in classes:
+        more = {one.name for one in classes if any(name_of(base) in found for base in one.bases)}
+        if more <= found:
+            break
+        found |= more
+    return found
+
+
+def messages(modules: dict[str, ast.Module]) -> list[Message]:
+    """Every message of the package."""
+    raised = ours(modules)
+    return [
+        Message(f"{file}:{line}", " ".join(text.split()))
+        for file, tree in modules.items()
+        for line, text in _of_module(file, tree, raised)
+    ]
+
+
+def _of_module(file: str, tree: ast.Module, raised: set[str]) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            if name_of(node.exc.func) == "ValueError" and file not in INTERNAL and node.exc.args:
+                yield node.lineno, template(node.exc.args[0])
+        elif isinstance(node, ast.Call) and name_of(node.func) in raised:
+            yield from ((node.lineno, template(text)) for text in node.args[:1])
+        elif isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign):
+            yield from ((text.lineno, template(text)) for text in _spoken(file, node))
+        elif isinstance(node, ast.Call):
+            yield from ((node.lineno, template(said)) for said in _said(file, node))
+
+
+def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
+    """The sentences of a function or table of `SPOKEN`."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    names = {node.name} if isinstance(node, ast.FunctionDef) else {name_of(target) for target in targets}
+    if names & SPOKEN.get(file, set()):
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Return | ast.Yield) and inner.value is not None:
+                yield inner.value
+            elif isinstance(inner, ast.Dict):
+                yield from inner.values
+
+
+def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
+    """What a call says to the operator: in the log, on stderr, or by ending the worker."""
+    name = name_of(call.func)
+    if name in LEVELS and isinstance(call.func, ast.Attribute) and "log" in ast.unparse(call.func.value).lower():
+        yield from call.args[:1]
+    elif name == "fail" and len(call.args) == 2:
+        yield call.args[1]
+    elif (
+        (name == "log" or (name == "say" and file == "workers/commands/failures.py"))
+        and call.args
+        and isinstance(call.args[0], ast.JoinedStr)
+    ):
+        yield call.args[0]
+    elif name in ("print", "echo") and any(keyword.arg in ("file", "err") for keyword in call.keywords):
+        yield from call.args[:1]
+    elif name == "append" and file in GATHERED:
+        both = call.args[0]
+        yield from (both.body, both.orelse) if isinstance(both, ast.IfExp) else (both,)
+
+
+def exit_codes(modules: dict[str, ast.Module]) -> set[int]:
+    """Values of the constants `EXIT_...`, but for the deadlines, and success."""
+    found = {0}
+    for tree in modules.values():
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                names = [name_of(target) for target in node.targets]
+                if any(name.startswith("EXIT_") for name in names) and isinstance(node.value.value, int):
+                    found.add(node.value.value)
+    return found
+
+
+def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
+    """Why a record is no event, by the names that the reader of events gives."""
+    tree = modules["workers/agents/events.py"]
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name_of(node.func) == "Reject":
+            found.add(template(node.args[1]))
+        elif isinstance(node, ast.Assign) and [name_of(target) for target in node.targets] == ["reason"]:
+            found.add(template(node.value))
+        elif isinstance(node, ast.FunctionDef) and "Why a value is no event" in (ast.get_docstring(node) or ""):
+            returned = (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return))
+            found |= {template(value) for value in returned if value is not None}
+    return {text for text in found if text.strip(HOLE)}
+
+
+def rows(heading: str, guide: str) -> list[list[str]]:
+    """The rows of the tables between a heading and the next one of its level or above."""
+    level = len(heading) - len(heading.lstrip("#"))
+    [section] = re.findall(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)", guide, re.MULTILINE | re.DOTALL)
+    found = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line[:2] == "| "
+    ]
+    return [row for row in found if not set(row[0]) <= set("-| ") and row[0] not in ("symptom", "code", "reason")]
+
+
+def patterns(row: list[str]) -> list[str]:
+    """What stands between backticks in a row's first cell."""
+    return re.findall(r"`([^`]+)`", row[0])
+
+
+def covers(pattern: str, text: str) -> bool:
+    """Whether a message has the pattern's words, in their order."""
+    parts = [re.escape(part.strip()) for part in pattern.split(HOLE) if part.strip()]
+    return re.search(".*?".join(parts), text) is not None

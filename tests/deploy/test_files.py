@@ -1,0 +1,259 @@
+"""The files of deploy/ agree with each other, with the ports and settings of the worker, and with what the guide says of them.
+
+Tools that know the formats (hadolint, kubeconform, promtool, docker compose) were run by hand; here nothing but Python is needed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.messages import ROOT
+from workers.kafka.topics import MAX_INTERNAL_BYTES, plan_topics
+from workers.settings import Settings, settings_of
+
+DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+OURS = ("key", "topics", "worker-1", "worker-2", "dashboard")
+
+
+def manifests() -> list[dict[str, Any]]:
+    """Every Kubernetes object of the directory."""
+    files = [path for path in sorted(KUBERNETES.glob("*.yaml")) if path.name != "kustomization.yaml"]
+    return [document for path in files for document in yaml.safe_load_all(path.read_text())]
+
+
+def one(kind: str, name: str) -> dict[str, Any]:
+    [found] = [item for item in manifests() if item["kind"] == kind and item["metadata"].get("name", "") == name]
+    return found
+
+
+def pods() -> list[tuple[str, dict[str, Any]]]:
+    """(kind, pod) of everything that runs."""
+    return [
+        (item["kind"], item["spec"]["template"]["spec"]) for item in manifests() if "template" in item.get("spec", {})
+    ]
+
+
+def settings(path: Path) -> Settings:
+    """The settings of a deployment, checked as the worker does, but for secrets that are elsewhere."""
+    document = tomllib.loads(path.read_text())
+    document["kafka"].pop("client", None)
+    return settings_of(document, path.parent)
+
+
+# The image
+
+
+def instructions() -> list[str]:
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    return [" ".join(line.split()) for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_the_image_is_pinned_not_root_and_watches_itself() -> None:
+    """A tag can be moved; root in a container is root on what is mounted."""
+    lines = instructions()
+    bases = [line.split()[1] for line in lines if line.startswith("FROM")]
+    assert len(bases) == 2 and len(set(bases)) == 1
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", bases[0])
+    [user] = [line for line in lines if line.startswith("USER")]
+    assert user == "USER 10001:10001"
+    assert lines.index(user) > max(i for i, line in enumerate(lines) if line.startswith(("RUN", "COPY")))
+    [health] = [line for line in lines if line.startswith("HEALTHCHECK")]
+    assert "http://127.0.0.1:9108/healthz" in health
+    assert "--metrics-port" in next(line for line in lines if line.startswith("CMD"))
+    assert any("--require-hashes" in line for line in lines) and not any("latest" in line for line in lines)
+
+
+def test_only_what_the_image_takes_is_sent_to_the_builder() -> None:
+    """A key that lies in a checkout would otherwise be in a layer for ever."""
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = [shlex.split(line)[1:-1] for line in instructions() if line.startswith("COPY") and "--from" not in line]
+    assert {name for names in copied for name in names} == kept
+    assert all((ROOT / name).exists() for name in kept)
+
+
+def pins(path: Path) -> dict[tuple[str, str], set[str]]:
+    """(name, version with its condition) -> hashes."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for block in re.split(r"\n(?=[a-z])", path.read_text()):
+        if match := re.match(r"([a-z0-9][\w.-]*)==([^\s;]+)", block):
+            found.setdefault((match[1], match[2]), set()).update(re.findall(r"sha256:[0-9a-f]{64}", block))
+    return found
+
+
+def test_the_image_has_the_versions_that_are_tested() -> None:
+    """Its lock is a part of the other one, whose hashes it has; and whole: pip refuses what it does not name."""
+    image, tested = pins(DEPLOY / "requirements.lock"), pins(ROOT / "requirements.lock")
+    assert image and all(image.values())
+    assert {pin: hashes for pin, hashes in tested.items() if pin in image} == image
+    names = {name for name, _ in image}
+    waiting: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    seen: set[str] = set()
+    while waiting:
+        requirement, _, condition = waiting.pop().partition(";")
+        name = re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
+        elsewhere = any(
+            word in condition for word in ("extra ==", "python_version", "platform_system ==", "sys_platform ==")
+        )
+        if name not in seen and not elsewhere:
+            seen.add(name)
+            waiting += importlib.metadata.requires(name) or []
+    assert len(seen) > 20 and seen <= names
+
+
+# Compose
+
+
+def test_compose_has_two_workers_with_disks_of_their_own_and_one_key() -> None:
+    """Two that share a local copy throw each other's away; with two keys one of them is refused."""
+    services = COMPOSE["services"]
+    assert {*OURS, "kafka", "prometheus", "grafana", "events"} == set(services)
+    volumes = {
+        name: {volume.split(":")[1]: volume.split(":") for volume in services[name].get("volumes", [])} for name in OURS
+    }
+    data = [volumes[name]["/var/lib/quietcount"][0] for name in ("worker-1", "worker-2")]
+    assert len(set(data)) == 2
+    keys = [volumes[name]["/run/quietcount"] for name in ("worker-1", "worker-2")]
+    assert all(key[0] == "key" and key[2:] == ["ro"] for key in keys)
+    assert "volumes" not in services["dashboard"] and "key" not in services["dashboard"]["depends_on"]
+    for name in OURS:
+        assert services[name]["read_only"] and services[name]["cap_drop"] == ["ALL"]
+    for name in ("worker-1", "worker-2"):
+        assert services[name]["stop_grace_period"] == "60s", "the worker ends itself after 45 s at most"
+
+
+def test_compose_shows_nothing_to_the_network() -> None:
+    """Figures are exact, and Kafka has no passwords there."""
+    for name, service in COMPOSE["services"].items():
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), name
+        assert "build" in service or re.fullmatch(r"[\w/]+:v?\d+\.\d+\.\d+", service["image"]), name
+
+
+def test_compose_names_files_ports_and_topics_that_there_are() -> None:
+    """A mount of a file that is not there becomes a directory, and the service fails for another reason."""
+    for config in COMPOSE["configs"].values():
+        assert (DEPLOY / config["file"]).is_file()
+    told = settings(DEPLOY / "compose" / "orders.toml")
+    kafka = COMPOSE["services"]["kafka"]["environment"]
+    assert f"INTERNAL://{told.kafka.bootstrap}" in kafka["KAFKA_ADVERTISED_LISTENERS"]
+    assert f"--topic={told.events.topic}" in COMPOSE["services"]["events"]["command"]
+    assert told.events.timestamp is None, "so the record's time counts, and that is the broker's:"
+    assert "--config=message.timestamp.type=LogAppendTime" in COMPOSE["services"]["events"]["command"]
+    assert str(told.worker.key_file).startswith("/run/quietcount/")
+    scraped = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())["scrape_configs"][0]
+    assert scraped["job_name"] == "quietcount", "QuietcountDown asks for it"
+    assert scraped["static_configs"][0]["targets"] == ["worker-1:9108", "worker-2:9108"]
+    assert told.worker.metrics_host == "0.0.0.0"
+
+
+# Kubernetes
+
+
+@pytest.mark.parametrize(("kind", "pod"), pods(), ids=lambda value: value if isinstance(value, str) else "")
+def test_pods_are_confined(kind: str, pod: dict[str, Any]) -> None:
+    """What the namespace enforces ("restricted"), and a root file system that cannot be written."""
+    assert pod["automountServiceAccountToken"] is False
+    security = pod["securityContext"]
+    assert security["runAsNonRoot"] and security["runAsUser"] == 10001 == security["fsGroup"]
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"]
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        claims = {"data"} if kind == "StatefulSet" else set()
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes | claims
+
+
+def test_workers_keep_their_disk_hand_over_in_time_and_are_probed() -> None:
+    """/healthz restarts, /readyz only holds an upgrade back: a worker with a backlog must not be killed for it."""
+    spec = one("StatefulSet", "quietcount-worker")["spec"]
+    pod = spec["template"]["spec"]
+    [worker], told = pod["containers"], settings(KUBERNETES / "settings.toml")
+    assert spec["replicas"] >= 2 and spec["serviceName"] == one("Service", "quietcount-worker")["metadata"]["name"]
+    assert pod["terminationGracePeriodSeconds"] >= 60
+    probes = {probe: worker[f"{probe}Probe"]["httpGet"]["path"] for probe in ("startup", "liveness", "readiness")}
+    assert probes == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    assert worker["args"][-2:] == ["--metrics-port", str(worker["ports"][0]["containerPort"])]
+    mounts = {mount["name"]: mount["mountPath"] for mount in worker["volumeMounts"]}
+    assert told.worker.data_dir.is_relative_to(mounts["data"]) and told.worker.key_file.parent == Path(mounts["key"])
+    [copy] = pod["initContainers"]
+    assert copy["command"][:3] == ["install", "-m", "400"] and copy["command"][-1] == str(told.worker.key_file)
+    [claim] = spec["volumeClaimTemplates"]
+    assert claim["metadata"]["name"] == "data"
+    budget = one("PodDisruptionBudget", "quietcount-worker")["spec"]
+    assert budget["maxUnavailable"] == 1 and budget["selector"] == spec["selector"]
+
+
+def test_only_the_worker_has_the_key_and_no_manifest_holds_one() -> None:
+    """The dashboard is what others reach; an example that works would be used."""
+    holders = [kind for kind, pod in pods() if any("quietcount-key" in str(volume) for volume in pod["volumes"])]
+    assert holders == ["StatefulSet"]
+    secrets = [item for item in manifests() if item["kind"] == "Secret"]
+    assert secrets and all(not any(item["data"].values()) for item in secrets)
+    listed = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())["resources"]
+    assert not [name for name in listed if "secret" in name] and all((KUBERNETES / name).is_file() for name in listed)
+    credentials = {pod["containers"][0]["name"]: str(pod["volumes"]) for _, pod in pods()}
+    for name, principal in (("worker", "worker"), ("dashboard", "reader"), ("topics", "admin")):
+        assert f"quietcount-kafka-{principal}" in credentials[name]
+
+
+def test_only_the_page_is_open_and_figures_are_for_monitoring() -> None:
+    """Whatever no policy names is shut."""
+    policies = {item["metadata"]["name"]: item["spec"] for item in manifests() if item["kind"] == "NetworkPolicy"}
+    shut = policies.pop("quietcount-nothing-else")
+    assert shut == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    open_to_all = {
+        name: [port["port"] for rule in spec["ingress"] for port in rule["ports"]]
+        for name, spec in policies.items()
+        if any("from" not in rule for rule in spec.get("ingress", []))
+    }
+    assert open_to_all == {"quietcount-page": ["page"]}
+    assert policies["quietcount-page"]["podSelector"] == one("Deployment", "quietcount-dashboard")["spec"]["selector"]
+    [figures] = policies["quietcount-figures"]["ingress"]
+    assert figures["ports"][0]["port"] == "metrics" and "monitoring" in str(figures["from"])
+    broker = settings(KUBERNETES / "settings.toml").kafka.bootstrap.rpartition(":")[2]
+    assert broker in str(policies["quietcount-kafka"]["egress"])
+    assert all("to" in rule for spec in policies.values() for rule in spec.get("egress", []))
+
+
+# Topics
+
+
+def test_the_topics_are_those_that_the_worker_makes() -> None:
+    """Whoever makes them by hand must get what `quietcount topics --create` would make."""
+    text = (DEPLOY / "topics.md").read_text()
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"
+    ]
+    plan = plan_topics("<name>", "<events>", 3, 2, ["<name>.<histogram>"], {})
+    assert [row[0] for row in rows] == [topic.name for topic in plan]
+    for (_, partitions, cleanup, retention, size, stamp), topic in zip(rows, plan, strict=True):
+        assert {"sources": 3, "owners": 2}[partitions] == topic.partitions
+        assert cleanup == topic.cleanup_policy
+        assert (retention == "-1") == (topic.retention_ms == -1)
+        assert (size == str(MAX_INTERNAL_BYTES)) == (topic.max_message_bytes is not None)
+        assert stamp.startswith("LogAppendTime" if topic.name == "<events>" else "CreateTime")
+    commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert commands is not None
+    made = {}
+    for line in commands[1].replace("\\\n", " ").splitlines():
+        words = shlex.split(line)
+        pairs = [words[i + 1].partition("=") for i, word in enumerate(words) if word == "--config"]
+        made[words[words.index("--topic") + 1]] = {name: value for name, _, value in pairs}
+    for topic in plan_topics("orders", "orders", 12, 12, ["orders.products"], {})[1:]:
+        assert made[topic.name].items() >= topic.config().items()
+        assert topic.purpose == "dead letters" or made[topic.name]["min.insync.replicas"] == "2"

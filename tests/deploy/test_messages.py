@@ -1,0 +1,95 @@
+"""Every message and exit code of the code has a row in docs/operations.md, and every row something in the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.deploy.messages import (
+    GUIDE,
+    HOLE,
+    INTERNAL,
+    Message,
+    covers,
+    exit_codes,
+    messages,
+    patterns,
+    reject_reasons,
+    rows,
+    sources,
+)
+
+MODULES = sources()
+TEXT = GUIDE.read_text()
+SYMPTOMS = [(pattern, row) for row in rows("## Messages", TEXT) for pattern in patterns(row)]
+
+
+def uncovered(found: list[Message]) -> list[str]:
+    """Messages that say something of their own and that no row explains, with what to do about it."""
+    return [
+        f"{message.place}: docs/operations.md has no row for: {message.text}\n    Add some of its fixed words, between backticks "
+        f"and with {HOLE} for what varies, to the first cell of a row of its table under '## Messages', or add a row. "
+        "A ValueError that only a mistake in the program can raise: name its module in INTERNAL of tests/deploy/messages.py."
+        for message in found
+        if len(message.words) > 1 and not any(covers(pattern, message.text) for pattern, _ in SYMPTOMS)
+    ]
+
+
+def test_every_message_has_a_row() -> None:
+    """Whoever meets one at night looks it up there; one that was added without a row fails here, by name."""
+    missing = uncovered(messages(MODULES))
+    assert not missing, "\n".join(["", *missing])
+
+
+def test_a_message_without_a_row_is_found_and_named() -> None:
+    """A check that lets everything through would pass for ever."""
+    module = ast.parse('def f(x):\n    raise SettingsError(f"the {x} is wrong side up: turn it round")\n')
+    [problem] = uncovered(messages(MODULES | {"workers/new.py": module})[-1:])
+    assert "workers/new.py:2: " in problem and "the … is wrong side up: turn it round" in problem
+    for said in ('logger.warning("%s fell over again", x)', 'handover.fail(2, f"{x} fell over again")'):
+        [message] = messages({"workers/new.py": ast.parse(said)})
+        assert message.text == f"{HOLE} fell over again"
+
+
+def test_the_messages_are_all_found() -> None:
+    """A collector that overlooks a kind of message would call the table complete."""
+    found = {message.text for message in messages(MODULES)}
+    for one in (
+        "the key file holds another key than the one this state was made with: bring the old key file back",  # raised
+        "…: reading all of it again",  # logged
+        "internal error: … at …; --debug shows more",  # said at the end of a command
+        "… has cleanup.policy = … and needs compact: state would be lost",  # gathered
+        "Kafka does not allow it: …. Which principal needs what is in deploy/acls.md",  # returned
+        "…name = …: another histogram has this name",  # yielded
+        "…: published, but the contributions do not give it",  # an exception of another base
+    ):
+        assert one in found
+    assert set(MODULES) >= INTERNAL, "a module that is left out is not there any more"
+
+
+@pytest.mark.parametrize("pattern", [pattern for pattern, _ in SYMPTOMS])
+def test_a_row_explains_something_that_there_is(pattern: str) -> None:
+    """Rows of messages that are gone bury the others; fixed words of one or two syllables would cover anything."""
+    fixed = re.findall(r"[^\W\d_]+", pattern)
+    assert len(fixed) > 1 and sum(map(len, fixed)) > 6, "too little of the message"
+    assert any(covers(pattern, message.text) for message in messages(MODULES))
+
+
+def test_every_row_says_why_and_what_to_do() -> None:
+    """A symptom alone is what the reader has already."""
+    for row in rows("## Messages", TEXT):
+        assert len(row) == 3 and all(row), row
+
+
+def test_every_exit_code_is_listed_and_no_other() -> None:
+    """Supervisors decide by them. 1 is returned by `audit` and `topics` without a name of its own."""
+    listed = {int(row[0]) for row in rows("## Exit codes", TEXT)}
+    assert listed == exit_codes(MODULES) | {1}
+
+
+def test_every_reason_of_a_reject_is_listed_and_no_other() -> None:
+    """They stand in the header of the record and in a metric."""
+    listed = {pattern for row in rows("## Rejects", TEXT) for pattern in patterns(row)}
+    assert listed == reject_reasons(MODULES)
