@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -50,6 +50,7 @@ _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 _FIELD = "the name of a JSON field"
 
 Record = TypeVar("Record", bound=Checked)
+T = TypeVar("T")
 
 
 class WorkerSettings(Checked, frozen=True, kw_only=True):
@@ -262,7 +263,15 @@ def load(path: str | Path) -> Settings:
     Raises:
         SettingsError: one line with the file, the field, its value and what is allowed.
     """
-    path = Path(path)
+    return from_file(Path(path), settings_of)
+
+
+def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
+    """What `read` makes of a TOML file and of the directory that names in it are relative to.
+
+    Raises:
+        SettingsError: as `load`.
+    """
     try:
         document = tomllib.loads(read_file(path).decode())
     except UnicodeDecodeError as error:
@@ -270,7 +279,7 @@ def load(path: str | Path) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from None
     try:
-        return settings_of(document, path.absolute().parent)
+        return read(document, path.absolute().parent)
     except (ValueError, SettingsError) as error:
         raise SettingsError(f"{path}: {error}") from None
 

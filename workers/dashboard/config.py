@@ -6,7 +6,6 @@ a machine that has no key file, no data directory, no domain file and no right t
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from workers.errors import SettingsError
 from workers.files import client_values, read_file
 from workers.kafka.clients import Connection
 from workers.mechanisms.config import Checked, HistogramConfig, display, rules
-from workers.settings import KafkaSettings, WorkerSettings
+from workers.settings import KafkaSettings, WorkerSettings, from_file
 
 TOKEN_CHARACTERS = 16
 
@@ -53,16 +52,7 @@ def load_dashboard(path: Path) -> DashboardSettings:
     Raises:
         SettingsError: one line with the file, the field, its value and what is allowed.
     """
-    try:
-        document = tomllib.loads(read_file(path).decode())
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: not UTF-8 at byte {error.start:,}: a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: not TOML: {error}") from None
-    try:
-        return _read(document, path.absolute().parent)
-    except (ValueError, SettingsError) as error:
-        raise SettingsError(f"{path}: {error}") from None
+    return from_file(path, _read)
 
 
 def read_token(path: Path) -> str:

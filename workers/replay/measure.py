@@ -311,6 +311,6 @@ class Watch:
 def discovers(combination: Combination) -> bool:
     """Whether it shows running counts of items it is not told of."""
     kind = combination.mechanism.kind
-    return kind in ("unk_base", "misra_gries", "pay_what_you_get") or (
-        kind == "meta" and not combination.mechanism.domain()
+    return kind in ("unk_base", "pay_what_you_get") or (
+        kind in ("meta", "misra_gries") and not combination.mechanism.domain()
     )

@@ -254,17 +254,22 @@ def replay(
             until_ms=source.until_ms,
             may_stop=interrupts.check,
         )
-        summary = offline.summary
-        summary.total = source.total
-        try:
-            for batch in source.batches():
-                with interrupts.held():
-                    offline.add(batch, source.ended())
-                    progress(summary)
+        return drive(offline, source, interrupts, progress)
+
+
+def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Callable[[Summary], object]) -> Summary:
+    """Feeds a source to its end or to Ctrl-C, which waits for whole batches; `progress` is told how far it is after each."""
+    summary = offline.summary
+    summary.total = source.total
+    try:
+        for batch in source.batches():
             with interrupts.held():
-                offline.finish()
-        except KeyboardInterrupt:
-            summary.partial = True
+                offline.add(batch, source.ended())
+                progress(summary)
+        with interrupts.held():
+            offline.finish()
+    except KeyboardInterrupt:
+        summary.partial = True
     return summary
 
 

@@ -25,7 +25,7 @@ from workers.replay.measure import Watch, discovers
 from workers.replay.measure_queries import watch
 from workers.replay.measure_truth import Truth, mirrored, remembering, truth_of, unbounded
 from workers.replay.measure_view import View
-from workers.replay.offline import STREAM, Offline, Summary, few_collections
+from workers.replay.offline import STREAM, Offline, Summary, drive, few_collections
 from workers.replay.results import Input, Results, Run
 from workers.replay.sources import Source
 from workers.settings import Settings
@@ -237,16 +237,7 @@ def run_backtest(
             after_tick=after_tick,
         )
         summary = offline.summary
-        summary.total = source.total
-        try:
-            for batch in source.batches():
-                with interrupts.held():
-                    offline.add(batch, source.ended())
-                    progress(summary)
-            with interrupts.held():
-                offline.finish()
-        except KeyboardInterrupt:
-            summary.partial = True
+        drive(offline, source, interrupts, progress)
         backtest.finish()
     return summary
 

@@ -23,7 +23,7 @@ from workers.agents.merge import Merge, Released
 from workers.errors import QuietcountError
 from workers.mechanisms.noise import NoiseKey
 from workers.replay.interrupts import Interrupts
-from workers.replay.offline import Offline, Summary, few_collections
+from workers.replay.offline import Offline, Summary, drive, few_collections
 from workers.replay.results import Results
 from workers.replay.sources import Source
 from workers.replay.sweep import Backtest, Task, input_of
@@ -116,18 +116,7 @@ class Pool:
             offline = Offline(
                 settings, key, self.histograms, partitions=source.partitions, until_ms=source.until_ms, merge=self
             )
-            summary = offline.summary
-            summary.total = source.total
-            try:
-                for batch in source.batches():
-                    with interrupts.held():
-                        offline.add(batch, source.ended())
-                        progress(summary)
-                with interrupts.held():
-                    offline.finish()
-            except KeyboardInterrupt:
-                summary.partial = True
-        return summary
+            return drive(offline, source, interrupts, progress)
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
         """What was measured, in the order of the runs."""
