@@ -1,6 +1,7 @@
 """A snapshot is what consumers rely on: its fields, its order, its pages, and the same bytes for the same release."""
 
 import json
+import random
 
 import numpy as np
 import pytest
@@ -57,6 +58,29 @@ def test_items_stand_largest_first_and_ties_by_label() -> None:
     [(_, value)] = snapshots(FRAME, Release(np.arange(7), counts, 1.0, None), table, ["k"], LabelCache())
     expected = sorted(zip(names, counts.tolist(), strict=True), key=lambda item: (-item[1], item[0]))
     assert json.loads(value)["items"] == [list(item) for item in expected]
+
+
+def test_the_order_is_the_same_however_labels_were_met() -> None:
+    """Labels come one by one and in heaps, under several stream keys, with counts that do not fit one number with them."""
+    rng = random.Random(3)
+    names = [rng.choice("abcxyzé") * rng.randint(1, 4) + str(rng.randint(0, 30)) for _ in range(400)]
+    rows = list(dict.fromkeys((rng.randint(0, 2), name) for name in names))
+    table, cache = columns(rows), LabelCache()
+    known: list[int] = []
+    for new, scale in [(1, 1), (200, 1), (3, 1 << 40), (1, 1), (60, 1 << 60), (2, 1)]:
+        known = rng.sample(
+            [*known, *range(len(known), min(len(known) + new, len(rows)))], min(len(known) + new, len(rows))
+        )
+        counts = np.array([rng.randint(-3, 3) * scale for _ in known], dtype=np.int64)
+        release = Release(np.array(known), counts, 1.0, None)
+        for key, value in snapshots(FRAME, release, table, ["0", "1", "2"], cache):
+            own = [
+                (name, n)
+                for (k, name), n in zip((rows[i] for i in known), counts.tolist(), strict=True)
+                if str(k) == key
+            ]
+            expected = sorted(own, key=lambda item: (-item[1], item[0]))
+            assert json.loads(value)["items"] == [list(item) for item in expected]
 
 
 @pytest.mark.parametrize("max_bytes", [500, 700, 3_000, 900_000])

@@ -57,6 +57,10 @@ class Vocabulary:
         if len(self._texts) > self._max:
             self._texts = _Texts()
 
+    def code(self, text: str) -> int:
+        """The code of a text."""
+        return self._texts[text]
+
     def codes(self, texts: Iterable[str], count: int) -> Codes:
         """The codes of `count` texts."""
         return np.fromiter(map(self._texts.__getitem__, texts), dtype=np.int32, count=count)

@@ -33,6 +33,7 @@ class Texts:
         """
         self.vocabulary = Vocabulary()
         self._declared = declared
+        self._codes: dict[bytes, int] = {}  # of the vocabulary's texts
         self._dictionary: Any = None
         self._table: Codes = np.empty(0, dtype=np.int32)
 
@@ -41,7 +42,7 @@ class Texts:
         before = self.vocabulary.names
         self.vocabulary.begin()
         if self.vocabulary.names is not before:
-            self._dictionary = None
+            self._dictionary, self._codes = None, {}
 
     def codes(self, array: Any) -> Codes:
         """A code for each value; below zero for one that is no valid text."""
@@ -57,15 +58,14 @@ class Texts:
     def _table_of(self, dictionary: Any) -> Codes:
         """The code of each text of a dictionary, and that of a null behind them."""
         if self._dictionary is None or not dictionary.equals(self._dictionary):
-            found = [self._checked(text) for text in dictionary.cast(pa.large_binary()).to_pylist()]
-            valid = [text for text in found if isinstance(text, str)]
-            codes = np.array([NULL if isinstance(text, str) else text for text in (*found, NULL)], dtype=np.int32)
-            places = np.fromiter((isinstance(text, str) for text in found), dtype=np.bool_, count=len(found))
-            codes[:-1][places] = self.vocabulary.codes(valid, len(valid))
-            self._dictionary, self._table = dictionary, codes
+            texts = dictionary.cast(pa.large_binary()).to_pylist()
+            codes: list[int | None] = list(map(self._codes.get, texts))
+            if None in codes:
+                codes = [self._code(text) if code is None else code for text, code in zip(texts, codes, strict=True)]
+            self._dictionary, self._table = dictionary, np.array([*codes, NULL], dtype=np.int32)
         return self._table
 
-    def _checked(self, text: bytes | None) -> str | int:
+    def _code(self, text: bytes | None) -> int:
         if text is None:
             return NULL
         if len(text) > LABEL_BYTES_MAX:
@@ -74,7 +74,10 @@ class Texts:
             name = text.decode()
         except UnicodeDecodeError:
             return NOT_UTF8
-        return name if self._declared is None or name in self._declared else NOT_DECLARED
+        if self._declared is not None and name not in self._declared:
+            return NOT_DECLARED
+        code = self._codes[text] = self.vocabulary.code(name)
+        return code
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@
 
 Each histogram is varied by itself, every value with every other: histograms do not influence one another. A combination starts from the
 histogram's section of the settings file and is checked as that is. Where `mechanism` is varied, a mechanism takes of the file and of
-`--vary` the settings that it has, so that one file serves them all; combinations that become the same are one.
+`--vary` the settings that it has, so that one file serves them all; combinations that become the same are one. So it is with `domain`
+where `release` or `algorithm` is varied and not every value has one.
 
 A value that no combination allows is refused, before anything is read. A combination that cannot be, of values which others allow, is
 left out and named.
@@ -28,6 +29,7 @@ from workers.errors import SettingsError
 from workers.files import read_file
 from workers.mechanisms.config import HistogramConfig, display, rules
 from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.one_shot_algorithms import KNOWN
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.settings import Settings, settings_of
 
@@ -36,6 +38,11 @@ COMBINATIONS_MAX = 1_000
 FIXED = ("name", "topic", "keys", "generation")
 # Of each pair a histogram has one: a value for one takes the place of the file's value for the other.
 INSTEAD = {"epsilon": "rho", "rho": "epsilon", "domain": "domain_file", "domain_file": "domain"}
+# Of these mechanisms it depends on a setting, and on which of its values, whether there is a domain.
+NEEDS_DOMAIN: dict[str, tuple[str, Sequence[str]]] = {
+    "meta": ("algorithm", KNOWN),
+    "misra_gries": ("release", ("pure",)),
+}
 DOMAIN_SHOWN = 20
 
 
@@ -155,7 +162,10 @@ class _Variants:
         known = set(values)
         if "mechanism" in wanted and isinstance(values["mechanism"], str) and values["mechanism"] in MECHANISMS:
             known = settings_known(values["mechanism"])
-            values = {name: value for name, value in values.items() if name in known}
+        decides, domains = NEEDS_DOMAIN.get(str(values.get("mechanism")), ("", ()))
+        if domains and {"mechanism", decides} & wanted.keys() and values.get(decides) not in domains:
+            known -= {"domain", "domain_file"}
+        values = {name: value for name, value in values.items() if name in known}
         return values, {f"{self._name}.{name}": one.text if name in known else None for name, one in wanted.items()}
 
     def _pairs(self, texts: Sequence[str]) -> Iterator[str]:
