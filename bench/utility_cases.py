@@ -235,4 +235,6 @@ def cases(ticks: int = 1_024) -> list[Case]:
             size=size,
             release=release,
         )
+    add("misra_gries", "pure", robin, round_robin(few, size, events, 60), data, horizon=few, size=size, release="pure",
+        domain=labels(size + 2))  # fmt: skip
     return found

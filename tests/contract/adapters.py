@@ -147,12 +147,24 @@ class Sparse(Adapter):
 
 
 class Sketches(Adapter):
-    """misra_gries: the counters of the sketches of the cells that the event lies in; one noise for all of them with "pmg"."""
+    """misra_gries: the counters of the sketches of the cells that the event lies in; one noise for all of them with "pmg".
+
+    "pure": (k + 1) c less the sum of all c, at least 0, for every label of the domain.
+    """
 
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
         assert isinstance(self.mechanism, MisraGries)
         found = Moves()
         before, after = (self.cells(stream) for stream in (first.stream, other))
+        if self.mechanism.config.release == "pure":
+            domain = [label.decode() for label in self.mechanism.domain()]
+            for place in before.keys() | after.keys():
+                old, new = (lowered(cells.get(place, {}), self.mechanism.config.size) for cells in (before, after))
+                assert old.keys() | new.keys() <= set(domain)
+                for label in domain:
+                    change = new.get(label, 0) - old.get(label, 0)
+                    found.add(block(label, (USE << 56 | place[0], place[1])), -change)
+            return found
         for place in before.keys() & after.keys():
             one, two = before[place], after[place]
             cell = USE << 56 | place[0], place[1]
@@ -180,6 +192,12 @@ class Sketches(Adapter):
                     labels = [label.decode() for label in sketch.labels]
                     found[level, t // radix**level - 1] = dict(zip(labels, sketch.counts.tolist(), strict=True))
         return found
+
+
+def lowered(counters: Mapping[str, int], size: int) -> dict[str, int]:
+    """003 Algorithm 3, times k + 1."""
+    gamma = sum(counters.values())
+    return {label: max(0, (size + 1) * n - gamma) for label, n in counters.items()}
 
 
 def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]:

@@ -66,13 +66,16 @@ class Probe:
     drawn: dict[Block, tuple[InversionTable, int]] = field(default_factory=dict)
     samples: dict[InversionTable, list[tuple[Tags, NDArray[np.int64]]]] = field(default_factory=dict)
     peels: dict[Block, Peel] = field(default_factory=dict)
+    _laws: dict[str, InversionTable] = field(default_factory=dict)
     _ids: list[tuple[int, int]] = field(default_factory=list)
 
     def drew(self, table: InversionTable, cell: tuple[int, int], tags: Tags, out: NDArray[Any]) -> None:
         """Notes, and moves, the values that were drawn."""
         blocks = tags ^ np.array(cell, dtype=np.uint64)
         if not self.keep_values:
-            self.samples.setdefault(table, []).append((blocks, out.astype(np.int64)))
+            # By law: the caches of tables are bounded, so one may have been made twice.
+            known = self._laws.setdefault(repr(table), table)
+            self.samples.setdefault(known, []).append((blocks, out.astype(np.int64)))
             return
         for row, (high, low) in enumerate(blocks.tolist()):
             out[row] += self.shifts.get((high, low), 0)

@@ -32,6 +32,7 @@ from workers.mechanisms.inversion import InversionTable
 from workers.mechanisms.max_engine import UnknownMax
 from workers.mechanisms.max_state import MaxState
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
+from workers.mechanisms.misra_gries_pure import PureMisraGries
 from workers.mechanisms.tree import TreeCounter
 
 Z = 4.5
@@ -123,6 +124,11 @@ def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[
         list(shown.labels) if isinstance(shown, Items) else [run.state.columns.label(r) for r in shown.rows.tolist()]
     )
     exact = np.array([sums[label.decode()] for label in labels])
+    if isinstance(run.mechanism, PureMisraGries):
+        # The sketch holds all of them, so that each lacks exactly 1/(k+1) of the sum; who is above is shown whatever the noise.
+        lowered = exact - sums.total() / (run.mechanism.config.size + 1)
+        yield from (((shown.counts - lowered) / shown.sd) ** 2)[lowered > 0].tolist()
+        return
     squares = ((shown.counts - exact) / shown.sd) ** 2
     if run.mechanism.kind == "misra_gries":
         yield from (float(squares[keys == key].mean()) for key in np.unique(keys))

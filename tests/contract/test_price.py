@@ -54,6 +54,8 @@ LESS = {
     "limit_dom-private": 0.74,
     # Six items more, fed in their rounds, do not all lower every counter, or all raise one.
     "misra_gries-pmg": 0.6,
+    # Of six items more three are each of two labels, which lower one another: 30 of the 42 that are paid for.
+    "misra_gries-pure": 0.71,
     # Of pure epsilon: a stream of 13 ticks either ends segments or closes intervals, and few nodes of a long tree are drawn.
     "bounded_max-pure": 0.54, "doubling-pure": 0.99, "two_level-pure": 0.49, "two_level_k-pure": 0.49,
 }  # fmt: skip

@@ -25,10 +25,12 @@ from tests.contract.worst import fourfold, worst
 from workers.mechanisms.column_sums import counter_of
 from workers.mechanisms.gaussian import round_up_sigma_squared
 from workers.mechanisms.max_engine import MaxNoise
+from workers.mechanisms.misra_gries_pure import PureMisraGries
 from workers.mechanisms.one_shot import OneShotNoise
 from workers.mechanisms.registry import MECHANISMS
 from workers.mechanisms.rows import Columns
 from workers.mechanisms.sketch import Sketch
+from workers.mechanisms.sketch_release import pure_scale
 from workers.mechanisms.sparse_gumb import SparseGumb
 
 LABELS = [*DOMAIN, *OTHERS]
@@ -163,6 +165,35 @@ def test_a_wrong_number_of_levels_or_items_is_seen(name: str) -> None:
         mechanism = variant.build()
         with pytest.raises(AssertionError, match="rho"):
             check(adapter_of(variant, mechanism), *worst(variant), seed=1)
+
+
+def test_a_wrong_sensitivity_of_the_reduced_sketch_is_seen() -> None:
+    """Planted: noise for 2k - 2, one less than a counter that grows and all others that fall make; and for one item of three."""
+    [variant] = [variant for variant in VARIANTS if str(variant) == "misra_gries-pure_one"]
+    for factor in (Fraction(6, 7), Fraction(1, 3)):
+        patched = patch(
+            "workers.mechanisms.misra_gries_pure.pure_scale",
+            lambda size, epsilon, factor=factor: pure_scale(size, epsilon) * factor,
+        )
+        with patched:
+            mechanism = variant.build()
+        with pytest.raises(AssertionError, match="epsilon"):
+            check(adapter_of(variant, mechanism), *worst(variant), seed=1)
+
+
+def test_cells_that_nobody_came_to_are_released_all_the_same() -> None:
+    """Planted: no release of an empty cell; one event then tells that somebody came."""
+    [variant] = [variant for variant in VARIANTS if str(variant) == "misra_gries-pure"]
+    empty: list[Tick] = [{} for _ in range(TICKS)]
+    check(adapter_of(variant), empty, [(2, {"a": 1})], seed=1)
+    release = PureMisraGries._release
+
+    def skipping(self: PureMisraGries, state: Any, key: int, t: int, over: Sketch | None, noise: Any) -> None:
+        if over is not None:
+            release(self, state, key, t, over, noise)
+
+    with patch.object(PureMisraGries, "_release", skipping), pytest.raises(AssertionError, match="neighbour shows"):
+        check(adapter_of(variant), empty, [(2, {"a": 1})], seed=1)
 
 
 def test_sums_that_begin_a_segment_without_noise_are_seen() -> None:

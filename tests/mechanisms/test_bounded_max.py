@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +56,21 @@ def test_every_query_answers_what_its_definition_says(sums: list[int]) -> None:
     """001 section 3.2, each from its definition."""
     found = Queries(ALL, LABELS).answers(np.array(sums, dtype=np.int64))
     assert found == [{"query": query, "value": by_hand(sums)} for query, by_hand in BY_HAND.items()]
+
+
+def test_before_the_first_update_no_label_is_named() -> None:
+    """The first of labels that are all 0 looks like an answer, and would stand for as long as counts are small."""
+    nothing = {"argmax": None, "top_k_select:2": [], "top_k:2": [0, 0], "histogram": [[label, 0] for label in "pq"]}
+    mechanism = make("two_level_k", 2, queries=tuple(nothing), domain=("p", "q"), rho=5.0, horizon=4_000)
+    run = Run(mechanism)
+    for t in range(1, 4_001):
+        answer = run.step(t, [np.array([t > 5, 0])])[0]
+        found: Any = answer["answers"]
+        if answer["since"]:
+            break
+        assert {one["query"]: one["value"] for one in found} == nothing
+    named = {one["query"]: one["value"] for one in found}
+    assert t > 5 and named["argmax"] == "p" and named["top_k_select:2"] == ["p", "q"]
 
 
 @settings(max_examples=200, deadline=None)

@@ -6,9 +6,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.mechanisms.selection import gumbel_top_k, gumbel_top_k_or_bottom, selection_tv
+from workers.mechanisms.selection import gumbel_top_k, gumbel_top_k_or_bottom, kth_largest, selection_tv
 
 Law = dict[tuple[int, ...], float]
 DRAWS = 40_000
@@ -112,6 +114,15 @@ def test_grouping_by_count_picks_what_peeling_candidate_by_candidate_picks(scale
     counts = np.random.default_rng(4).zipf(1.4, 300).clip(0, 10**5)
     drawn = words(60, seed=5)
     assert gumbel_top_k(counts, scale, 60, drawn).tolist() == exact(counts, scale, drawn)
+
+
+@given(st.lists(st.one_of(st.integers(-3, 3), st.integers(-(2**62), 2**62)), min_size=1, max_size=30), st.data())
+def test_the_kth_largest_is_found_also_where_most_are_equal_and_a_few_are_huge(
+    counts: list[int], data: st.DataObject
+) -> None:
+    """Small ones are counted, large ones sorted: either way it is the k-th of all."""
+    k = data.draw(st.integers(1, len(counts)))
+    assert kth_largest(np.array(counts), k) == sorted(counts, reverse=True)[k - 1]
 
 
 def test_fewer_candidates_than_picks_are_all_picked_once() -> None:

@@ -19,6 +19,7 @@ from workers.mechanisms.noise import NoiseKey
 from workers.mechanisms.sketch import Sketch, batch, pamg
 from workers.mechanisms.sketch_release import (
     _delta_of,
+    _largest,
     pmg,
     pmg_scale,
     pmg_threshold,
@@ -214,6 +215,14 @@ def test_pure_releases_the_largest_of_the_whole_domain_with_the_noise_it_promise
         pure(single, 1.0, STREAM, tags[:3], labels[:3])
 
 
+@given(st.lists(st.integers(-2, 2), min_size=1, max_size=12), st.integers(1, 12))
+def test_of_equal_noisy_counts_those_are_shown_whose_labels_come_first(counts: list[int], k: int) -> None:
+    """Whatever the order in which a domain was declared, or a sketch holds its keys."""
+    labels = [b"%02d" % (7 * i % 13) for i in range(len(counts))]
+    expected = sorted(range(len(counts)), key=lambda i: (-counts[i], labels[i]))[:k]
+    assert sorted(_largest(np.array(counts), labels, min(k, len(counts)))) == sorted(expected)
+
+
 def printed_condition(epsilon: float, sigma: float, tau: float, most: int) -> float:
     """Theorem 5 as printed, for continuous noise."""
     hidden = float(ndtr(tau / sigma))
@@ -240,7 +249,10 @@ def test_the_integer_condition_agrees_with_theorem_5(epsilon: float, sigma: floa
     assert ours == pytest.approx(printed_condition(epsilon, sigma, threshold - 0.5, most), rel=0.02)
 
 
-@pytest.mark.parametrize(("s2", "threshold", "epsilon"), [(2.0, 4, 1.0), (2.0, 2, 0.3), (4.0, 5, 0.5), (9.0, 1, 3.0)])
+# The last: the neighbour with one counter less is the one that is better told from the other; elsewhere it is the one with more.
+@pytest.mark.parametrize(
+    ("s2", "threshold", "epsilon"), [(2.0, 4, 1.0), (2.0, 2, 0.3), (4.0, 5, 0.5), (9.0, 1, 3.0), (4.0, 4, 0.05)]
+)
 def test_the_integer_condition_equals_exact_enumeration(s2: float, threshold: int, epsilon: float) -> None:
     """Small noise, two counters: the divergence of every case, added up outcome by outcome."""
     z = np.arange(-30, 31)

@@ -204,6 +204,21 @@ def test_order_statistics_are_called_worth_it_exactly_where_their_error_is_below
     assert any(sentence.startswith("Worth it") for sentence in plan.advice) is worth
 
 
+def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is_a_list() -> None:
+    """Nothing is converted, nothing discovered; its tags are in the memory; and rho cannot buy it."""
+    own = config(MisraGriesConfig, size=3, release="pure", domain=LABELS)
+    plan = planned(own)
+    assert [(part.name, part.delta) for part in plan.deltas] == [("numerical", own.delta)]
+    assert plan.noise.law == "laplace" and plan.thresholds is None
+    assert plan.memory.per_key >= 40 * len(LABELS) and "labels" in plan.memory.note
+    offered = {
+        str(row.assumed.get("release")): row for row in planned(config(KnownBaseConfig, domain=LABELS)).mechanisms
+    }
+    assert offered["pure"].mechanism == "misra_gries" and offered["pure"].possible and offered["pure"].threshold is None
+    rho = planned(config(KnownBaseConfig, domain=LABELS, epsilon=None, rho=0.1)).mechanisms
+    assert not any(row.assumed.get("release") == "pure" for row in [*rho, *planned(config(UnkBaseConfig)).mechanisms])
+
+
 def test_what_does_not_protect_users_is_not_offered_to_them() -> None:
     """A top k that costs one event k picks would cost a user many releases; its figures would be false."""
     own = config(UnkBaseConfig, max_items_per_user=5)

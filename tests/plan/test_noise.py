@@ -201,11 +201,14 @@ def test_a_plan_of_a_long_or_endless_epoch_looks_at_its_last_ticks() -> None:
     assert noise_of(build(endless), endless).ticks_looked_at == 525_600
 
 
-def test_blocks_have_the_noise_of_their_digits() -> None:
-    """Mechanisms of blocks add up as many noises as t has digits; the curve must use their own base."""
-    own = config(MECHANISMS["misra_gries"], size=10, radix=4, horizon=100)
+@pytest.mark.parametrize("changes", [{}, {"release": "pure", "domain": ("a", "b", "c")}], ids=["pmg", "pure"])
+def test_blocks_have_the_noise_of_their_digits(changes: dict[str, object]) -> None:
+    """Mechanisms of blocks add up as many noises as t has digits, and round once; the curve must use their own base."""
+    own = config(MECHANISMS["misra_gries"], size=10, radix=4, horizon=100, **changes)
     mechanism = build(own)
     ticks = np.arange(1, 101)
     variances = curve(mechanism, 100).variance(ticks)
     assert np.allclose(np.sqrt(variances), [mechanism.sd(t) for t in range(1, 101)])
-    assert Fraction(noise_of(mechanism, own).worst_sd) == max(Fraction(mechanism.sd(t)) for t in range(1, 101))
+    found = noise_of(mechanism, own)
+    assert Fraction(found.worst_sd) == max(Fraction(mechanism.sd(t)) for t in range(1, 101))
+    assert found.rms_sd**2 == pytest.approx(np.mean(variances)) and found.law == ("laplace" if changes else "gaussian")

@@ -60,7 +60,12 @@ class Case:
         )
         cost = self.honest().cost()
         discovery = dict(cost.deltas).get("discovery", 0.0)
-        return max(excess(one, other, cost.rho, discovery) for one, other in ((p, q), (q, p)))
+        pairs = ((p, q), (q, p))
+        worst = max(excess(one, other, cost.rho, discovery) for one, other in pairs)
+        if self.settings.get("release") != "pure":
+            return worst
+        epsilon = self.honest().guarantee.epsilon
+        return max(worst, *(hockey_stick(one, other, epsilon) - 10 * (p.lost + q.lost) for one, other in pairs))
 
 
 def excess(p: Law, q: Law, rho: float, discovery: float) -> float:
@@ -112,6 +117,7 @@ def even(history: History) -> Event:
 
 
 TWO = {"max_items": 2, "max_count": 2}
+AB = {"domain": ("a", "b")}
 CASES: dict[str, Case] = {
     "haar": Case(
         "known_base", fixed({"a": 1}, {"a": 1}), {"a": 2}, {"rho": 2.0, "max_count": 2, "domain": ("a",)},
@@ -199,6 +205,19 @@ CASES: dict[str, Case] = {
         "misra_gries", fixed({"a": 9, "b": 9}), {"a": 3, "b": 3},
         {"rho": 4.0, "size": 2, "max_items": 2, "max_count": 3, "release": "merge"},
         {"max_count": 2},
+    ),
+    "pure": Case(
+        "misra_gries", fixed({"a": 9, "b": 7}), {"a": 1}, {"epsilon": 3.0, "rho": None, "size": 2, "release": "pure", **AB},
+        {"epsilon": 6.0}
+    ),
+    "pure, one that lowers all": Case(
+        "misra_gries", fixed({"a": 5, "b": 5}), {"c": 2},
+        {"epsilon": 4.0, "rho": None, "size": 2, "release": "pure", "max_count": 2, "domain": ("a", "b", "c")}, {"max_count": 1},
+        floor=1e-6
+    ),
+    "pure, two ticks": Case(
+        "misra_gries", fixed({}, {"a": 2}), {"a": 1}, {"epsilon": 4.0, "rho": None, "size": 1, "release": "pure", "radix": 2, **AB},
+        {"epsilon": 10.0}, ticks=2, floor=1e-7
     ),
     "merge, two new items": Case(
         "misra_gries", fixed({"a": 1, "b": 1}), {"c": 1, "d": 1},

@@ -77,6 +77,7 @@ SPECIAL: dict[tuple[str, str], dict[str, object]] = {
     ("pay_what_you_get", "queries"): {"queries": 6},
     ("meta", "radix"): {"radix": 7},
     ("misra_gries", "radix"): {"radix": 7},
+    ("misra_gries", "domain"): {"release": "pure", "domain": DOMAIN},
 }
 # No other value is allowed, or it changes nothing that is published of a stream key that both settings serve.
 EXEMPT = {
@@ -141,6 +142,16 @@ def test_meta_with_picks_has_the_order_of_its_domain_in_the_id() -> None:
     """Its cells pick as `known_gumbel` does."""
     own: dict[str, object] = {"algorithm": "known_gumbel", "k": 2, "kbar": None}
     assert an_id(config("meta", **own, domain=DOMAIN)) != an_id(config("meta", **own, domain=DOMAIN[::-1]))
+
+
+def test_pure_misra_gries_has_its_domain_in_its_order_and_its_budget_in_the_id() -> None:
+    """The tags of the domain are stored in the order declared; of a pure epsilon the noise is another one."""
+    own: dict[str, object] = {"release": "pure", "domain": DOMAIN}
+    changes: list[dict[str, object]] = [
+        {}, {"domain": DOMAIN[::-1]}, {"domain": DOMAIN[:3]}, {"epsilon": 1.1}, {"delta": 1e-7}, {"size": 9}, {"max_count": 2},
+        {"max_items": 3}, {"horizon": 65}, {"radix": 7}, {"release": "pmg", "domain": None}, {"release": "merge", "domain": None},
+    ]  # fmt: skip
+    assert len({an_id(config("misra_gries", **(own | change))) for change in changes}) == len(changes)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -34,6 +34,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "two_level_k, busy": ("two_level_k", {"queries": ("max", "min", "histogram"), "epsilon": 30.0, "max_count": 1, "max_items": 1}),
     "two_level, pure": ("two_level", {"accounting": "pure", "epsilon": 40.0}),
     "misra_gries, merge": ("misra_gries", {"release": "merge"}),
+    "misra_gries, pure": ("misra_gries", {"release": "pure", "domain": DOMAIN}),
     "meta, known": ("meta", {"algorithm": "known_gumbel", "kbar": None, "domain": DOMAIN}),
     "meta, noisy bar": ("meta", {"algorithm": "unk_gauss", "k": None}),
 }  # fmt: skip

@@ -85,6 +85,17 @@ def test_what_is_missing_may_be_varied_in(tmp_path: Path) -> None:
     assert [one.config.mechanism for one in grid.combinations] == ["unk_base", "sparse_gumb"]
 
 
+def test_a_domain_goes_to_the_values_that_have_one(tmp_path: Path) -> None:
+    """With `misra_gries` and `meta` a setting decides about it; a file with a domain must serve the other values too."""
+    domain = 'domain=["x","y","z"]'
+    grid = grid_of(tmp_path, "mechanism=known_base,misra_gries", domain, "size=2", "release=pmg,pure")
+    found = [(one.config.mechanism, getattr(one.config, "domain", None) is not None) for one in grid.combinations]
+    assert found == [("known_base", True), ("misra_gries", False), ("misra_gries", True)] and not grid.left_out
+    assert [one.varied["items.domain"] is None for one in grid.combinations] == [False, True, False]
+    grid = grid_of(tmp_path, "mechanism=meta", domain, "algorithm=positive_gauss,known_gauss")
+    assert [getattr(one.config, "domain", None) is not None for one in grid.combinations] == [False, True]
+
+
 def test_a_combination_that_cannot_be_is_left_out_and_named(tmp_path: Path) -> None:
     """One that works with other values of each is not the user's mistake."""
     grid = grid_of(tmp_path, "mechanism=unk_base,known_base", "counter=haar,sqrt", 'domain=["a"]', "horizon=100")

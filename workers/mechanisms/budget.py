@@ -16,7 +16,8 @@ from fractions import Fraction
 from workers.mechanisms.accounting import Cost, epsilon_of, rho_of, sampler_delta
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.counters import Counter, make_counter
-from workers.mechanisms.mechanism import Guarantee
+from workers.mechanisms.mechanism import Guarantee, Noise, State
+from workers.mechanisms.noise import NoiseStream
 
 # Reserved for the sampler's distance, as a share of delta; the true figure (about 1e-35) is checked against it.
 NUMERICAL_SHARE = 1e-6
@@ -46,6 +47,30 @@ class Budget:
         if self.delta_discovery:
             deltas.append(("discovery", self.delta_discovery))
         return Cost(rho=self.guarantee.rho, deltas=tuple(deltas))
+
+
+class OnCounters:
+    """What a mechanism says that spends its budget on a counter for each item."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._counter = budget.counter
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._budget.guarantee
+
+    def cost(self) -> Cost:
+        return self._budget.cost()
+
+    def sd(self, t: int) -> float:
+        return self._counter.sd(t)
+
+    def init(self) -> State:
+        return State()
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return self._counter.columns(stream)
 
 
 def spend(config: HistogramConfig, *, unit: str, discovery_share: float) -> Budget:

@@ -178,6 +178,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return str(self.__struct_config__.tag)
 
     @property
+    def pure(self) -> bool:
+        """Whether epsilon holds by itself: it does not come from rho, and delta covers the samplers alone."""
+        return False
+
+    @property
     def start_given(self) -> bool:
         """Whether the start was stated rather than left at 1970."""
         return self.start is not None

@@ -2,10 +2,10 @@
 
 What: `Feeding` has the counters of a sketch, and makes passes over a batch of items ascending by key. A pass feeds each of its items once,
 or some number of times in a row.
-Why two ways: where every item counts one, whole rounds are arithmetic. With m counters at zero, and u the least of the others, each
-m + 1 misses put in m keys and lower everybody by one, u times over; only the last round's keys stay. Such a stretch is a few array
-operations over the k counters, whatever the number of items. Where weights differ, which counter is next depends on every single item:
-a heap says so, in O(log k) for each item, not for each occurrence.
+Why two ways: where every item counts one, whole rounds are arithmetic. With m counters at zero, m + 1 misses put in m keys and lower
+everybody by one, again and again, with m growing as counters get to zero; only the last round's keys stay. That goes on until a counter
+is at zero that is still to be hit. Such a stretch is a few array operations over the k counters, whatever the number of items. Where
+weights differ, which counter is next depends on every single item: a heap says so, in O(log k) for each item, not for each occurrence.
 
     Symbol      Here
     k           len(counts)
@@ -185,39 +185,56 @@ class _Pass:
         if not self.misses:
             self.hit(self.n)
             return
-        zero = np.flatnonzero(self._counts == 0)
-        zero = zero[np.argsort(self._rank[zero])]
-        if (self._due[zero] < self.n).any():
+        counts, due = self._counts, self._due < self.n
+        zero = np.flatnonzero(counts == 0)
+        if due[zero].any():
             self._round(zero)
             return
-        m = len(zero)
-        rounds = min(self.misses // (m + 1), int(self._counts.min(where=self._counts > 0, initial=self.misses)))
-        if rounds == 0:
+        if self.misses <= len(zero):
             items = self._misses(self.misses)
             self.hit(self.n)
-            self._put(zero[: len(items)], items, 1)
+            self._put(self._first(zero, len(items)), items, 1)
             return
-        items = self._misses(rounds * (m + 1), m + 1)
+        rounds, spent = self._whole_rounds(np.sort(counts[~due]), int(counts.min(where=due, initial=self.misses)))
+        taken = np.flatnonzero(~due & (counts < rounds))
+        items = self._misses(spent, len(taken) + 1)
         self.hit(int(items[-1]) + 1)
-        self._counts -= rounds
-        self._put(zero, items[:-1], 0)
+        counts -= rounds
+        self._put(taken, items[:-1], 0)
+
+    def _whole_rounds(self, free: Integers, most: int) -> tuple[int, int]:
+        """How often everybody can be lowered, at most `most` times, and how many misses that takes.
+
+        A round takes one, and one for each counter that is at zero by then. To lower by d takes d + sum of max(0, d - c) over the counters
+        c that nothing is due at (a hit, ascending); those where something is due stay above zero until then.
+        """
+        j = np.arange(1, len(free) + 1)
+        cost = (j + 1) * free - np.cumsum(free)  # for d = c_j: the j smallest have been at zero for c_j - c rounds
+        below = int(np.searchsorted(cost, self.misses, side="right"))
+        rounds = min(most, (self.misses + int(free[:below].sum())) // (below + 1))
+        below = int(np.searchsorted(free, rounds))
+        return rounds, (below + 1) * rounds - int(free[:below].sum())
 
     def _round(self, zero: Integers) -> None:
         """Misses take the counters that are zero, but for those that are hit before it is their turn."""
         due = self._due[zero]
         waiting = np.flatnonzero(due < self.n)
-        waiting = waiting[np.argsort(due[waiting])]
+        places = _places(self._rank[zero], waiting)  # in the order in which counters are taken
+        by_due = np.argsort(due[waiting])
+        waiting, places = waiting[by_due], places[by_due]
         rooms = due[waiting] - np.searchsorted(self._hits, due[waiting]) - self._fed  # misses before each
-        raised: list[int] = []
+        raised: list[int] = []  # their places, ascending
+        is_taken = np.ones(len(zero), dtype=np.bool_)
         turned = 0
-        for place, room in zip(waiting.tolist(), rooms.tolist(), strict=True):
+        for index, place, room in zip(waiting.tolist(), places.tolist(), rooms.tolist(), strict=True):
             if room + turned >= len(zero) - len(raised):
                 break  # all others are taken by then
             if place - bisect(raised, place) < room + turned:
                 turned += 1
             else:
                 insort(raised, place)
-        taken = np.delete(zero, raised)
+                is_taken[index] = False
+        taken = zero[is_taken]
         misses = self._due[taken]
         misses = misses[misses < self.n]
         self._hits = np.delete(self._hits, np.searchsorted(self._hits, misses))
@@ -227,8 +244,12 @@ class _Pass:
         if len(items) < len(taken):
             self.hit(self.n)
         else:
-            self.hit(int(items[-1] if len(items) else due[raised].max()) + 1)
-        self._put(taken[: len(items)], items, 1)
+            self.hit(int(items[-1] if len(items) else due[~is_taken].max()) + 1)
+        self._put(self._first(taken, len(items)), items, 1)
+
+    def _first(self, slots: Integers, count: int) -> Integers:
+        """Those of the smallest keys, in no order: which of them gets which item makes no difference."""
+        return slots if count == len(slots) else slots[np.argpartition(self._rank[slots], count)[:count]]
 
     def _misses(self, count: int, last: int | None = None) -> Integers:
         """Which items the next `count` misses are; of those the `last` ones, or all."""
@@ -241,3 +262,12 @@ class _Pass:
         """Gives counters to items; nothing is due there."""
         self._rank[slots] = self._chosen[items] << self._bits | self._ones
         self._counts[slots] = count
+
+
+def _places(ranks: Integers, chosen: Integers) -> Integers:
+    """How many of `ranks`, which all differ, are smaller than each of those that `chosen` names."""
+    order = np.argsort(ranks[chosen])
+    between = np.searchsorted(ranks[chosen][order], ranks, side="right")
+    places = np.empty(len(chosen), dtype=np.int64)
+    places[order] = np.cumsum(np.bincount(between, minlength=len(chosen)))[: len(chosen)]
+    return places

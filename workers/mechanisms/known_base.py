@@ -17,15 +17,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import Cost
-from workers.mechanisms.budget import spend
+from workers.mechanisms.budget import OnCounters, spend
 from workers.mechanisms.config import KnownBaseConfig
-from workers.mechanisms.mechanism import Guarantee, Noise, Release, State
-from workers.mechanisms.noise import NoiseStream
+from workers.mechanisms.mechanism import Noise, Release, State, head
 from workers.mechanisms.rows import Contributions, Tags
 
 
-class KnownBase:
+class KnownBase(OnCounters):
     """Running counts of a declared domain.
 
     Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for one event added or removed, over all ticks of an epoch together.
@@ -36,47 +34,24 @@ class KnownBase:
     def __init__(self, config: KnownBaseConfig, unit: str = "event") -> None:
         self.config = config
         self._domain = tuple(label.encode() for label in config.domain)
-        self._budget = spend(config, unit=unit, discovery_share=0.0)
-        self._counter = self._budget.counter
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return self._budget.guarantee
-
-    def cost(self) -> Cost:
-        return self._budget.cost()
+        super().__init__(spend(config, unit=unit, discovery_share=0.0))
 
     def public(self) -> Mapping[str, object]:
         return {
-            "mechanism": self.kind,
-            "max_items": self.config.max_items,
-            "max_count": self.config.max_count,
-            "unit": self.guarantee.unit,
-            "rho": repr(self.guarantee.rho),
-            "delta": repr(self.guarantee.delta),
+            **head(self.kind, self.config, self.guarantee),
             "counter": self._counter.public(),
             "domain": hashlib.blake2b(repr(sorted(self._domain)).encode(), digest_size=16).hexdigest(),
         }
 
-    def sd(self, t: int) -> float:
-        return self._counter.sd(t)
-
     def threshold(self, t: int) -> int | None:
         return None
-
-    def init(self) -> State:
-        return State()
-
-    def noise(self, stream: NoiseStream) -> Noise:
-        return self._counter.columns(stream)
 
     def domain(self) -> Sequence[bytes]:
         return self._domain
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Gives every item of the domain its row, seen or not."""
-        lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
-        state.columns.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
+        state.add_domain(key, tags, labels)
 
     def step(
         self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise

@@ -63,6 +63,10 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
         raise NotImplementedError
 
     @property
+    def pure(self) -> bool:
+        return self.accounting == "pure"
+
+    @property
     def ticks(self) -> int:
         """The horizon, which this mechanism needs."""
         return self.horizon_ticks or 1

@@ -32,7 +32,7 @@ from workers.mechanisms.columns import check_tick
 from workers.mechanisms.max_config import MaxConfig, domain_hash
 from workers.mechanisms.max_queries import Queries
 from workers.mechanisms.max_state import KeyState, MaxState
-from workers.mechanisms.mechanism import Answers, Guarantee, Noise, State
+from workers.mechanisms.mechanism import Answers, Guarantee, Noise, State, head
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.partition import Intervals, Partition
 from workers.mechanisms.rows import Contributions, Tags
@@ -166,12 +166,7 @@ class UnknownMax:
     def _public(self) -> dict[str, object]:
         config = self._config
         found: dict[str, object] = {
-            "mechanism": self.kind,
-            "max_items": config.max_items,
-            "max_count": config.max_count,
-            "unit": self._guarantee.unit,
-            "rho": repr(self._guarantee.rho),
-            "delta": repr(self._guarantee.delta),
+            **head(self.kind, config, self.guarantee),
             "accounting": config.accounting,
             "beta": repr(config.beta),
             "horizon": config.ticks,
@@ -219,8 +214,7 @@ class UnknownMax:
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Gives every column of the domain its row; all sums are 0."""
-        lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
-        state.columns.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
+        state.add_domain(key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
         _of(state).set(key, KeyState(1, 1, 0, self._first_thresholds(zeros, 1), zeros, zeros, zeros))
 
@@ -304,7 +298,7 @@ class UnknownMax:
 
     def _answer(self, one: KeyState) -> Mapping[str, object]:
         if not one.answer:
-            answers = self.queries.answers(one.shown)
+            answers = self.queries.answers(one.shown, made=one.since > 0)
             head = answers[0] if len(answers) == 1 else {"answers": answers}
             one.answer = {**head, "since": one.since, "error": round(self.error(one.segment), 4)}
         return one.answer

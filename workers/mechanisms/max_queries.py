@@ -2,6 +2,7 @@
 
 What: a query is watched through values g_i, each of which is monotone in the sums and moves by at most Dinf when every sum does (001,
 Definition 8). A partition closes when one of them has grown; the answer is then read off the noisy sums, which are private already.
+Before the first update there are none: values are those of sums that are all 0, and no label is named (null, or no labels).
 
     setting             watched values                                     answer
     max                 the largest sum                                    the largest noisy sum (MAXSUM)
@@ -92,19 +93,25 @@ class Queries:
             return int(sums.max())
         return int(np.partition(sums, self._ranks[-1])[self._ranks[-1]])
 
-    def answers(self, sums: Sums) -> list[dict[str, object]]:
-        """What is published of noisy sums, a record for each query."""
-        return [{"query": query, "value": self._answer(query, sums)} for query in self.names]
+    def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
+        """What is published, a record for each query.
 
-    def _answer(self, query: str, sums: Sums) -> object:
+        Args:
+            sums: noisy ones.
+            made: whether they were made from any; else they are the zeros that stand before the first update.
+        """
+        return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
+
+    def _answer(self, query: str, sums: Sums, made: bool) -> object:
         name, _, parameter = query.partition(":")
         if name == "histogram":
             return [[label, count] for label, count in zip(self._labels, sums.tolist(), strict=True)]
         if name == "argmax":
-            return self._labels[int(np.argmax(sums))]
+            return self._labels[int(np.argmax(sums))] if made else None
         if name == "top_k":
             return np.sort(sums)[::-1][: int(parameter)].tolist()
         if name == "top_k_select":
-            return [self._labels[row] for row in np.argsort(-sums, kind="stable")[: int(parameter)].tolist()]
+            chosen = np.argsort(-sums, kind="stable")[: int(parameter) if made else 0]
+            return [self._labels[row] for row in chosen.tolist()]
         (rank,) = watched(query, len(sums))
         return int(np.partition(sums, rank)[rank])

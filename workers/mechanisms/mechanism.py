@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from workers.errors import StateRefused
 from workers.mechanisms.accounting import Cost
+from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.rows import Columns, Contributions, Rows, Tags
 
@@ -30,6 +31,18 @@ class Guarantee:
     rho: float
     epsilon: float
     delta: float
+
+
+def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
+    """What every mechanism's `public` begins with."""
+    return {
+        "mechanism": kind,
+        "max_items": config.max_items,
+        "max_count": config.max_count,
+        "unit": guarantee.unit,
+        "rho": repr(guarantee.rho),
+        "delta": repr(guarantee.delta),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +105,12 @@ class State:
     def __init__(self) -> None:
         self.columns = Columns()
         self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
+
+    def add_domain(self, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Appends a row for every label of a stream key's declared domain, seen or not."""
+        if labels:
+            lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
+            self.columns.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
         """Further blocks that changed since the last commit: (name, versioned bytes)."""

@@ -25,20 +25,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from workers.mechanisms.accounting import Cost
-from workers.mechanisms.mechanism import Guarantee, Noise, Release, State
+from workers.mechanisms.mechanism import Noise, Release, State, head
 from workers.mechanisms.meta_state import MetaState
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.one_shot import Cell, OneShotNoise
 from workers.mechanisms.one_shot_algorithms import KNOWN, make_algorithm
-from workers.mechanisms.one_shot_budget import share
+from workers.mechanisms.one_shot_budget import OnShare, share
 from workers.mechanisms.one_shot_config import MetaConfig
-from workers.mechanisms.one_shot_mechanism import Parts, add_domain, check_horizon, domain_hash, one_shot_noise
+from workers.mechanisms.one_shot_mechanism import Parts, check_horizon, domain_hash, one_shot_noise
 from workers.mechanisms.rows import Tags
 from workers.mechanisms.tree import best_radix, digits_of
 
 
-class Meta:
+class Meta(OnShare):
     """Running counts from one-shot releases.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -67,22 +66,10 @@ class Meta:
         tv = math.nextafter(self.levels * self.algorithm.tv, math.inf)
         self._guarantee = self._share.guarantee(unit, spent, tv, config.delta)
 
-    @property
-    def guarantee(self) -> Guarantee:
-        return self._guarantee
-
-    def cost(self) -> Cost:
-        return self._share.cost(self._guarantee.rho)
-
     def public(self) -> Mapping[str, object]:
         return {
-            "mechanism": self.kind,
-            "max_items": self.config.max_items,
-            "max_count": self.config.max_count,
+            **head(self.kind, self.config, self.guarantee),
             "horizon": self._horizon,
-            "unit": self._guarantee.unit,
-            "rho": repr(self._guarantee.rho),
-            "delta": repr(self._guarantee.delta),
             "discovery": {"delta": repr(self._share.delta_discovery)},
             "radix": self.radix,
             "levels": self.levels,
@@ -119,7 +106,7 @@ class Meta:
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Gives every item of the domain its row, seen or not."""
-        add_domain(state, key, tags, labels)
+        state.add_domain(key, tags, labels)
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
         """Releases the largest cell that is complete with t, and adds up; see `Mechanism.step`."""
@@ -141,9 +128,12 @@ class Meta:
             level, block = level + 1, block // self.radix
         if level + 1 < self.levels:
             state.add_open(level + 1, counts)
-        present = np.arange(columns.n, dtype=np.int64) if self._known else np.flatnonzero(counts)
-        cell = Cell(columns.tags[present], columns.keys[present], counts[present], state.key_tags)
+        if self._known:
+            cell, present = Cell(columns.tags, columns.keys, counts, state.key_tags), None
+        else:
+            present = np.flatnonzero(counts)
+            cell = Cell(columns.tags[present], columns.keys[present], counts[present], state.key_tags)
         rows, noisy = self.algorithm.release(cell, drawn, (level, block - 1))
-        state.add_noisy(level, present[rows], noisy)
+        state.add_noisy(level, rows if present is None else present[rows], noisy)
         found, sums = state.shown()
         return state, Release(found, sums, self.sd(t), self.algorithm.threshold)

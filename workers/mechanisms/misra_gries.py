@@ -21,6 +21,7 @@ of Lemma 6.)
 `release = "merge"` (Section 7, sketches that a tick's exact histogram is merged into): noisy count = c + Z. However many items an event
 has, up to k counters move by at most Dinf, so rho = k Dinf^2 / (2 sigma^2) a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once
 m^2 is well above k.
+`release = "pure"` (Algorithm 3, over a declared domain) is in `misra_gries_pure`.
 
 An event lies in one cell of each of L levels: rho and delta_discovery are L times those of a cell, composed adaptively.
 A cell that no digit ever names (the last of its parent, or one that ends beyond the horizon) is not kept.
@@ -43,13 +44,15 @@ from numpy.typing import NDArray
 from workers.mechanisms.accounting import Cost, epsilon_of, float_up, rho_of, sampler_delta
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.columns import check_tick
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config import HistogramConfig, label_complaints
 from workers.mechanisms.exact_tail import exact_quantile
-from workers.mechanisms.gaussian import TABLE_VERSION, IntegerGaussian, integer_gaussian, round_up_sigma_squared
-from workers.mechanisms.mechanism import Guarantee, Items, Noise, State
+from workers.mechanisms.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
+from workers.mechanisms.inversion import InversionTable
+from workers.mechanisms.mechanism import Guarantee, Items, Noise, State, head
 from workers.mechanisms.noise import NoiseStream
+from workers.mechanisms.one_shot_config import OptionalDomain
 from workers.mechanisms.rows import Contributions, Tags
-from workers.mechanisms.sketch import SKETCH_VERSION, Batch, batch
+from workers.mechanisms.sketch import SKETCH_VERSION, Batch, Sketch, batch
 from workers.mechanisms.sketch_release import cell, shown_above
 from workers.mechanisms.sketch_state import SketchState
 from workers.mechanisms.tree import best_radix, digits_of
@@ -60,28 +63,42 @@ DISCOVERY_SHARE = 0.5
 
 
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
-    """A histogram over an unknown domain in bounded memory.
+    """A histogram of the frequent items in bounded memory.
 
     Attributes:
         size: counters of a sketch; a count is too low by at most its share n / (size + 1) of all n items, before noise.
-        release: how a cell is released; "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above size.
+        release: how a cell is released; "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above size, "pure" for an
+            epsilon that holds by itself, over a declared domain.
+        domain: with release = "pure", the labels of the domain, in the order declared.
         counter: the tree over the ticks; nothing else is possible here.
     """
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
-    release: Annotated[Literal["pmg", "merge"], Meta(description='"pmg" or "merge"')] = "pmg"
+    release: Annotated[Literal["pmg", "merge", "pure"], Meta(description='"pmg", "merge" or "pure"')] = "pmg"
+    domain: OptionalDomain = None
     counter: Annotated[Literal["tree"], Meta(description='"tree"')] = "tree"
 
     def complaints(self) -> Iterator[str]:
         if self.horizon == "unbounded":
             yield 'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
         yield from super().complaints()
+        if self.release == "pure" and self.domain is None:
+            yield 'domain or domain_file is missing: release = "pure" needs one of them'
+        if self.release != "pure" and self.domain is not None:
+            yield f'domain is set: release = "{self.release}" has none'
+        if self.release == "pure" and self.epsilon is None:
+            yield 'release = "pure": needs epsilon, not rho'
+        yield from label_complaints("domain", self.domain or ())
+
+    @property
+    def pure(self) -> bool:
+        return self.release == "pure"
 
 
 class CellNoise:
     """The noise of the cell that is over at a tick: of counters by their tags, of all together by the tag of the stream key."""
 
-    def __init__(self, stream: NoiseStream, table: IntegerGaussian, tree: Tree) -> None:
+    def __init__(self, stream: NoiseStream, table: InversionTable, tree: Tree) -> None:
         self._stream, self._table, self._tree = stream, table, tree
 
     def __repr__(self) -> str:
@@ -97,9 +114,9 @@ class CellNoise:
 class Tree:
     """The cells: level j has blocks of r^j ticks."""
 
-    def __init__(self, horizon: int, radix: int | None) -> None:
+    def __init__(self, horizon: int, radix: int) -> None:
         self.horizon = horizon
-        self.radix = best_radix(horizon) if radix is None else radix
+        self.radix = radix
         self.levels = digits_of(horizon, self.radix)
 
     def over(self, t: int) -> int:
@@ -142,8 +159,14 @@ class MisraGries:
         self.config = config
         if config.horizon_ticks is None:
             raise ValueError('horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks')
-        self.tree = Tree(config.horizon_ticks, config.radix)
-        levels, size = self.tree.levels, config.size
+        best = best_radix(config.horizon_ticks, power=3 if config.pure else 2)
+        self.tree = Tree(config.horizon_ticks, config.radix or best)
+        self._threshold: int | None = None
+        self._calibrate(unit)
+
+    def _calibrate(self, unit: str) -> None:
+        """Turns the budget into noise and a threshold."""
+        config, levels, size = self.config, self.tree.levels, self.config.size
         together = config.max_items * config.max_count
         self._shared = config.release == "pmg"
         # Of one cell: squared l2 sensitivity, counters that may show in one neighbour alone, the largest of those, noise cells concerned.
@@ -160,15 +183,17 @@ class MisraGries:
         rho = config.rho if config.rho is not None else rho_of(_given(config.epsilon), delta_conversion)
         total = levels * self.sensitivity_squared
         self.sigma_squared = round_up_sigma_squared(Fraction(total) / (2 * Fraction(rho)))
-        self._table = integer_gaussian(self.sigma_squared)
+        table = integer_gaussian(self.sigma_squared)
+        self._table: InversionTable = table
         spent = min(rho, float_up(total / (2 * self.sigma_squared)))
         epsilon = config.epsilon if config.epsilon is not None else epsilon_of(rho, delta_conversion)
-        true_numerical = sampler_delta(epsilon, levels * concerned, self._table.tv)
+        true_numerical = sampler_delta(epsilon, levels * concerned, table.tv)
         if not true_numerical <= self._delta_numerical:
             raise ValueError(
                 f"delta = {config.delta}: below what the integer sampler can promise ({true_numerical / NUMERICAL_SHARE:.1e})"
             )
         self._guarantee = Guarantee(unit=unit, rho=spent, epsilon=epsilon, delta=config.delta)
+        self.cell_variance, self.rounding = float(self.sigma_squared) * (2 if self._shared else 1), 0.0
         self._terms = [(Fraction(1), self.sigma_squared)] * (2 if self._shared else 1)
         self.delta_counter = self._delta_discovery / (levels * exposed) * (1 - 1e-12)
         self._threshold = self.largest + math.ceil(_quantile(self._terms, self.delta_counter)) - 1
@@ -190,12 +215,7 @@ class MisraGries:
 
     def public(self) -> Mapping[str, object]:
         return {
-            "mechanism": self.kind,
-            "max_items": self.config.max_items,
-            "max_count": self.config.max_count,
-            "unit": self.guarantee.unit,
-            "rho": repr(self.guarantee.rho),
-            "delta": repr(self.guarantee.delta),
+            **head(self.kind, self.config, self.guarantee),
             "size": self.config.size,
             "release": self.config.release,
             "sketch_version": SKETCH_VERSION,
@@ -212,7 +232,7 @@ class MisraGries:
 
     def sd(self, t: int) -> float:
         """Standard deviation of a count that every cell of t shows; of one that fewer show it is smaller."""
-        return math.sqrt(self.tree.cells(t) * len(self._terms) * self.sigma_squared)
+        return math.sqrt(self.tree.cells(t) * self.cell_variance + self.rounding)
 
     def threshold(self, t: int) -> int | None:
         """Count above which a cell shows an item."""
@@ -240,19 +260,9 @@ class MisraGries:
         level = self.tree.over(t)
         levels = self.tree.open(t)
         for key, items in _by_key(contributions):
-            for sketch in state.opened(key, levels):
-                if self._shared:
-                    sketch.feed(items)
-                else:
-                    sketch.add(items)
+            self._feed(state, key, levels, items)
         for key in range(len(state.key_tags)):
-            over = state.closed(key, level)
-            if over is not None and len(over.counts):
-                noisy = over.counts + noise.at(t, over.tags)
-                if self._shared:
-                    noisy += noise.at(t, state.key_tags[key : key + 1])
-                shown = shown_above(over.labels, noisy, self._threshold)
-                state.show(key, level, zip(shown.labels, shown.counts.tolist(), strict=True))
+            self._release(state, key, t, state.closed(key, level), noise)
         keys: list[int] = []
         labels: list[bytes] = []
         counts: list[int] = []
@@ -262,8 +272,30 @@ class MisraGries:
                 labels.append(label)
                 counts.append(total[label])
         return state, Items(
-            np.array(keys, dtype=np.int32), labels, np.array(counts, dtype=np.int64), self.sd(t), self._threshold
+            np.array(keys, dtype=np.int32), labels, self._published(counts), self.sd(t), self._threshold
         )
+
+    def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: Batch) -> None:
+        """Feeds a tick's items of a stream key to the open cells of these levels."""
+        for sketch in state.opened(key, levels):
+            if self._shared:
+                sketch.feed(items)
+            else:
+                sketch.add(items)
+
+    def _release(self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise) -> None:
+        """Releases a stream key's cell that is over at t; None where it has had no items."""
+        if over is None or not len(over.counts) or self._threshold is None:
+            return
+        noisy = over.counts + noise.at(t, over.tags)
+        if self._shared:
+            noisy += noise.at(t, state.key_tags[key : key + 1])
+        shown = shown_above(over.labels, noisy, self._threshold)
+        state.show(key, self.tree.over(t), zip(shown.labels, shown.counts.tolist(), strict=True))
+
+    def _published(self, sums: Sequence[int]) -> NDArray[np.int64]:
+        """Counts from the sums of what cells showed."""
+        return np.array(sums, dtype=np.int64)
 
 
 def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) -> Iterator[tuple[int, Batch]]:

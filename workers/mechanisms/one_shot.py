@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from workers.mechanisms.inversion import InversionTable
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.rows import Rows, Tags
+from workers.mechanisms.selection import kth_largest
 
 Place = tuple[int, int]
 
@@ -53,6 +54,9 @@ class Cell:
 
     def rows_by_key(self) -> Iterator[tuple[int, Rows]]:
         """(stream key, its rows ascending) for every stream key that has rows."""
+        if len(self.keys) and (self.keys == self.keys[0]).all():
+            yield int(self.keys[0]), np.arange(len(self.keys))
+            return
         order = np.argsort(self.keys, kind="stable")
         edges = np.flatnonzero(np.diff(self.keys[order], prepend=-1))
         for rows in np.split(order, edges[1:]) if len(edges) else ():
@@ -62,7 +66,7 @@ class Cell:
         """The k rows of largest count among `rows`, largest first, ties by tag; all of them where they are fewer."""
         if len(rows) > k:
             counts = self.counts[rows]
-            least = np.partition(counts, len(rows) - k)[len(rows) - k]
+            least = kth_largest(counts, k)
             larger, equal = rows[counts > least], rows[counts == least]
             if len(larger) + len(equal) > k:  # of many equal ones only those with the smallest tags are sorted
                 upper, missing = self.tags[equal, 0], k - len(larger)

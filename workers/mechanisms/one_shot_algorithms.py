@@ -138,7 +138,9 @@ class Noisy:
     def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
         if self.threshold is None or self._kbar is None:
             noisy = cell.counts + noise.items(place, cell.tags)
-            rows = np.flatnonzero(noisy > self.threshold) if self.threshold is not None else np.arange(len(noisy))
+            if self.threshold is None:
+                return np.arange(len(noisy)), noisy
+            rows = np.flatnonzero(noisy > self.threshold)
             return rows, noisy[rows]
         found: list[Rows] = []
         for key, rows in cell.rows_by_key():

@@ -54,6 +54,20 @@ class Share:
         return Guarantee(unit=unit, rho=rho, epsilon=self.epsilon, delta=delta)
 
 
+class OnShare:
+    """What a mechanism says that spends its share on one-shot releases."""
+
+    _share: Share
+    _guarantee: Guarantee
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._guarantee
+
+    def cost(self) -> Cost:
+        return self._share.cost(self._guarantee.rho)
+
+
 def share(config: HistogramConfig, *, discovers: bool) -> Share:
     """Splits a histogram's budget; `discovers` where items of an unknown domain are shown."""
     discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0

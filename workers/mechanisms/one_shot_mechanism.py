@@ -15,19 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import HorizonExceeded
-from workers.mechanisms.accounting import Cost
-from workers.mechanisms.mechanism import Guarantee, Items, Noise, Release, State
+from workers.mechanisms.mechanism import Items, Noise, Release, State, head
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.one_shot import Cell, OneShotNoise
 from workers.mechanisms.one_shot_algorithms import PICKING, Name, make_algorithm
-from workers.mechanisms.one_shot_budget import share
+from workers.mechanisms.one_shot_budget import OnShare, share
 from workers.mechanisms.one_shot_config import OneShotConfig
 from workers.mechanisms.rows import Columns, Contributions, Tags
 
 Parts = Sequence[tuple[Contributions, NDArray[np.int32]]]
 
 
-class OneShot:
+class OneShot(OnShare):
     """Counts per tick, by any of the one-shot algorithms.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -46,22 +45,10 @@ class OneShot:
     def kind(self) -> str:
         return self._name
 
-    @property
-    def guarantee(self) -> Guarantee:
-        return self._guarantee
-
-    def cost(self) -> Cost:
-        return self._share.cost(self._guarantee.rho)
-
     def public(self) -> Mapping[str, object]:
         return {
-            "mechanism": self.kind,
-            "max_items": self.config.max_items,
-            "max_count": self.config.max_count,
+            **head(self.kind, self.config, self.guarantee),
             "horizon": self.config.horizon_ticks,
-            "unit": self._guarantee.unit,
-            "rho": repr(self._guarantee.rho),
-            "delta": repr(self._guarantee.delta),
             "discovery": {"delta": repr(self._share.delta_discovery)},
             "algorithm": self.algorithm.public(),
             "domain": domain_hash(self._name, self._domain),
@@ -86,7 +73,7 @@ class OneShot:
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Gives every item of the domain its row, seen or not."""
-        add_domain(state, key, tags, labels)
+        state.add_domain(key, tags, labels)
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release | Items]:
         """What the tick's own contributions show; see `Mechanism.step`."""
@@ -128,13 +115,6 @@ def one_shot_noise(noise: Noise) -> OneShotNoise:
     if not isinstance(noise, OneShotNoise):
         raise TypeError(f"noise = {noise!r}: must be the mechanism's own")
     return noise
-
-
-def add_domain(state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-    """Appends a row for every label of a declared domain."""
-    if labels:
-        lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
-        state.columns.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
 
 
 def domain_hash(name: Name, domain: Sequence[bytes]) -> str | None:

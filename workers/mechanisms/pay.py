@@ -20,12 +20,12 @@ from fractions import Fraction
 import numpy as np
 
 from workers.errors import BudgetExhausted, StateRefused
-from workers.mechanisms.accounting import Cost, float_up
-from workers.mechanisms.mechanism import Answers, Guarantee, Noise, State
+from workers.mechanisms.accounting import float_up
+from workers.mechanisms.mechanism import Answers, Noise, State, head
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.one_shot import Cell, OneShotNoise
 from workers.mechanisms.one_shot_algorithms import Bottom, scale_for
-from workers.mechanisms.one_shot_budget import share
+from workers.mechanisms.one_shot_budget import OnShare, share
 from workers.mechanisms.one_shot_config import PayWhatYouGetConfig, limit_dom_parameters
 from workers.mechanisms.one_shot_mechanism import Parts, check_horizon, one_shot_noise
 from workers.mechanisms.rows import Rows, Tags
@@ -82,7 +82,7 @@ class PayState(State):
         self.left = np.frombuffer(block[1:], dtype="<i4").reshape(-1, 2).tolist()
 
 
-class PayWhatYouGet:
+class PayWhatYouGet(OnShare):
     """Top labels of running counts under a budget of returned labels.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -104,22 +104,10 @@ class PayWhatYouGet:
         tv = selection_tv(parameters.kbar + 1, config.labels)
         self._guarantee = self._share.guarantee(unit, spent, tv, config.delta)
 
-    @property
-    def guarantee(self) -> Guarantee:
-        return self._guarantee
-
-    def cost(self) -> Cost:
-        return self._share.cost(self._guarantee.rho)
-
     def public(self) -> Mapping[str, object]:
         return {
-            "mechanism": self.kind,
-            "max_items": self.config.max_items,
-            "max_count": self.config.max_count,
+            **head(self.kind, self.config, self.guarantee),
             "horizon": self.config.horizon_ticks,
-            "unit": self._guarantee.unit,
-            "rho": repr(self._guarantee.rho),
-            "delta": repr(self._guarantee.delta),
             "discovery": {"delta": repr(self._share.delta_discovery)},
             "k": self.config.k,
             "labels": self.config.labels,

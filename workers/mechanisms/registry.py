@@ -13,7 +13,8 @@ from workers.mechanisms.doubling import Doubling, DoublingConfig
 from workers.mechanisms.known_base import KnownBase
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.meta import Meta
-from workers.mechanisms.misra_gries import MisraGries, MisraGriesConfig
+from workers.mechanisms.misra_gries import MisraGriesConfig
+from workers.mechanisms.misra_gries_pure import make_misra_gries
 from workers.mechanisms.one_shot_config import (
     KnownGaussConfig,
     KnownGumbelConfig,
@@ -40,7 +41,7 @@ _BUILT_BY: dict[type[HistogramConfig], Callable[[Any, str], Mechanism]] = {
     DoublingConfig: Doubling,
     TwoLevelConfig: TwoLevel,
     TwoLevelKConfig: TwoLevelK,
-    MisraGriesConfig: MisraGries,
+    MisraGriesConfig: make_misra_gries,
     KnownGaussConfig: OneShot,
     KnownGumbelConfig: OneShot,
     UnkGaussConfig: OneShot,

@@ -18,6 +18,7 @@ Distance: `selection_tv`.
 
 import functools
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -107,14 +108,14 @@ class _Groups:
         # Whatever the first picks were, the k-th largest bounds the largest count left from below.
         rows = np.arange(len(counts))
         if len(counts) > k:
-            least = _kth_largest(counts, k) - self._powers.reach
+            least = kth_largest(counts, k) - self._powers.reach
             rows = np.flatnonzero(counts >= least) if least > np.iinfo(np.int64).min else rows
         ordered = rows[np.argsort(-counts[rows], kind="stable")]
         values = counts[ordered]
-        starts = np.flatnonzero(np.diff(values, prepend=values[0] + 1))
-        self._counts = [int(value) for value in values[starts]]
+        starts = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
+        self._counts = values[starts].tolist()
         self._members = np.split(ordered, starts[1:])
-        self._lists: list[list[int] | None] = [None] * len(self._members)
+        self._gone: list[list[int]] = [[] for _ in self._members]  # places of those that were picked, ascending
         self._left = [len(members) for members in self._members]
         self._top = 0
         self._weigh()
@@ -137,10 +138,10 @@ class _Groups:
         while offset >= (mass := self._weights[group] * self._left[group]):
             offset -= mass
             group += 1
-        members = self._lists[group]
-        if members is None:
-            members = self._lists[group] = self._members[group].tolist()
-        picked = members.pop(offset // self._weights[group])
+        gone, place = self._gone[group], offset // self._weights[group]
+        before = bisect_right(range(len(gone)), place, key=lambda i: gone[i] - i)  # of those left `place` come before
+        gone.insert(before, place + before)
+        picked = int(self._members[group][place + before])
         self._left[group] -= 1
         self._total -= self._weights[group]
         while self._top < len(self._left) and not self._left[self._top]:
@@ -152,11 +153,19 @@ class _Groups:
         return picked
 
 
-def _kth_largest(counts: NDArray[np.int64], k: int) -> int:
-    """Counted where counts lie close together: np.partition takes ten times as long where most are equal (measured)."""
+def kth_largest(counts: NDArray[np.int64], k: int) -> int:
+    """The k-th largest, k from 1 to len(counts).
+
+    Counted where counts lie close together: np.partition takes ten times as long where most are equal (measured).
+    """
     highest, lowest = int(counts.max()), int(counts.min())
-    if highest - lowest > 2 * len(counts):
-        return int(np.partition(counts, len(counts) - k)[len(counts) - k])
+    window = 2 * len(counts)
+    if highest - lowest > window:
+        large = counts > lowest + window
+        above = int(np.count_nonzero(large))
+        if above < k:
+            return kth_largest(counts[~large], k - above)
+        return int(np.partition(counts[large], above - k)[above - k])
     return highest - int(np.searchsorted(np.cumsum(np.bincount(highest - counts)), k))
 
 

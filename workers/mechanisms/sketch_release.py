@@ -37,8 +37,10 @@ from numpy.typing import NDArray
 from workers.mechanisms.discrete_laplace import discrete_laplace, round_up_scale
 from workers.mechanisms.gaussian import integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise import NoiseStream
-from workers.mechanisms.rows import Tags
+from workers.mechanisms.rows import Rows, Tags
+from workers.mechanisms.selection import kth_largest
 from workers.mechanisms.sketch import Sketch
+from workers.mechanisms.sketch_domain import DomainTags
 
 # Kinds of noise cells of this family: 0x40 belongs to the continual mechanism.
 USE_PMG, USE_PURE, USE_GAUSSIAN = 0x41, 0x42, 0x43
@@ -146,7 +148,7 @@ def reduced(sketch: Sketch) -> NDArray[np.int64]:
     return lowered
 
 
-def pure_scale(size: int, epsilon: float) -> Fraction:
+def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
     """Scale of the noise of `pure`, in units of 1/(k+1), rounded up."""
     if not 0 < epsilon < math.inf:
         raise ValueError(f"epsilon = {epsilon}: must be a finite number above 0")
@@ -174,17 +176,51 @@ def pure(
     table = discrete_laplace(pure_scale(sketch.size, epsilon))
     noise = np.empty(len(labels), dtype=table.dtype)
     table.draw(stream, cell(USE_PURE, 0, block), domain, noise)
-    noisy = noise.astype(np.int64)
-    place = {label: i for i, label in enumerate(labels)}
-    if any(label not in place for label in sketch.labels):
+    rows, parts = largest_parts(sketch, DomainTags(domain), labels, noise.astype(np.int64))
+    kept = sorted((labels[i], n) for i, n in zip(rows.tolist(), parts.tolist(), strict=True))
+    counts = np.array([n for _, n in kept], dtype=np.int64)
+    return Shown(tuple(label for label, _ in kept), whole(counts, sketch.size))
+
+
+def largest_parts(
+    sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: NDArray[np.int64]
+) -> tuple[Rows, NDArray[np.int64]]:
+    """What Algorithm 3 shows: the places in the domain of the k largest noisy counts, and these counts times k + 1.
+
+    Args:
+        sketch: fed, not merged, with items of the domain alone.
+        domain: the declared domain.
+        labels: its d labels.
+        noise: int64 (d,), of each label; changed.
+
+    Raises:
+        ValueError: the sketch holds an item outside the domain.
+    """
+    rows, known = domain.places(sketch.tags)
+    if not known.all():
         raise ValueError("domain: the sketch holds an item that is not declared")
-    noisy[[place[label] for label in sketch.labels]] += reduced(sketch)
-    by_label = np.array(sorted(range(len(labels)), key=labels.__getitem__), dtype=np.int64)
-    best = np.sort(by_label[np.argsort(-noisy[by_label], kind="stable")[: sketch.size]])
-    kept = sorted((labels[i], i) for i in best.tolist())
-    unit = sketch.size + 1
-    counts = (2 * noisy[[i for _, i in kept]] + unit) // (2 * unit)  # floor(x / (k+1) + 1/2)
-    return Shown(tuple(label for label, _ in kept), counts)
+    noise[rows] += reduced(sketch)
+    best = _largest(noise, labels, min(sketch.size, len(labels)))
+    return best, noise[best]
+
+
+def _largest(counts: NDArray[np.int64], labels: Sequence[bytes], k: int) -> Rows:
+    """The places of the k largest, of equal ones those whose labels come first."""
+    if not k:
+        return np.empty(0, dtype=np.int64)
+    least = kth_largest(counts, k)
+    larger = np.flatnonzero(counts > least)
+    equal = np.flatnonzero(counts == least)
+    if len(larger) + len(equal) > k:
+        first = sorted(equal.tolist(), key=labels.__getitem__)[: k - len(larger)]
+        equal = np.array(first, dtype=np.int64)
+    return np.concatenate((larger, equal))
+
+
+def whole(parts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Counts from counts times size + 1: floor(x / (size + 1) + 1/2)."""
+    rounded: NDArray[np.int64] = (2 * parts + size + 1) // (2 * size + 2)
+    return rounded
 
 
 # ---- Theorem 5 ---------------------------------------------------------------------------------------------------

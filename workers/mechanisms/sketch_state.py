@@ -4,6 +4,7 @@ Blocks, written when changed, in pages that fit a message; all pages of a block 
 
     mo<key><level>.<page>   the open sketch: items fed, then tags, counts, labels, ascending by tag
     mr<key><level>.<page>   the sum of the level's released noisy counts, ascending by label
+    md<key>00.<page>        the tags of the declared domain, in its order, where there is one
 
 Levels whose open cells have had the same items share one sketch (all of them at first, later those that began together): it is fed once,
 and stored for each.
@@ -19,7 +20,9 @@ import numpy as np
 
 from workers.errors import StateRefused
 from workers.mechanisms.mechanism import State
+from workers.mechanisms.rows import Tags
 from workers.mechanisms.sketch import Sketch
+from workers.mechanisms.sketch_domain import DomainTags
 
 VERSION = 1
 PAGE_BYTES = 512 << 10
@@ -37,6 +40,7 @@ class SketchState(State):
         self._size = size
         self._open: dict[Cell, Sketch] = {}
         self._shown: dict[Cell, dict[bytes, int]] = {}
+        self._domains: dict[int, DomainTags] = {}
         self._changed: set[tuple[str, Cell]] = set()
         self._pages: dict[str, dict[int, bytes]] = {}
 
@@ -48,6 +52,18 @@ class SketchState(State):
         """Counters held in open sketches, of all stream keys."""
         self._join()
         return sum(len(sketch.counts) for sketch in _each_once(self._open.values()))
+
+    def declare(self, key: int, tags: Tags) -> None:
+        """Enters a stream key's declared domain."""
+        self._domains[key] = DomainTags(tags.copy())
+        self._changed.add(("md", (key, 0)))
+
+    def domain_of(self, key: int) -> DomainTags:
+        """What was declared for a stream key."""
+        self._join()
+        if key not in self._domains:
+            raise StateRefused(f"stored sketch: the domain of stream key {key} is missing")
+        return self._domains[key]
 
     def opened(self, key: int, levels: Iterable[int]) -> list[Sketch]:
         """The open sketches of these levels, to be fed. Levels whose open cells have had the same items share one, which is there once."""
@@ -95,6 +111,9 @@ class SketchState(State):
                 sketch = self._open.get((key, level))
                 content = encoded.get(id(sketch)) or _encode_open(sketch)
                 encoded[id(sketch)] = content
+            elif kind == "md":
+                tags = self._domains[key].tags
+                content = _HEAD.pack(len(tags), 0) + tags.astype("<u8").tobytes()
             else:
                 content = self._encode_shown(key, level)
             pages = max(1, -(-len(content) // PAGE_BYTES))
@@ -105,7 +124,7 @@ class SketchState(State):
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
-        if name[:2] not in ("mo", "mr") or len(name) != 17:
+        if name[:2] not in ("mo", "mr", "md") or len(name) != 17:
             super().restore(name, block)
         if len(block) < _PAGE.size:
             raise StateRefused(f"stored sketch: block {name} of {len(block)} bytes is cut short")
@@ -125,6 +144,9 @@ class SketchState(State):
                 raise StateRefused(f"stored sketch: a page of {name} is missing")
             content = b"".join(pages[page][_PAGE.size :] for page in range(count))
             where = int(name[2:10], 16), int(name[10:12], 16)
+            if name[:2] == "md":
+                self._domains[where[0]] = _decode_domain(name, content)
+                continue
             if not _is_whole(content, 16 if name[:2] == "mo" else 0):
                 raise StateRefused(f"stored sketch: {name} is cut short or too long")
             if name[:2] == "mo":
@@ -171,6 +193,13 @@ def _encode_open(sketch: Sketch | None) -> bytes:
         return _HEAD.pack(0, 0)
     head = _HEAD.pack(len(sketch.counts), sketch.total)
     return b"".join((head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts.tolist())))
+
+
+def _decode_domain(name: str, content: bytes) -> DomainTags:
+    n = _HEAD.unpack_from(content)[0] if len(content) >= _HEAD.size else -1
+    if len(content) != _HEAD.size + 16 * n:
+        raise StateRefused(f"stored sketch: {name} is cut short or too long")
+    return DomainTags(np.frombuffer(content, dtype="<u8", offset=_HEAD.size).reshape(n, 2).astype(np.uint64))
 
 
 def _labelled(labels: Sequence[bytes], counts: Sequence[int]) -> bytes:

@@ -50,7 +50,7 @@ from workers.mechanisms.discrete_laplace import (
     geometric,
     round_up_scale,
 )
-from workers.mechanisms.mechanism import Guarantee, Noise, Release, State
+from workers.mechanisms.mechanism import Guarantee, Noise, Release, State, head
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.rows import Contributions, Tags
 from workers.mechanisms.selection import SELECTION_VERSION, gumbel_top_k, selection_tv
@@ -137,12 +137,7 @@ class SparseGumb:
 
     def public(self) -> Mapping[str, object]:
         return {
-            "mechanism": self.kind,
-            "max_items": self.config.max_items,
-            "max_count": self.config.max_count,
-            "unit": self.guarantee.unit,
-            "rho": repr(self.guarantee.rho),
-            "delta": repr(self.guarantee.delta),
+            **head(self.kind, self.config, self.guarantee),
             "top_k": self.config.top_k,
             "switches": self.config.switches,
             "eta": self.config.eta,
@@ -177,8 +172,7 @@ class SparseGumb:
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Gives every item of the domain its row: those of stream key i are rows i d .. (i + 1) d - 1."""
-        lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
-        state.columns.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
+        state.add_domain(key, tags, labels)
 
     def step(
         self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise

@@ -228,8 +228,8 @@ class TreeColumns:
         return out
 
 
-def best_radix(horizon: int) -> int:
-    """r* = argmin (r - 1) L_r^2, the smallest one if several are as good.
+def best_radix(horizon: int, power: int = 2) -> int:
+    """r* = argmin (r - 1) L_r^2, the smallest one if several are as good; with power 3, where L levels share a pure epsilon.
 
     For each number of digits the smallest base that needs no more is the best; only those are compared.
     """
@@ -242,7 +242,7 @@ def best_radix(horizon: int) -> int:
                 high = middle
             else:
                 low = middle + 1
-        candidates.append(((low - 1) * levels**2, low))
+        candidates.append(((low - 1) * levels**power, low))
     return min(candidates)[1]
 
 

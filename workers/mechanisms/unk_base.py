@@ -21,19 +21,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import Cost
-from workers.mechanisms.budget import spend
+from workers.mechanisms.budget import OnCounters, spend
 from workers.mechanisms.config import UnkBaseConfig
 from workers.mechanisms.discovery_schedule import make_discovery
-from workers.mechanisms.mechanism import Guarantee, Noise, Release, State
-from workers.mechanisms.noise import NoiseStream
+from workers.mechanisms.mechanism import Noise, Release, State, head
 from workers.mechanisms.rows import Contributions, Tags
 
 # Half of delta discovers, half converts: moving it either way changes threshold or noise by a few parts in a thousand.
 DISCOVERY_SHARE = 0.5
 
 
-class UnkBase:
+class UnkBase(OnCounters):
     """Running counts over an unknown domain.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -44,8 +42,7 @@ class UnkBase:
 
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
         self.config = config
-        self._budget = spend(config, unit=unit, discovery_share=DISCOVERY_SHARE)
-        self._counter = self._budget.counter
+        super().__init__(spend(config, unit=unit, discovery_share=DISCOVERY_SHARE))
         self._discovery = make_discovery(
             self._counter,
             config.max_items,
@@ -55,37 +52,16 @@ class UnkBase:
             config.every,
         )
 
-    @property
-    def guarantee(self) -> Guarantee:
-        return self._budget.guarantee
-
-    def cost(self) -> Cost:
-        return self._budget.cost()
-
     def public(self) -> Mapping[str, object]:
         return {
-            "mechanism": self.kind,
-            "max_items": self.config.max_items,
-            "max_count": self.config.max_count,
-            "unit": self.guarantee.unit,
-            "rho": repr(self.guarantee.rho),
-            "delta": repr(self.guarantee.delta),
+            **head(self.kind, self.config, self.guarantee),
             "discovery": self._discovery.public(),
             "counter": self._counter.public(),
         }
 
-    def sd(self, t: int) -> float:
-        return self._counter.sd(t)
-
     def threshold(self, t: int) -> int | None:
         """None at a tick that shows no new item, whatever its count (`threshold = "every"`)."""
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
-
-    def init(self) -> State:
-        return State()
-
-    def noise(self, stream: NoiseStream) -> Noise:
-        return self._counter.columns(stream)
 
     def domain(self) -> Sequence[bytes]:
         return ()

@@ -90,7 +90,8 @@ def _running(config: HistogramConfig, mechanism: Mechanism, others: Sequence[Alt
     ):
         why = {
             "meta": "meta pays only with known_gumbel or limit_dom and events of many items",
-            "misra_gries": "misra_gries pays where memory for every item is not to be had",
+            "misra_gries": "misra_gries pays where "
+            + ("epsilon must be a pure one" if config.pure else "memory for every item is not to be had"),
             "sparse_gumb": "sparse_gumb pays where events touch very many items",
         }[config.mechanism]
         yield f"{simple} has {100 * plain.error / own:.0f} % of this noise at the same budget; {why}."

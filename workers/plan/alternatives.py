@@ -126,6 +126,8 @@ def _assumed(asked: _Asked, name: str) -> Iterator[dict[str, Any]]:
     kbar = kbar if isinstance(kbar, int) else max(KBAR, k)
     if name == "misra_gries":
         yield {"size": SIZE}
+        if labels and own.epsilon is not None:
+            yield {"size": min(KBAR, labels), "release": "pure"}
     elif name == "sparse_gumb":
         yield {"top_k": k, "switches": SWITCHES}
     elif name == "meta":
@@ -156,7 +158,10 @@ def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternati
     kind = MECHANISMS[name]
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values = {field: getattr(asked.config, field) for field in _COMMON} | assumed
-    needs_domain = "domain" in fields and (name != "meta" or assumed["algorithm"] == "known_gauss")
+    optional = name in ("meta", "misra_gries")
+    needs_domain = "domain" in fields and (
+        not optional or assumed.get("algorithm") == "known_gauss" or assumed.get("release") == "pure"
+    )
     reason = ""
     if needs_domain:
         values["domain"] = asked.domain

@@ -106,14 +106,14 @@ class HaarCurve:
 
 
 class DigitCurve:
-    """`tree`, and the mechanisms that add up its cells: sum_j d_j sigma_j^2."""
+    """`tree`, and the mechanisms that add up its cells: sum_j d_j sigma_j^2, and what rounding adds."""
 
-    def __init__(self, radix: int, variances: Sequence[float]) -> None:
-        self._radix = radix
+    def __init__(self, radix: int, variances: Sequence[float], *, rounding: float = 0.0) -> None:
+        self._radix, self._rounding = radix, rounding
         self._variances = list(variances)
 
     def variance(self, ticks: Ticks) -> Floats:
-        total, rest = np.zeros(len(ticks)), ticks
+        total, rest = np.full(len(ticks), self._rounding), ticks
         for variance in self._variances:
             total += (rest % self._radix) * variance
             rest = rest // self._radix
@@ -129,7 +129,7 @@ class DigitCurve:
         return ticks[np.argsort(-self.variance(ticks), kind="stable")]
 
     def mean(self, last: int) -> float:
-        total = 0.0
+        total = self._rounding
         for level, variance in enumerate(self._variances):
             width = self._radix**level
             cycles, rest = divmod(last + 1, width * self._radix)

@@ -124,11 +124,11 @@ def given_in_events(given: HistogramConfig, config: HistogramConfig) -> Histogra
 
 
 def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
-    """The parts of delta; what is spent on nothing else converts rho, but with accounting = "pure" there is nothing to convert."""
+    """The parts of delta; what is spent on nothing else converts rho, but where epsilon is pure there is nothing to convert."""
     cost = mechanism.cost()
     named = [Share(name=name, delta=delta) for name, delta in cost.deltas]
     left = float(Fraction(mechanism.guarantee.delta) - sum(Fraction(delta) for _, delta in cost.deltas))
-    if left > 0 and not (isinstance(config, MaxConfig) and config.accounting == "pure"):
+    if left > 0 and not config.pure:
         named.append(Share(name="conversion", delta=left))
     return tuple(named)
 
@@ -168,7 +168,10 @@ def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
         return config.k
     if isinstance(config, OneShotConfig):
         return config.algorithm()[1].kbar or len(mechanism.domain()) or None
-    return len(mechanism.domain()) or None
+    domain = len(mechanism.domain())
+    if isinstance(mechanism, MisraGries) and domain:
+        return min(domain, mechanism.config.size * mechanism.tree.levels * (mechanism.tree.radix - 1))
+    return domain or None
 
 
 def _segments(mechanism: Mechanism) -> Iterator[Segment]:

@@ -35,6 +35,7 @@ _DISK_FIXED = 16 + 4 + 2  # tag, key index, length of the label
 _DISK_COUNT, _DISK_SHOWN = 8, 4
 _BYTES_OBJECT = 33
 _DICT_ENTRY = 100  # of a dict at its emptiest: index, hash, two pointers
+_DECLARED = 40  # tag of a declared label, in both orders, and its place
 _INT_OBJECT = 32
 _BLOCKS_KEPT = 2 * 256 * 36  # two runs of comparisons' noise, 256 ticks each, as Python integers
 
@@ -143,7 +144,8 @@ def _sketches(mechanism: MisraGries, label: int, keys: int) -> Memory:
     shown = _DICT_ENTRY + _BYTES_OBJECT + label + _INT_OBJECT
     counters, released = mechanism.counters_max, (radix - 1) * size * levels
     disk = (16 + _COUNT + 2 + label) * counters + (_COUNT + 2 + label) * released
-    most = counters * counter + released * shown
+    declared = len(mechanism.domain())  # with release = "pure"
+    most = counters * counter + released * shown + declared * _DECLARED
     return Memory(
         row="a counter of a sketch",
         label_bytes=label,
@@ -154,6 +156,14 @@ def _sketches(mechanism: MisraGries, label: int, keys: int) -> Memory:
         disk_per_row=16 + _COUNT + 2 + label,
         rows_most=counters,
         per_key=most,
-        sizes=(Size(rows=counters * keys, memory_least=0, memory_most=keys * most, disk=keys * disk),),
-        note=f"at most {counters:,} counters and {released:,} released counts a stream key, whatever the number of items",
+        sizes=(
+            Size(
+                rows=counters * keys,
+                memory_least=keys * declared * _DECLARED,
+                memory_most=keys * most,
+                disk=keys * (disk + 16 * declared),
+            ),
+        ),
+        note=f"at most {counters:,} counters and {released:,} released counts a stream key, whatever the number of items"
+        + (f"; and the tags of {declared:,} labels" if declared else ""),
     )

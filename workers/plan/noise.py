@@ -7,7 +7,8 @@
 
 Mean absolute error: of an integer variable whose law is close to a normal density p of standard deviation s, the sum of |n| p(n) is
 s sqrt(2/pi) - p(0)/6 (Euler and Maclaurin), and E|X| <= E X^2 = s^2 for any integers; the smaller of the two. 95 %: 1.96 s.
-Laplace: q from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), P(|X| >= x) = 2 q^x / (1 + q).
+Laplace: q from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), P(|X| >= x) = 2 q^x / (1 + q). A sum of several (`misra_gries`, pure) is
+taken for one of the same s: its mean |n| is up to an eighth higher, its far tail lighter.
 All counts at once: N sub-Gaussian variables stay below s sqrt(2 ln(2 N / beta)) with probability 1 - beta (union bound), and half a
 count more where they were rounded.
 """
@@ -25,6 +26,7 @@ from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.max_engine import UnknownMax
 from workers.mechanisms.meta import Meta
 from workers.mechanisms.misra_gries import MisraGries
+from workers.mechanisms.misra_gries_pure import PureMisraGries
 from workers.mechanisms.one_shot_mechanism import OneShot
 from workers.mechanisms.pay import PayWhatYouGet
 from workers.plan.curves import Curve, DigitCurve, TableCurve, curve_of
@@ -73,7 +75,9 @@ def curve(mechanism: Figures, last: int) -> Curve:
     if isinstance(mechanism, Meta):
         return DigitCurve(mechanism.radix, [mechanism.sd(1) ** 2] * mechanism.levels)
     if isinstance(mechanism, MisraGries):
-        return DigitCurve(mechanism.tree.radix, [mechanism.sd(1) ** 2] * mechanism.tree.levels)
+        return DigitCurve(
+            mechanism.tree.radix, [mechanism.cell_variance] * mechanism.tree.levels, rounding=mechanism.rounding
+        )
     if isinstance(mechanism, UnknownMax):
         most = mechanism.segments.most if mechanism.segments is not None else 1
         return TableCurve(np.array([mechanism.sd(t) ** 2 for t in range(1, min(most, last) + 1)]))
@@ -108,6 +112,8 @@ def law(mechanism: Figures) -> str:
         return "logistic"
     if isinstance(mechanism, UnknownMax):
         return "sum"
+    if isinstance(mechanism, PureMisraGries):
+        return "laplace"
     return "laplace" if mechanism.kind in LAPLACE else "gaussian"
 
 

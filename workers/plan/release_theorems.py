@@ -17,7 +17,8 @@ R releases (one a tick), n labels; N blocks are added at the worst tick, printed
     counts, meta            000 Thms 2, 3       known_gauss: sqrt(2 N tau_cell^2 ln(2 n R/beta)), tau_cell^2 = L_r tau^2
                                                 others: N (what a block hides) + the noise of N blocks; shown too high: `subset_bound`
     counts, misra_gries     003 Thm 8           weight/(k+1) + N (1 + 2 ln(3/delta')/e + 2 ln((k+1) R/beta)/e), e = sqrt(2 rho/L)/m and
-                                                delta' = delta_cell e^(-e (m-1))/m for an event of m items; "merge": 004 Thm 7, l2 sqrt(k)
+                                                delta' = delta_cell e^(-e (m-1))/m for an event of m items; "merge": 004 Thm 7, l2 sqrt(k);
+                                                "pure": 003 Section 6: weight/(k+1) + N 2 b ln(d R/beta), b = 2 L m/epsilon
 Where kbar is chosen privately the promise is for kbar_max, and the choice adds b ln(candidates R/beta).
 """
 
@@ -31,6 +32,7 @@ from workers.mechanisms.gaussian import IntegerGaussian
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.meta import Meta
 from workers.mechanisms.misra_gries import MisraGries, MisraGriesConfig
+from workers.mechanisms.misra_gries_pure import PureMisraGries
 from workers.mechanisms.one_shot_algorithms import KNOWN, LIMITED, PICKING, Algorithm, Name, Parameters, Picking
 from workers.mechanisms.one_shot_config import MetaConfig, OneShotConfig, PayWhatYouGetConfig, limit_dom_parameters
 from workers.mechanisms.one_shot_mechanism import OneShot
@@ -155,6 +157,8 @@ def blocks(config: MetaConfig, mechanism: Mechanism, beta: float, data: Data) ->
 
 def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: Data) -> Promise:
     """Misra-Gries on the tree: the error of every count, an item that is not shown counting as 0."""
+    if isinstance(mechanism, PureMisraGries):
+        return _pure_sketch(config, mechanism, beta, data)
     tree, k, releases = mechanism.tree, config.size, ticks_of(config, data)
     worst, used, lost = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix), data.weight / (k + 1)
     rho = paper_rho(config, discovers=True) / tree.levels
@@ -180,6 +184,25 @@ def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: D
         name="counts", bounds=f"error of every count, over {releases:,} ticks",
         assumes=f"at most {data.items:,} labels and {data.weight:,} counts in an epoch", beta=beta,
         printed=lost + printed, ours=ours, source=source,
+    )  # fmt: skip
+
+
+def _pure_sketch(config: MisraGriesConfig, mechanism: PureMisraGries, beta: float, data: Data) -> Promise:
+    """The same over a declared domain.
+
+    One cell is released at each tick: R d noises. A label that a cell does not show lies in it below one that is shown with a count of 0
+    before noise (k labels at most have more): its own is at most two noises.
+    """
+    tree, releases = mechanism.tree, ticks_of(config, data)
+    worst, used, lost = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix), data.weight / (config.size + 1)
+    values = len(mechanism.domain()) * releases
+    scale = 2 * tree.levels * config.max_items * config.max_count / (config.epsilon or 0.0)
+    quantile = laplace_quantile(mechanism.scale, beta / values / 2)
+    return Promise(
+        name="counts", bounds=f"error of every count, over {releases:,} ticks",
+        assumes=f"at most {data.weight:,} counts of the domain in an epoch", beta=beta,
+        printed=lost + worst * 2 * laplace_bound(scale, values, beta),
+        ours=lost + used * 2 * (quantile - 1) / (config.size + 1) + 0.5, source="Lebeda, Tetek: Section 6 in each block",
     )  # fmt: skip
 
 

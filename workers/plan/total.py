@@ -5,7 +5,7 @@ A user may come with every key, so all histograms count; each bounds a user's it
 Epochs of a histogram do not add for one event, for it lies in one of them; generations do, and so does beginning anew.
 
 Three ways to add up are valid, and the smallest epsilon is stated: the sum of the epsilons; all costs composed in zCDP and
-converted once; and, where some histograms have a pure epsilon (`accounting = "pure"`), those summed and the others composed.
+converted once; and, where some histograms have a pure epsilon (`accounting` or `release = "pure"`), those summed and the others composed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Built:
     @property
     def pure(self) -> bool:
         """Whether its epsilon holds without converting rho."""
-        return getattr(self.config, "accounting", "") == "pure"
+        return self.config.pure
 
 
 def total_of(built: Sequence[Built]) -> Total:

@@ -43,7 +43,7 @@ export function threshold(snapshot) {
 
 // What an error bar says: two standard deviations of the noise, and whether counts are off for another reason too.
 export function errorBar(mechanism) {
-  if (["misra_gries", "meta"].includes(mechanism)) return "error bar: noise is hardly ever larger; counts may also be too low, for small ones are cut off";
+  if (["misra_gries", "meta"].includes(mechanism)) return "error bar: noise is hardly ever larger; counts may also be too low, small ones above all";
   return "error bar: the true count lies in it about 19 times out of 20";
 }
 
