@@ -68,23 +68,33 @@ def test_every_mechanism_has_a_case_and_a_promise() -> None:
     assert {case.config.mechanism for case in SHORT} == set(MECHANISMS) == set(EXAMPLES)
 
 
-@pytest.mark.parametrize("mechanism", EXAMPLES)
-@pytest.mark.parametrize("horizon", [1, 1_000, 1 << 30, "unbounded"])
+@pytest.mark.parametrize(
+    ("mechanism", "horizon"),
+    [
+        (mechanism, horizon)
+        for mechanism in EXAMPLES
+        for horizon in (1, 1_000, 1 << 30, "unbounded")
+        if horizon != "unbounded" or mechanism not in BOUNDED_ONLY
+    ],
+)
 def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str) -> None:
     """A horizon of 2^30 ticks must not be walked through, and one tick is a horizon too."""
-    if horizon == "unbounded" and mechanism in BOUNDED_ONLY:
-        pytest.skip("needs a number of ticks")
     made = config(mechanism, horizon=horizon, start=datetime(2026, 1, 1, tzinfo=UTC), **EXAMPLES[mechanism])
     for promise in promises(made):
         assert 0 < promise.ours < math.inf and 0 < promise.printed < math.inf
 
 
-@pytest.mark.parametrize("horizon", [1, 2, 3, 7, 64, 100, 1_000, 1_024, "unbounded"])
-@pytest.mark.parametrize("kind", ["haar", "tree", "sqrt"])
+@pytest.mark.parametrize(
+    ("kind", "horizon"),
+    [
+        (kind, horizon)
+        for kind in ("haar", "tree", "sqrt")
+        for horizon in (1, 2, 3, 7, 64, 100, 1_000, 1_024, "unbounded")
+        if (kind, horizon) != ("sqrt", "unbounded")
+    ],
+)
 def test_the_worst_variance_is_not_below_any_and_not_far_above(kind: str, horizon: Any) -> None:
     """The haar bound is proved by a telescoping sum; every tick's own variance checks it."""
-    if (kind, horizon) == ("sqrt", "unbounded"):
-        pytest.skip("needs a number of ticks")
     start = datetime(2026, 1, 1, tzinfo=UTC)
     made = config("known_base", horizon=horizon, start=start, rho=0.05, domain=("a",), counter=kind)
     ticks = 1_500 if horizon == "unbounded" else horizon
