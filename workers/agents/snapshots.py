@@ -5,7 +5,6 @@ Items stand largest first, ties by label. A snapshot too long for one message is
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,8 +17,6 @@ from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.rows import Columns
 
 MAX_BYTES = 900_000
-# New labels are put between those in order one by one where that is quicker than to sort all.
-FEW = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,45 +44,26 @@ class Snapshot:
 
 
 class LabelCache:
-    """Labels of the rows that are shown, as text, and their order: an item that is shown stays shown."""
+    """Labels of the rows that are shown, as text: an item that is shown stays shown."""
 
     def __init__(self) -> None:
         self._labels: NDArray[np.object_] = np.full(1024, None)  # by row
         self._known: NDArray[np.bool_] = np.zeros(1024, dtype=np.bool_)
-        self._place: NDArray[np.int64] = np.zeros(1024, dtype=np.int64)
-        self._rows: list[int] = []  # by label
 
-    def of(self, rows: NDArray[np.int64]) -> list[str]:
-        """The labels of `rows`, which were met."""
-        labels: list[str] = self._labels[rows].tolist()
-        return labels
-
-    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the labels of `rows` stand among all that were met, ascending."""
-        return self._place[rows]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def meet(self, columns: Columns, rows: NDArray[np.int64]) -> None:
-        """Reads the labels of those of `rows` that were not met yet."""
+    def of(self, columns: Columns, rows: NDArray[np.int64]) -> list[str]:
+        """The labels of `rows`."""
         size = int(rows.max(initial=-1)) + 1
         if size > len(self._known):
             more = max(size, 2 * len(self._known)) - len(self._known)
             self._labels = np.concatenate((self._labels, np.full(more, None)))
             self._known = np.concatenate((self._known, np.zeros(more, dtype=np.bool_)))
-            self._place = np.concatenate((self._place, np.zeros(more, dtype=np.int64)))
         known = self._known[rows]
         if not known.all():
-            new = rows[~known].tolist()
-            self._labels[new] = [columns.label(row).decode() for row in new]
+            new = rows[~known]
+            self._labels[new] = [columns.label(row).decode() for row in new.tolist()]
             self._known[new] = True
-            if len(new) * FEW < len(self._rows):
-                for row in new:
-                    insort(self._rows, row, key=self._labels.__getitem__)
-            else:
-                self._rows = sorted([*self._rows, *new], key=self._labels.__getitem__)
-            self._place[self._rows] = np.arange(len(self._rows))
+        labels: list[str] = self._labels[rows].tolist()
+        return labels
 
 
 def snapshots(
@@ -110,19 +88,14 @@ def snapshots(
         for index, key in enumerate(keys):
             yield key, _render(frame, release.sd, None, key, release.of_key[index], 1, 1)
         return
+    key_of = columns.keys[release.rows] if isinstance(release, Release) else release.keys
+    order = _largest_first(key_of, release.counts)
     if isinstance(release, Release):
-        labels.meet(columns, release.rows)
-        key_of = columns.keys[release.rows]
-        order = _in_order(key_of, release.counts, labels.places(release.rows), len(labels))
-        names = labels.of(release.rows[order])
+        names = labels.of(columns, release.rows[order])
     else:
-        key_of = release.keys
-        texts = [label.decode() for label in release.labels]
-        places = np.empty(len(texts), dtype=np.int64)
-        places[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
-        order = _in_order(key_of, release.counts, places, len(texts))
-        names = [texts[i] for i in order.tolist()]
+        names = [release.labels[i].decode() for i in order.tolist()]
     noisy, key_of = release.counts[order], key_of[order]
+    _sort_ties(names, noisy, key_of)
     items = list(zip(names, noisy.tolist(), strict=True))
     starts = np.searchsorted(key_of, np.arange(len(keys) + 1)).tolist()
     for index, key in enumerate(keys):
@@ -130,18 +103,30 @@ def snapshots(
         yield from ((key, page) for page in _pages(frame, release, key, of_key, max_bytes))
 
 
-def _in_order(
-    key_of: NDArray[np.int32], noisy: NDArray[np.int64], places: NDArray[np.int64], labels: int
-) -> NDArray[np.int64]:
-    """The order of items by stream key, then largest first, then by label; `places` are below `labels` and differ within a key."""
+def _largest_first(key_of: NDArray[np.int32], noisy: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The order of items by stream key, then by count."""
     if not len(noisy):
         return np.empty(0, dtype=np.int64)
-    largest, keys = int(noisy.max()), int(key_of.max()) + 1
+    largest = int(noisy.max())
     counts = largest - int(noisy.min()) + 1
-    if keys * counts * labels >= 1 << 62:
-        return np.lexsort((places, -noisy, key_of))
-    # One number for all three: a third of the time.
-    return np.argsort((key_of.astype(np.int64) * counts + (largest - noisy)) * labels + places)
+    if (int(key_of.max()) + 1) * counts >= 1 << 62:
+        return np.lexsort((-noisy, key_of))
+    return np.argsort(key_of.astype(np.int64) * counts + (largest - noisy))  # one number for both: a third of the time
+
+
+def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray) -> None:
+    """Sorts, in place, each run of equal counts of one key by label."""
+    if len(names) < 2:
+        return
+    edges = np.flatnonzero((noisy[1:] != noisy[:-1]) | (key_of[1:] != key_of[:-1])) + 1
+    starts = np.concatenate(([0], edges))
+    lengths = np.diff(np.concatenate((starts, [len(names)])))
+    long = lengths > 1
+    for start, length in zip(starts[long].tolist(), lengths[long].tolist(), strict=True):
+        if length > 2:
+            names[start : start + length] = sorted(names[start : start + length])
+        elif names[start] > names[start + 1]:
+            names[start], names[start + 1] = names[start + 1], names[start]
 
 
 def _pages(
