@@ -16,6 +16,7 @@ A statistic counted twice, a level that is not noised, a bound that is not appli
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -116,7 +117,7 @@ class World:
     notes: list[object]
 
 
-class Adapter:
+class Adapter(ABC):
     """What one family's statistics are. `sign` is +1 where the second world has the events and the first has not, else -1."""
 
     def __init__(self, variant: Variant, mechanism: Mechanism) -> None:
@@ -130,9 +131,9 @@ class Adapter:
         """What is private by the same proof and so must agree too, though a release may show less of it."""
         return None
 
+    @abstractmethod
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
         """The coupling."""
-        raise NotImplementedError
 
 
 def perform(adapter: Adapter, stream: Sequence[Tick], seed: int, probe: Probe) -> World:

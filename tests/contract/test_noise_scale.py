@@ -22,7 +22,7 @@ import pytest
 
 from tests.contract.probe import Probe
 from tests.contract.stage import Run, Tick
-from tests.contract.variants import TICKS, VARIANTS, Variant, built
+from tests.contract.variants import PER_TICK, TICKS, VARIANTS, Variant, built
 from tests.contract.worst import NAME, worst
 from workers.mechanisms.column_sums import LaplaceTree
 from workers.mechanisms.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace
@@ -40,15 +40,6 @@ Z = 4.5
 LEAST = 400
 LEAST_PICKS = 1500
 MAXIMA = ("bounded_max", "doubling", "two_level", "two_level_k")
-PER_TICK = (
-    "known_gauss",
-    "known_gumbel",
-    "unk_gauss",
-    "limit_dom",
-    "limit_dom_laplace",
-    "positive_laplace",
-    "positive_gauss",
-)
 
 
 @dataclass(frozen=True)

@@ -11,21 +11,11 @@ import pytest
 
 from tests.contract.stage import KEY, Run
 from tests.contract.test_purity import stream_of
-from tests.contract.variants import TICKS, VARIANTS, Variant, built
+from tests.contract.variants import PER_TICK, TICKS, VARIANTS, Variant, built
 from workers.errors import StateRefused
 from workers.mechanisms.registry import MECHANISMS
 
 AFTER = 9
-PER_TICK = (
-    "known_gauss",
-    "known_gumbel",
-    "unk_gauss",
-    "limit_dom",
-    "limit_dom_laplace",
-    "positive_laplace",
-    "positive_gauss",
-)
-"""Each tick's release is made of that tick alone."""
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)

@@ -15,6 +15,17 @@ DOMAIN = ("a", "b", "c", "d", "e", "f")
 OTHERS = ("x", "y", "z")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
+# Each tick's release is made of that tick alone.
+PER_TICK = (
+    "known_gauss",
+    "known_gumbel",
+    "unk_gauss",
+    "limit_dom",
+    "limit_dom_laplace",
+    "positive_laplace",
+    "positive_gauss",
+)
+
 _COMMON: dict[str, object] = {
     "name": "h", "tick_ms": 1, "horizon": TICKS, "max_items": 2, "max_count": 3, "epsilon": 8.0, "delta": 1e-6,
     "keys": "public",

@@ -95,3 +95,14 @@ def test_a_tick_of_equal_items_takes_a_handful_of_stretches(monkeypatch: pytest.
         sketch.feed(as_batch(dict.fromkeys(range(100_000), 1)))
     assert stretches < 60
     assert sketch.total == 300_000 and len(sketch.counts) == 50
+
+
+def test_counters_near_the_end_of_64_bits_are_lowered_as_any_others(way: None) -> None:
+    """How many rounds there are is a matter of sums over counters, which pass 64 bits long before a counter does."""
+    size = 60
+    before = {i: 1 + i % 7 if i % 2 else (1 << 60) + i for i in range(size)}
+    tick = dict.fromkeys(range(size, 10 * size), 1)
+    sketch = Sketch(size)
+    sketch.feed(as_batch(before))
+    sketch.feed(as_batch(tick))
+    assert held(sketch) == one_by_one(size, before, tick)

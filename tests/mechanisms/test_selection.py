@@ -125,6 +125,13 @@ def test_the_kth_largest_is_found_also_where_most_are_equal_and_a_few_are_huge(
     assert kth_largest(np.array(counts), k) == sorted(counts, reverse=True)[k - 1]
 
 
+def test_the_kth_largest_of_counts_that_lie_ever_wider_apart_is_found() -> None:
+    """Each count just beyond twice the number of those up to it: leaving out the largest leaves the next one far out again."""
+    counts = np.array([0, *range(5, 10_003, 2)])
+    for k in (1, 3_000, len(counts) - 1, len(counts)):
+        assert kth_largest(counts, k) == np.sort(counts)[-k]
+
+
 def test_fewer_candidates_than_picks_are_all_picked_once() -> None:
     """k is a most."""
     assert sorted(gumbel_top_k(np.array([1, 2, 3]), Fraction(1), 9, words(3)).tolist()) == [0, 1, 2]

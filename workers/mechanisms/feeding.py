@@ -208,6 +208,7 @@ class _Pass:
         A round takes one, and one for each counter that is at zero by then. To lower by d takes d + sum of max(0, d - c) over the counters
         c that nothing is due at (a hit, ascending); those where something is due stay above zero until then.
         """
+        free = np.minimum(free, self.misses + 1)  # which is already too much: larger ones could pass 64 bits in the sums
         j = np.arange(1, len(free) + 1)
         cost = (j + 1) * free - np.cumsum(free)  # for d = c_j: the j smallest have been at zero for c_j - c rounds
         below = int(np.searchsorted(cost, self.misses, side="right"))

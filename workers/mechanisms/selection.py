@@ -163,9 +163,10 @@ def kth_largest(counts: NDArray[np.int64], k: int) -> int:
     if highest - lowest > window:
         large = counts > lowest + window
         above = int(np.count_nonzero(large))
-        if above < k:
-            return kth_largest(counts[~large], k - above)
-        return int(np.partition(counts[large], above - k)[above - k])
+        if above >= k:
+            return int(np.partition(counts[large], above - k)[above - k])
+        counts, k = counts[~large], k - above
+        highest = lowest + window
     return highest - int(np.searchsorted(np.cumsum(np.bincount(highest - counts)), k))
 
 
