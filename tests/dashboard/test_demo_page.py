@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -41,19 +42,31 @@ def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(tmp_path: Pa
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
         window = Window(chrome)
         page = window.open(f"{url}?histogram=top12&key=JFK")
-        window.shows('document.querySelector("#table").classList.contains("with-exact")')
+        truths = '[...document.querySelectorAll("tr.item .truth")].map((one) => one.textContent)'
+        window.shows(f"{truths}.length > 0 && {truths}.every(Boolean)")
         assert "red is exact data" in page.inner_text("#demo")
         assert page.is_visible("#legend-exact")
         window.shows('Number(document.querySelector("#board-title").textContent.split("tick ")[1]) > 3')
         page.click("#follow")
+        # A tick may be newer than its exact counts: while they are on their way, their places are empty.
+        window.shows(f"{truths}.length === 12 && {truths}.every(Boolean)")
         rows = page.evaluate("""() => [...document.querySelectorAll("tr.item")].map((row) => [
             ...[".count", ".truth"].map((part) => Number(row.querySelector(part).textContent.replace(/,/g, "").replace("\u2212", "-"))),
-            2 * parseFloat(row.querySelector(".sd").textContent),
+            3 * parseFloat(row.querySelector(".sd").textContent),
             getComputedStyle(row.querySelector(".true")).backgroundColor,
         ])""")
+        [end] = parse_qs(urlsplit(page.url).query)["at"]
+        [told] = [
+            dict(tick["items"])
+            for tick in page.evaluate(
+                "async (url) => (await fetch(url)).json()", f"{url}demo/exact?histogram=top12&key=JFK"
+            )["ticks"]
+            if tick["end"] == int(end)
+        ]
+        assert [exact for _, exact, _, _ in rows] == [told[label] for _, label, _ in window.rows()]
         assert len(rows) == 12
-        # Twelve errors of 4 sd or more each have a chance of 1 in 16,000: 1 in 1,300 for all of them together.
-        assert all(abs(private - exact) <= twice for private, exact, twice, _ in rows)
+        # An error above 6 sd has a chance of 2e-9.
+        assert all(abs(private - exact) <= most for private, exact, most, _ in rows)
         assert any(private != exact for private, exact, _, _ in rows)
         assert {colour for *_, colour in rows} == {"rgb(196, 35, 35)"}
         assert window.wrong == []

@@ -159,7 +159,16 @@ async function step(forward) {
 }
 
 function current() {
-  return view.at === null ? (followed?.newest ?? null) : (pinned ?? followed?.newest ?? null);
+  return view.at === null ? live() : (pinned ?? followed?.newest ?? null);
+}
+
+// The newest snapshot; in the demo the newest whose exact counts are here too, so that they appear together.
+let drawn = null;
+
+function live() {
+  const newest = followed?.newest ?? null;
+  if (!exact || !newest || drawn?.of !== followed || exact.ready(newest.end)) drawn = { of: followed, snapshot: newest };
+  return drawn.snapshot;
 }
 
 // ---- what is shown
@@ -219,7 +228,7 @@ function drawItems(snapshot) {
   const truth = exact?.at(snapshot.end) ?? null;
   byId("legend-exact").hidden = exact === null;
   board.chosen = chosenItem(snapshot);
-  board.show(snapshot, followed.ranksBefore(snapshot), truth ? truth.counts : null, byId("find").value);
+  board.show(snapshot, followed.ranksBefore(snapshot), exact ? (truth?.counts ?? new Map()) : null, byId("find").value);
   const total = snapshot.total_items ?? snapshot.items.length;
   const some = snapshot.items.length < total ? `the ${count(snapshot.items.length)} largest of ` : "";
   const hidden = element("span", truth ? `, ${count(truth.hidden)} hidden` : "");

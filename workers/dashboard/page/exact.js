@@ -2,7 +2,9 @@
 
 import { ask } from "./net.js";
 
-const WAIT_MS = 700;
+const IDLE_MS = 700;
+const WANTED_MS = 60;
+const LATE_MS = 1500;
 const KEPT = 130;
 
 export class Exact {
@@ -11,13 +13,14 @@ export class Exact {
     this.onChange = onChange;
     this.ticks = new Map();
     this.stream = null;
-    setInterval(() => this.load(), WAIT_MS);
+    this.wanted = null;
+    this.run();
   }
 
   watch(histogram, key) {
     this.stream = { histogram, key };
     this.ticks = new Map();
-    this.load();
+    this.wanted = null;
   }
 
   // {counts: Map of label to count, hidden: labels that are not shown} of the tick that ended then; null while unknown.
@@ -25,18 +28,42 @@ export class Exact {
     return this.ticks.get(end) ?? null;
   }
 
+  // Whether a tick can be drawn: its exact counts are here, or have been asked for long enough.
+  ready(end) {
+    if (this.ticks.has(end)) return true;
+    if (this.wanted?.end !== end) {
+      this.wanted = { end, since: performance.now() };
+      this.again(0);
+    }
+    return performance.now() - this.wanted.since > LATE_MS;
+  }
+
+  again(ms) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.run(), ms);
+  }
+
+  async run() {
+    const waits = () => this.wanted !== null && !this.ticks.has(this.wanted.end) && performance.now() - this.wanted.since <= LATE_MS;
+    const before = waits();
+    if (await this.load()) this.onChange();
+    else if (before && !waits()) this.onChange();
+    this.again(waits() ? WANTED_MS : IDLE_MS);
+  }
+
+  // Returns whether anything new has come.
   async load() {
-    if (!this.stream || document.hidden) return;
+    if (!this.stream || document.hidden) return false;
     const stream = this.stream;
     const after = Math.max(0, ...this.ticks.keys());
     try {
       const found = await ask(this.path, { ...stream, after });
-      if (!found?.ticks.length || stream !== this.stream) return;
+      if (!found?.ticks.length || stream !== this.stream) return false;
       for (const { end, items, hidden } of found.ticks) this.ticks.set(end, { counts: new Map(items), hidden });
       for (const end of [...this.ticks.keys()].slice(0, -KEPT)) this.ticks.delete(end);
-      this.onChange();
+      return true;
     } catch {
-      // the stream notices a server that is gone
+      return false; // the stream notices a server that is gone
     }
   }
 }
