@@ -204,11 +204,11 @@ def cases(ticks: int = 1_024) -> list[Case]:
         add(mechanism, "", many.format(most), sixty, Data(items=60), horizon=few)
     for mechanism in ("unk_gauss", "limit_dom_laplace"):
         add(mechanism, "", many.format(most), sixty, horizon=few, kbar=59)
-    for variant, kbar in (("", 59), ("private", "private")):
-        add("limit_dom", variant, many.format(600), spread(few, 60, 600), horizon=few, k=59, kbar=kbar, kbar_max=59,
-            rho=1.0)  # fmt: skip
+    private: dict[str, Any] = {"kbar": "private", "kbar_max": 59}
+    for variant, kbar in (("", {"kbar": 59}), ("private", private)):
+        add("limit_dom", variant, many.format(600), spread(few, 60, 600), horizon=few, k=59, rho=1.0, **kbar)
         add("pay_what_you_get", variant, f"60 labels, 1 to 900 in all, {few} ticks", staircase(few, 60, 900), horizon=few,
-            k=40, kbar=kbar, kbar_max=59, labels=100, queries=8, every=max(1, few // 8))  # fmt: skip
+            k=40, labels=100, queries=8, every=max(1, few // 8), **kbar)  # fmt: skip
 
     long, columns, value = 16 * ticks, 6, 8 * ticks
     rows_in_words = f"rows of 0s and 1s, 6 columns, largest sum {value:,}, T = {long:,}, epsilon = 20"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from workers.mechanisms.accounting import (
     Cost,
+    check_sampler_delta,
     compose,
     delta_of,
     epsilon_of,
@@ -173,3 +174,17 @@ def test_sampler_delta_is_the_formula_rounded_up() -> None:
     assert sampler_delta(1e6, 3, 1e-30) == 1
     with pytest.raises(ValueError, match="epsilon = -1"):
         sampler_delta(-1, 3, 1e-30)
+
+
+def test_a_refused_delta_is_told_what_would_do() -> None:
+    """The figure is one for delta, not for the part kept for the samplers; where none would do, that is said."""
+    check_sampler_delta(1e-6, 1.0, 1e-12, 1e-6)
+    with pytest.raises(
+        ValueError,
+        match=r"delta = 0\.01: .* at epsilon = 47\.78 \(4\.2e-02\): a larger delta, or a smaller epsilon or rho",
+    ):
+        check_sampler_delta(0.01, 47.78, 4.2e-8, 1e-6)
+    with pytest.raises(ValueError, match=r"delta = 0\.3: .* \(no delta is enough\): a smaller epsilon or rho"):
+        check_sampler_delta(0.3, 75.4, 1.5e-4, 1e-6)
+    with pytest.raises(ValueError, match="no delta is enough"):
+        check_sampler_delta(0.5, 1.0, math.nan, 1.0)

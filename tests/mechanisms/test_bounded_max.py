@@ -245,6 +245,7 @@ def test_noise_too_wide_for_any_table_is_refused_before_the_first_tick(kind: str
         ({"c_max": 0}, "c_max"),
         ({"accounting": "pure", "epsilon": 0.001, "max_count": 100}, "scale"),
         ({"domain": ("a", "a")}, "more than once"),
+        ({"accounting": "pure", "counter": "tree", "radix": 3}, 'accounting = "pure" has a tree of its own'),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(changes: dict[str, object], message: str) -> None:

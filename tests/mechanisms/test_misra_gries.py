@@ -321,7 +321,7 @@ def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused(
     ):
         with pytest.raises(ValueError, match=message):
             config(**changes)
-    with pytest.raises(ValueError, match="below what the integer sampler can promise"):
+    with pytest.raises(ValueError, match="below what the integer samplers can promise"):
         MisraGries(config(delta=1e-50))
 
 

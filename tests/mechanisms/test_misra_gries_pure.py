@@ -171,6 +171,6 @@ def test_noise_that_no_table_holds_and_a_delta_below_the_samplers_are_refused() 
     """Fail closed, and say what to change."""
     with pytest.raises(ValueError, match=r'release = "pure": .* = 29,997: at most 16,384, with a smaller size'):
         make_misra_gries(config(size=5_000, epsilon=1.0))
-    with pytest.raises(ValueError, match="below what the integer sampler can promise"):
+    with pytest.raises(ValueError, match="below what the integer samplers can promise"):
         make_misra_gries(config(delta=1e-50))
     assert type(make_misra_gries(config())) is PureMisraGries is not type(make_misra_gries(any_config()))

@@ -258,6 +258,8 @@ def test_ticks_outside_the_epoch_and_impossible_settings_are_refused() -> None:
             mechanism.step(met(mechanism), t, [], mechanism.noise(STREAM))
     with pytest.raises(ValueError, match="k = 4: at most kbar = 3"):
         one_shot("limit_dom", k=4)
+    with pytest.raises(ValueError, match='kbar_max = 9: only with kbar = "private"'):
+        one_shot("limit_dom", kbar_max=9)
     with pytest.raises(ValueError, match="k = 5: at most the 4 labels"):
         one_shot("known_gumbel", k=5)
     with pytest.raises(ValueError, match='domain holds "a" more than once'):

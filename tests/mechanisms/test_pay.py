@@ -1,6 +1,7 @@
 """Pay what you get: what is charged, when it refuses, also across a restart, and what all answers together cost."""
 
 import math
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -166,3 +167,24 @@ def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> N
         named = [counts[str(label).encode()] for label in answer["labels"]]  # type: ignore[attr-defined]  # a list
         others = [n for label, n in counts.items() if label.decode() not in answer["labels"]]  # type: ignore[operator]  # a list
         assert not named or min(named) >= max(others) - slack
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"every": 65}, "every = 65: nothing would ever be asked within horizon = 64"),
+        ({"k": 1, "kbar": "private", "labels": 1}, 'labels = 1: at least 2 with kbar = "private"'),
+        ({"kbar_max": 9}, 'kbar_max = 9: only with kbar = "private"'),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(changes: dict[str, object], message: str) -> None:
+    """A budget that can answer no query, or a bound that nobody reads, would be taken for one that works."""
+    with pytest.raises(ValueError, match=re.escape(message)):
+        pay(**changes)
+
+
+def test_a_private_kbar_goes_up_to_1000_unless_said_otherwise() -> None:
+    """The default is the same mechanism as the number, so that writing it down changes no noise."""
+    assert pay(kbar="private").public() == pay(kbar="private", kbar_max=1000).public()
+    assert pay(kbar="private").public() != pay(kbar="private", kbar_max=999).public()
+    assert pay(k=1, kbar="private", labels=2, every=64).config.labels == 2

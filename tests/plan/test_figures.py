@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 
 import numpy as np
 import pytest
 from msgspec import structs
+from rich.console import Console
 from scipy.stats import norm
 
 from tests.plan.test_noise import LABELS, START, config
@@ -21,12 +23,20 @@ from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.rows import Columns
 from workers.plan.make import plan_of
 from workers.plan.memory import memory_of
-from workers.plan.model import HistogramPlan
+from workers.plan.model import HistogramPlan, Plan
+from workers.plan.text import show
 from workers.plan.total import Built, total_of
 
 
 def planned(own: HistogramConfig) -> HistogramPlan:
     return plan_of(own, build(own), "topic", "event")
+
+
+def said(own: HistogramConfig, plan: HistogramPlan) -> str:
+    """The plan as text."""
+    text = io.StringIO()
+    show(Plan(worker="w", histograms=(plan,), total=total_of(built(own))), Console(width=100, file=text))
+    return text.getvalue()
 
 
 def built(*configs: HistogramConfig) -> list[Built]:
@@ -160,17 +170,51 @@ def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
     assert next(row for row in endless.counters if row.counter == "sqrt").worst_sd is None
 
 
+EXTRA: dict[str, dict[str, object]] = {
+    "known_base": {"domain": LABELS}, "sparse_gumb": {"domain": LABELS, "top_k": 2, "switches": 2},
+    "meta": {"algorithm": "positive_gauss"}, "misra_gries": {"size": 5}, "known_gauss": {"domain": LABELS},
+    "known_gumbel": {"domain": LABELS, "k": 2}, "unk_gauss": {"kbar": 4}, "limit_dom_laplace": {"kbar": 4},
+    "limit_dom": {"k": 2, "kbar": "private"}, "pay_what_you_get": {"k": 2, "kbar": 4, "labels": 9, "queries": 3},
+    "bounded_max": {"domain": LABELS, "c_max": 99}, "doubling": {"domain": LABELS}, "two_level": {"domain": LABELS},
+    "two_level_k": {"domain": LABELS, "queries": ("max", "histogram")},
+}  # fmt: skip
+"""What each mechanism needs beside the shared settings."""
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_a_horizon_of_one_tick_can_be_planned(name: str) -> None:
+    """There is no tick 2 then: sparse_gumb never tests, and has no distance to state."""
+    own = config(MECHANISMS[name], horizon=1, epsilon=20.0, **EXTRA.get(name, {}))
+    plan = planned(own)
+    assert plan.noise.ticks_looked_at == 1 and [row.tick for row in plan.noise.ticks] == [1]
+    assert "eta_first" not in {figure.name for figure in plan.error.figures}
+    assert said(own, plan)
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_a_rho_that_delta_alone_covers_can_be_planned(name: str) -> None:
+    """Epsilon is 0 then, and the papers' algorithms of a pure epsilon promise no error; ours still do."""
+    own = config(MECHANISMS[name], epsilon=None, rho=0.005, delta=0.3, **EXTRA.get(name, {}))
+    plan = planned(own)
+    assert plan.guarantee.epsilon == 0
+    for row in plan.error.theorems:
+        assert math.isfinite(row.ours)
+        assert (row.printed is None) is (name in ("bounded_max", "doubling", "two_level", "two_level_k"))
+    assert "inf" not in said(own, plan).split()
+
+
+def test_the_other_accounting_is_shown_whatever_the_counter() -> None:
+    """The papers' own accounting has a tree of its own, so it has no counter setting to take over."""
+    errors = []
+    for counter in ({"counter": "haar"}, {"counter": "tree"}, {"counter": "tree", "radix": 3}):
+        plan = planned(config(MECHANISMS["two_level"], epsilon=20.0, domain=LABELS, **counter))
+        errors.append(next(row.printed for row in plan.printed if row.name == "error_in_segment_1"))
+    assert errors[0] == errors[1] == errors[2]
+
+
 @pytest.mark.parametrize("horizon", [64, "unbounded"])
 def test_every_mechanism_compares_itself_with_others_that_fit(horizon: int | str) -> None:
     """Each row is either a figure or a reason; none is left out because it could not be built."""
-    extra: dict[str, dict[str, object]] = {
-        "known_base": {"domain": LABELS}, "sparse_gumb": {"domain": LABELS, "top_k": 2, "switches": 2},
-        "meta": {"algorithm": "positive_gauss"}, "misra_gries": {"size": 5}, "known_gauss": {"domain": LABELS},
-        "known_gumbel": {"domain": LABELS, "k": 2}, "unk_gauss": {"kbar": 4}, "limit_dom_laplace": {"kbar": 4},
-        "limit_dom": {"k": 2, "kbar": "private"}, "pay_what_you_get": {"k": 2, "kbar": 4, "labels": 9, "queries": 3},
-        "bounded_max": {"domain": LABELS, "c_max": 99}, "doubling": {"domain": LABELS}, "two_level": {"domain": LABELS},
-        "two_level_k": {"domain": LABELS, "queries": ("max", "histogram")},
-    }  # fmt: skip
     for name, kind in MECHANISMS.items():
         if horizon == "unbounded" and name in (
             "meta",
@@ -181,7 +225,7 @@ def test_every_mechanism_compares_itself_with_others_that_fit(horizon: int | str
             "two_level_k",
         ):
             continue
-        plan = planned(config(kind, horizon=horizon, start=START, epsilon=20.0, **extra.get(name, {})))
+        plan = planned(config(kind, horizon=horizon, start=START, epsilon=20.0, **EXTRA.get(name, {})))
         assert plan.mechanisms[0].chosen and plan.mechanisms[0].mechanism == name
         assert len(plan.mechanisms) >= 4
         for row in plan.mechanisms[1:]:

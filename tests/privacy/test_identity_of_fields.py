@@ -75,6 +75,8 @@ SPECIAL: dict[tuple[str, str], dict[str, object]] = {
     ("sparse_gumb", "accounting"): {"accounting": "paper"},
     ("meta", "domain"): {"algorithm": "known_gumbel", "domain": DOMAIN, "kbar": None},
     ("pay_what_you_get", "queries"): {"queries": 6},
+    ("pay_what_you_get", "kbar"): {"kbar": 4, "kbar_max": None},
+    ("limit_dom", "kbar"): {"kbar": 4, "kbar_max": None},
     ("meta", "radix"): {"radix": 7},
     ("misra_gries", "radix"): {"radix": 7},
     ("misra_gries", "domain"): {"release": "pure", "domain": DOMAIN},

@@ -33,6 +33,8 @@ _LARGEST_ORDER = 1 << 50
 # A delta below e^-690 (1e-300) is given as that: exp would round it down to nothing.
 _LEAST_LOG_DELTA = -690.0
 _LARGEST_EXPONENT = 700.0
+# The largest that a configuration may state.
+_LARGEST_DELTA = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,28 @@ def sampler_delta(epsilon: float, max_items: int, tv: float) -> float:
     if epsilon > _LARGEST_EXPONENT:
         return 1.0
     return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv))
+
+
+def check_sampler_delta(delta: float, epsilon: float, true: float, share: float) -> None:
+    """Refuse a delta of which the part kept for the samplers does not cover them.
+
+    Args:
+        delta: as configured.
+        epsilon: of the guarantee.
+        true: what the samplers need, `sampler_delta`.
+        share: the part of delta that is kept for them.
+
+    Raises:
+        ValueError: it is too small, or no delta is large enough at this epsilon.
+    """
+    if true <= delta * share:
+        return
+    least = true / share
+    found, mend = (f"{least:.1e}", "a larger delta, or ") if least <= _LARGEST_DELTA else ("no delta is enough", "")
+    raise ValueError(
+        f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} ({found}): "
+        f"{mend}a smaller epsilon or rho"
+    )
 
 
 def float_up(value: Fraction) -> float:

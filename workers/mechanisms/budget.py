@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from workers.mechanisms.accounting import Cost, epsilon_of, rho_of, sampler_delta
+from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, rho_of, sampler_delta
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.counters import Counter, make_counter
 from workers.mechanisms.mechanism import Guarantee, Noise, State
@@ -97,10 +97,7 @@ def spend(config: HistogramConfig, *, unit: str, discovery_share: float) -> Budg
     spent = min(rho, math.nextafter(counter.rho_item * sensitivity_squared, math.inf))
     epsilon = config.epsilon if config.epsilon is not None else epsilon_of(rho, delta_conversion)
     true_numerical = sampler_delta(epsilon, config.max_items, counter.tv)
-    if not true_numerical <= delta_numerical:
-        raise ValueError(
-            f"delta = {config.delta}: below what the integer sampler can promise ({true_numerical / NUMERICAL_SHARE:.1e})"
-        )
+    check_sampler_delta(config.delta, epsilon, true_numerical, NUMERICAL_SHARE)
     return Budget(
         guarantee=Guarantee(unit=unit, rho=spent, epsilon=epsilon, delta=config.delta),
         counter=counter,

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from workers.mechanisms.accounting import Cost, epsilon_of, float_up, rho_of, sampler_delta
+from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config import LABEL_BYTES_MAX, HistogramConfig, display
 from workers.mechanisms.max_queries import QUERY, QUERY_IN_WORDS, query_complaints
@@ -50,6 +50,8 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
             yield f'horizon = "unbounded": {self.mechanism} needs a number of ticks'
         if self.accounting == "pure" and self.epsilon is None:
             yield 'accounting = "pure": needs epsilon, not rho'
+        if self.accounting == "pure" and self.counter == "tree":
+            yield 'counter = "tree": accounting = "pure" has a tree of its own, of base 2 with Laplace noise'
         long = [label for label in self.domain if len(label.encode()) > LABEL_BYTES_MAX]
         if long:
             yield f"domain holds {display(long[0])}: at most {LABEL_BYTES_MAX:,} bytes a label"
@@ -169,8 +171,7 @@ class Purse:
                 epsilon = epsilon_of(float_up(self.total), config.delta * (1 - NUMERICAL_SHARE))
         numerical = sampler_delta(epsilon or 0.0, 1, tv)
         reserved = config.delta if self.pure else config.delta * NUMERICAL_SHARE
-        if not numerical <= reserved:
-            raise ValueError(f"delta = {config.delta}: below what the integer samplers can promise ({numerical:.1e})")
+        check_sampler_delta(config.delta, epsilon or 0.0, numerical, 1.0 if self.pure else NUMERICAL_SHARE)
         guarantee = Guarantee(unit=unit, rho=rho, epsilon=epsilon or 0.0, delta=config.delta)
         return guarantee, Cost(rho=rho, deltas=(("numerical", reserved),))
 

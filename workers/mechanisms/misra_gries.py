@@ -41,7 +41,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import Cost, epsilon_of, float_up, rho_of, sampler_delta
+from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.columns import check_tick
 from workers.mechanisms.config import HistogramConfig, label_complaints
@@ -188,10 +188,7 @@ class MisraGries:
         spent = min(rho, float_up(total / (2 * self.sigma_squared)))
         epsilon = config.epsilon if config.epsilon is not None else epsilon_of(rho, delta_conversion)
         true_numerical = sampler_delta(epsilon, levels * concerned, table.tv)
-        if not true_numerical <= self._delta_numerical:
-            raise ValueError(
-                f"delta = {config.delta}: below what the integer sampler can promise ({true_numerical / NUMERICAL_SHARE:.1e})"
-            )
+        check_sampler_delta(config.delta, epsilon, true_numerical, NUMERICAL_SHARE)
         self._guarantee = Guarantee(unit=unit, rho=spent, epsilon=epsilon, delta=config.delta)
         self.cell_variance, self.rounding = float(self.sigma_squared) * (2 if self._shared else 1), 0.0
         self._terms = [(Fraction(1), self.sigma_squared)] * (2 if self._shared else 1)
@@ -318,7 +315,7 @@ def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) ->
     served, starts = np.unique(key[order], return_index=True)
     for own, rows in zip(served.tolist(), np.split(order, starts[1:]), strict=True):
         if own >= 0:
-            yield own, batch(tags[rows], labels, counts[rows], rows)
+            yield own, batch(tags.take(rows, axis=0), labels, counts[rows], rows)
 
 
 def _quantile(terms: list[tuple[Fraction, Fraction]], delta: float) -> float:

@@ -30,7 +30,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import Cost, float_up, sampler_delta
+from workers.mechanisms.accounting import Cost, check_sampler_delta, float_up, sampler_delta
 from workers.mechanisms.discrete_laplace import LARGEST_SCALE, TABLE_VERSION, discrete_laplace
 from workers.mechanisms.max_config import domain_hash
 from workers.mechanisms.mechanism import Guarantee, Noise, State, head
@@ -70,8 +70,7 @@ class PureMisraGries(MisraGries):
         # Labels whose statistic one event may change: counters of either neighbour's sketches.
         changed = levels * min(2 * size, len(self._labels))
         numerical = sampler_delta(config.epsilon, changed, table.tv)
-        if not numerical <= config.delta:
-            raise ValueError(f"delta = {config.delta}: below what the integer sampler can promise ({numerical:.1e})")
+        check_sampler_delta(config.delta, config.epsilon, numerical, 1.0)
         self._guarantee = Guarantee(unit=unit, rho=rho, epsilon=config.epsilon, delta=config.delta)
         units = (size + 1) ** 2
         self.cell_variance = table.variance / units

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.mechanisms.accounting import Cost, epsilon_of, rho_of, sampler_delta
+from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, rho_of, sampler_delta
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.mechanism import Guarantee
@@ -47,10 +47,7 @@ class Share:
             ValueError: delta is below what the samplers can promise.
         """
         true_numerical = sampler_delta(self.epsilon, 1, tv)
-        if not true_numerical <= self.delta_numerical:
-            raise ValueError(
-                f"delta = {delta}: below what the integer sampler can promise ({true_numerical / NUMERICAL_SHARE:.1e})"
-            )
+        check_sampler_delta(delta, self.epsilon, true_numerical, NUMERICAL_SHARE)
         return Guarantee(unit=unit, rho=rho, epsilon=self.epsilon, delta=delta)
 
 

@@ -115,10 +115,14 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 
     k: Count
     kbar: Kbar
-    kbar_max: Count = KBAR_MAX
+    kbar_max: OptionalCount = None
 
     def algorithm(self) -> tuple[Name, Parameters]:
         return "limit_dom", limit_dom_parameters(self, self.k, self.kbar, self.kbar_max)
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from _kbar_max_complaints(self.kbar, self.kbar_max)
 
 
 class PayWhatYouGetConfig(HistogramConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
@@ -133,7 +137,7 @@ class PayWhatYouGetConfig(HistogramConfig, frozen=True, kw_only=True, tag="pay_w
 
     k: Count
     kbar: Kbar
-    kbar_max: Count = KBAR_MAX
+    kbar_max: OptionalCount = None
     labels: Count
     queries: Count
     every: Count = 1
@@ -141,8 +145,13 @@ class PayWhatYouGetConfig(HistogramConfig, frozen=True, kw_only=True, tag="pay_w
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         yield from _parameter_complaints("limit_dom", limit_dom_parameters(self, self.k, self.kbar, self.kbar_max))
+        yield from _kbar_max_complaints(self.kbar, self.kbar_max)
         if self.k > self.labels:
             yield f"k = {self.k}: at most labels = {self.labels}"
+        if self.kbar == "private" and self.labels == 1:
+            yield 'labels = 1: at least 2 with kbar = "private", since each choice of kbar is charged as one'
+        if self.horizon_ticks is not None and self.every > self.horizon_ticks:
+            yield f"every = {self.every}: nothing would ever be asked within horizon = {self.horizon_ticks}"
 
 
 class MetaConfig(HistogramConfig, frozen=True, kw_only=True, tag="meta"):
@@ -190,16 +199,21 @@ class MetaConfig(HistogramConfig, frozen=True, kw_only=True, tag="meta"):
         yield from label_complaints("domain", self.domain or ())
 
 
-def limit_dom_parameters(config: HistogramConfig, k: int, kbar: int | str, kbar_max: int) -> Parameters:
+def limit_dom_parameters(config: HistogramConfig, k: int, kbar: int | str, kbar_max: int | None) -> Parameters:
     """What `limit_dom` is told by its settings."""
     private = not isinstance(kbar, int)
     return Parameters(
         max_items=config.max_items,
         max_count=config.max_count,
         k=k,
-        kbar=kbar if isinstance(kbar, int) else kbar_max,
+        kbar=kbar if isinstance(kbar, int) else kbar_max or KBAR_MAX,
         private=private,
     )
+
+
+def _kbar_max_complaints(kbar: int | str, kbar_max: int | None) -> Iterator[str]:
+    if kbar_max is not None and kbar != "private":
+        yield f'kbar_max = {kbar_max}: only with kbar = "private"'
 
 
 def _parameter_complaints(name: Name, p: Parameters) -> Iterator[str]:

@@ -38,7 +38,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import Cost, epsilon_of, float_up, rho_of, sampler_delta
+from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config import HistogramConfig, display, label_complaints
 from workers.mechanisms.counters import make_counter
@@ -226,10 +226,7 @@ class SparseGumb:
         tv = shown * Fraction(self._counter.tv) + tests * Fraction(self._test_table.tv)
         tv += config.switches * Fraction(self._threshold_table.tv)
         tv += (config.switches + 1) * Fraction(selection_tv(d, config.top_k))
-        true = sampler_delta(epsilon, 1, float_up(tv))
-        if not true <= self._delta_numerical:
-            least = true / NUMERICAL_SHARE
-            raise ValueError(f"delta = {config.delta}: below what the integer samplers can promise ({least:.1e})")
+        check_sampler_delta(config.delta, epsilon, sampler_delta(epsilon, 1, float_up(tv)), NUMERICAL_SHARE)
 
 
 def _root_up(value: Fraction) -> Fraction:

@@ -152,8 +152,8 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
         figures=tuple(_figures(config, mechanism, noise)),
         theorems=tuple(
             TheoremError(
-                name=one.name, bounds=one.bounds, assumes=one.assumes, beta=one.beta, ours=one.ours, printed=one.printed,
-                source=one.source,
+                name=one.name, bounds=one.bounds, assumes=one.assumes, beta=one.beta, ours=one.ours,
+                printed=one.printed if math.isfinite(one.printed) else None, source=one.source,
             )
             for one in found
         ),
@@ -193,7 +193,8 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Ite
             value=round(mechanism.error(1), 4),
             meaning="no answer is off by more, with probability 1 - beta, up to c_max",
         )
-    if isinstance(mechanism, SparseGumb):
+    # Tick 1 chooses; nothing is tested before tick 2.
+    if isinstance(mechanism, SparseGumb) and noise.ticks_looked_at > 1:
         yield Figure(
             name="eta_first",
             value=float(mechanism.eta(2)),

@@ -115,7 +115,7 @@ class TheoremError(Record, frozen=True, kw_only=True):
     assumes: str
     beta: float
     ours: float
-    printed: float
+    printed: float | None
     source: str
 
 

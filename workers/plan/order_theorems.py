@@ -39,10 +39,13 @@ _SOURCES = {
 
 def answer(config: MaxConfig, mechanism: UnknownMax, data: Data) -> Promise:
     """The error of every answer at every tick; beta is the configuration's own."""
-    if isinstance(config, BoundedMaxConfig):
-        printed, value = _printed_bounded(config, mechanism.guarantee.epsilon), config.c_max
+    value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
+    if not mechanism.guarantee.epsilon:
+        # A rho so small that delta alone covers it: the paper's algorithm has no noise for a pure epsilon of 0.
+        printed = math.inf
+    elif isinstance(config, BoundedMaxConfig):
+        printed = _printed_bounded(config, mechanism.guarantee.epsilon)
     else:
-        value = data.value
         printed = _printed_segments(config, mechanism, value)
     return Promise(
         name="answer",

@@ -159,7 +159,9 @@ def _accounting(config: MaxConfig, mechanism: UnknownMax) -> Iterator[Printed]:
     if config.epsilon is None:
         return
     try:
-        pure = mechanism if config.accounting == "pure" else build(structs.replace(config, accounting="pure"))
+        pure: Mechanism = mechanism
+        if config.accounting != "pure":  # which has a counter of its own
+            pure = build(structs.replace(config, accounting="pure", counter="haar", radix=None))
     except ValueError:
         return
     if isinstance(pure, UnknownMax):

@@ -54,7 +54,7 @@ class Promise:
         bounds: the same in words.
         assumes: what of the data, in words; empty where nothing.
         beta: probability that it is passed somewhere.
-        printed: for the paper's own algorithm, accounting and constants, at the same settings.
+        printed: for the paper's own algorithm, accounting and constants, at the same settings; infinite where it promises nothing.
         ours: for what is built here.
         source: paper and theorem.
     """

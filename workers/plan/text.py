@@ -189,7 +189,7 @@ def _error(one: HistogramPlan, say: _Printer) -> None:
     for row in error.theorems:
         assumes = f", if {row.assumes}" if row.assumes else ""
         say.line(
-            f"theorem ({row.source}): {row.bounds}{assumes}: {_number(row.ours)}; as printed {_number(row.printed)}",
+            f"theorem ({row.source}): {row.bounds}{assumes}: {_number(row.ours)}; as printed {_number(row.printed) or 'none'}",
             4,
             hang=2,
         )
