@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workers.agents import column_tallies
+from workers.agents.column_tallies import TAGS_HELD, Named
 from workers.agents.contributions import Ready, Section, columns_of, decode
 from workers.agents.event_columns import AMOUNT_MAX, EventColumns, Vocabulary, columns_of_events, distinct, joined
 from workers.agents.events import Events
@@ -71,8 +74,10 @@ def rows(part: Contributions) -> set[Any]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(EVENTS, max_size=4), st.integers(0, 60), st.integers(1, 6))
-def test_columns_count_what_lists_count(batches: list[list[Any]], grace_ms: int, texts_max: int) -> None:
+@given(st.lists(EVENTS, max_size=4), st.integers(0, 60), st.integers(1, 6), st.sampled_from([1, 25, TAGS_HELD]))
+def test_columns_count_what_lists_count(
+    batches: list[list[Any]], grace_ms: int, texts_max: int, tags_held: int
+) -> None:
     """Replay must bound, close and add up as the worker does, whatever an event looks like and when it comes."""
     keys, labels = Vocabulary(texts_max), Vocabulary(texts_max)
     lists, columns = [listed(rows) for rows in batches], []
@@ -80,7 +85,8 @@ def test_columns_count_what_lists_count(batches: list[list[Any]], grace_ms: int,
         keys.begin()
         labels.begin()
         columns.append(distinct(columns_of_events(events, keys, labels)))
-    assert counted(columns, grace_ms) == counted(lists, grace_ms)
+    with patch.object(column_tallies, "TAGS_HELD", tags_held):
+        assert counted(columns, grace_ms) == counted(lists, grace_ms)
 
 
 @settings(max_examples=100, deadline=None)
@@ -125,6 +131,15 @@ def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(last: boo
     once = distinct(columns, last=last)
     assert once.amounts is not None
     assert (once.labels.tolist(), once.amounts.tolist(), once.ends.tolist()) == ([4, 5, 4], wanted, [2, 3])
+
+
+def test_names_of_codes_are_a_sequence() -> None:
+    """Mechanisms take single labels, slices, or all of them."""
+    named = Named([b"a", b"b", b"c"], np.array([2, 0, 1, 2]))
+    wanted = [b"c", b"a", b"b", b"c"]
+    assert list(named) == wanted and len(named) == 4
+    assert [named[i] for i in range(4)] == wanted
+    assert list(named[1:3]) == wanted[1:3]
 
 
 def test_amounts_beyond_any_bound_do_not_overflow() -> None:

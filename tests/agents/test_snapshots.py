@@ -67,7 +67,20 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
     rows = list(dict.fromkeys((rng.randint(0, 2), name) for name in names))
     table, cache = columns(rows), LabelCache()
     known: list[int] = []
-    for new, scale in [(1, 1), (200, 1), (3, 1 << 40), (1, 1), (60, 1 << 60), (2, 1)]:
+    ranks = []
+    for new, scale in [
+        (1, 1),
+        (200, 1),
+        (0, 1),
+        (0, 1),
+        (3, 1 << 40),
+        (1, 1),
+        (0, 1),
+        (60, 1 << 60),
+        (0, 1 << 60),
+        (2, 1),
+        (0, 1),
+    ]:
         known = rng.sample(
             [*known, *range(len(known), min(len(known) + new, len(rows)))], min(len(known) + new, len(rows))
         )
@@ -81,6 +94,8 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
             ]
             expected = sorted(own, key=lambda item: (-item[1], item[0]))
             assert json.loads(value)["items"] == [list(item) for item in expected]
+        ranks.append(cache.ranks)
+    assert len(set(ranks)) > 2 and ranks.count(ranks[-1]) > 1  # sorted anew, and not at every tick
 
 
 @pytest.mark.parametrize("max_bytes", [500, 700, 3_000, 900_000])

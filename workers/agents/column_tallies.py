@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,14 @@ from workers.agents.contributions import Ready
 from workers.agents.event_columns import EventColumns, Longs
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise import NoiseKey
-from workers.mechanisms.rows import Contributions
+from workers.mechanisms.rows import Contributions, Tags
 
 # Up to so many times the rows, counting by index beats sorting.
 DENSE = 8
 # So many sums of one tick are added up to one.
 PARTS_MAX = 16
+# So many tags are held by code, of all stream keys together: 17 bytes each.
+TAGS_HELD = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +46,69 @@ class Counted:
     label_names: Sequence[str]
 
 
+class Named(Sequence[bytes]):
+    """The labels of codes. They are looked up only where they are asked for: a mechanism does so once for each new row."""
+
+    __slots__ = ("_codes", "_texts")
+
+    def __init__(self, texts: Sequence[bytes], codes: Longs) -> None:
+        self._texts, self._codes = texts, codes
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Named: ...
+    def __getitem__(self, index: int | slice) -> bytes | Named:
+        if isinstance(index, slice):
+            return Named(self._texts, self._codes[index])
+        text: bytes = self._texts[self._codes[index]]
+        return text
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self._texts.__getitem__, self._codes.tolist())
+
+
+class CodeTags:
+    """The tags of a vocabulary's labels, made once each and then found by code; where those were too many, made anew."""
+
+    def __init__(self, key: NoiseKey) -> None:
+        self.key = key
+        self._texts: list[bytes] = []
+        self._of: dict[str, tuple[Tags, NDArray[np.bool_]]] = {}
+
+    def named(self, names: Sequence[str], codes: Longs) -> Named:
+        """The labels of codes; `names` is the vocabulary, which only grows."""
+        self._texts += map(str.encode, names[len(self._texts) :])
+        return Named(self._texts, codes)
+
+    def tags(self, name: str, labels: Named, codes: Longs) -> Tags:
+        """Those of some labels of a stream key."""
+        made, known = self._of.get(name) or (np.empty((0, 2), dtype=np.uint64), np.empty(0, dtype=np.bool_))
+        size = len(self._texts)
+        if len(known) < size:
+            if sum(len(others) for _, others in self._of.values()) - len(known) + 2 * size > TAGS_HELD:
+                return self.key.tags(name, list(labels))
+            more = 2 * size - len(known)
+            made = np.concatenate((made, np.zeros((more, 2), dtype=np.uint64)))
+            known = np.concatenate((known, np.zeros(more, dtype=np.bool_)))
+            self._of[name] = made, known
+        if not known[codes].all():
+            new = codes[~known[codes]]
+            made[new] = self.key.tags(name, [self._texts[code] for code in new.tolist()])
+            known[new] = True
+        return made.take(codes, axis=0)
+
+
 class ColumnTallies:
     """Sums of one source partition since its last commit. Sensitive."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[Lane, int], list[Counted]] = {}
         self._names: Sequence[str] = ()
-        self._labels: list[bytes] = []
+        self._tags: CodeTags | None = None
 
     def __bool__(self) -> bool:
         return bool(self._open)
@@ -81,11 +140,9 @@ class ColumnTallies:
         ]
 
     def _contributions(self, part: Counted, key: NoiseKey) -> Contributions:
-        if part.label_names is not self._names:
-            self._names, self._labels = part.label_names, []
-        known = self._labels
-        known += map(str.encode, part.label_names[len(known) :])
-        labels = list(map(known.__getitem__, part.labels.tolist()))
+        if part.label_names is not self._names or self._tags is None or self._tags.key is not key:
+            self._names, self._tags = part.label_names, CodeTags(key)
+        labels = self._tags.named(part.label_names, part.labels)
         by_code = np.argsort(part.present, kind="stable")
         of_row = by_code[np.searchsorted(part.present[by_code], part.keys)]
         names = [part.key_names[code] for code in part.present.tolist()]
@@ -94,7 +151,7 @@ class ColumnTallies:
         starts = np.searchsorted(part.keys, part.present).tolist()
         stops = np.searchsorted(part.keys, part.present, side="right").tolist()
         for name, start, stop in zip(names, starts, stops, strict=True):
-            tags[start:stop] = key.tags(name, labels[start:stop])
+            tags[start:stop] = self._tags.tags(name, labels[start:stop], part.labels[start:stop])
         return Contributions(tuple(names), of_row.astype(np.int32), tags, labels, part.counts)
 
 

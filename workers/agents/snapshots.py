@@ -44,26 +44,53 @@ class Snapshot:
 
 
 class LabelCache:
-    """Labels of the rows that are shown, as text: an item that is shown stays shown."""
+    """Labels of the rows that are shown, as text and by rank: an item that is shown stays shown.
+
+    A rank is the place among the labels that were known when all were last sorted; a label that has come since has the next number. Where
+    one of those is in a tie the tie is sorted by name, and once as many names were sorted so as are known, all get ranks anew: while no
+    new labels come nothing is sorted, and while many come it costs no more than twice as much as without ranks.
+    """
 
     def __init__(self) -> None:
         self._labels: NDArray[np.object_] = np.full(1024, None)  # by row
         self._known: NDArray[np.bool_] = np.zeros(1024, dtype=np.bool_)
+        self._rank: NDArray[np.int64] = np.zeros(1024, dtype=np.int64)
+        self.ranks = 0
+        self._names, self._sorted = 0, 0
 
-    def of(self, columns: Columns, rows: NDArray[np.int64]) -> list[str]:
-        """The labels of `rows`."""
+    def meet(self, columns: Columns, rows: NDArray[np.int64]) -> None:
+        """Reads the labels of `rows` that are new."""
         size = int(rows.max(initial=-1)) + 1
         if size > len(self._known):
             more = max(size, 2 * len(self._known)) - len(self._known)
             self._labels = np.concatenate((self._labels, np.full(more, None)))
             self._known = np.concatenate((self._known, np.zeros(more, dtype=np.bool_)))
+            self._rank = np.concatenate((self._rank, np.full(more, self.ranks)))
         known = self._known[rows]
         if not known.all():
             new = rows[~known]
             self._labels[new] = [columns.label(row).decode() for row in new.tolist()]
             self._known[new] = True
+            self._rank[new] = self.ranks
+            self._names += len(new)
+
+    def of(self, rows: NDArray[np.int64]) -> list[str]:
+        """The labels of `rows`, all of which were met."""
         labels: list[str] = self._labels[rows].tolist()
         return labels
+
+    def rank(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ranks of `rows`, all of which were met; `ranks` for a label that has none."""
+        return self._rank[rows]
+
+    def sorted_by_name(self, names: int) -> None:
+        """Notes that so many names were sorted for want of ranks."""
+        self._sorted += names
+        if self._sorted > self._names:
+            rows = np.flatnonzero(self._known)
+            order = sorted(range(len(rows)), key=self._labels[rows].tolist().__getitem__)
+            self._rank[rows[order]] = np.arange(len(rows))
+            self.ranks, self._sorted = len(rows), 0
 
 
 def snapshots(
@@ -89,13 +116,18 @@ def snapshots(
             yield key, _render(frame, release.sd, None, key, release.of_key[index], 1, 1)
         return
     key_of = columns.keys[release.rows] if isinstance(release, Release) else release.keys
-    order = _largest_first(key_of, release.counts)
     if isinstance(release, Release):
-        names = labels.of(columns, release.rows[order])
+        labels.meet(columns, release.rows)
+        rank, ranks = labels.rank(release.rows), labels.ranks
+        order = _largest_first(key_of, release.counts, rank, ranks)
+        names, unranked = labels.of(release.rows[order]), rank[order] == ranks
     else:
-        names = [release.labels[i].decode() for i in order.tolist()]
+        order = _largest_first(key_of, release.counts)
+        names, unranked = [release.labels[i].decode() for i in order.tolist()], np.ones(len(order), dtype=np.bool_)
     noisy, key_of = release.counts[order], key_of[order]
-    _sort_ties(names, noisy, key_of)
+    by_name = _sort_ties(names, noisy, key_of, unranked)
+    if isinstance(release, Release):
+        labels.sorted_by_name(by_name)
     items = list(zip(names, noisy.tolist(), strict=True))
     starts = np.searchsorted(key_of, np.arange(len(keys) + 1)).tolist()
     for index, key in enumerate(keys):
@@ -103,30 +135,35 @@ def snapshots(
         yield from ((key, page) for page in _pages(frame, release, key, of_key, max_bytes))
 
 
-def _largest_first(key_of: NDArray[np.int32], noisy: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order of items by stream key, then by count."""
+def _largest_first(
+    key_of: NDArray[np.int32], noisy: NDArray[np.int64], rank: NDArray[np.int64] | None = None, ranks: int = 0
+) -> NDArray[np.int64]:
+    """The order of items by stream key, then by count, then by rank (0..ranks), where they have one."""
     if not len(noisy):
         return np.empty(0, dtype=np.int64)
     largest = int(noisy.max())
     counts = largest - int(noisy.min()) + 1
-    if (int(key_of.max()) + 1) * counts >= 1 << 62:
-        return np.lexsort((-noisy, key_of))
-    return np.argsort(key_of.astype(np.int64) * counts + (largest - noisy))  # one number for both: a third of the time
+    if (int(key_of.max()) + 1) * counts * (ranks + 1) >= 1 << 62:
+        return np.lexsort((-noisy, key_of) if rank is None else (rank, -noisy, key_of))
+    # One number for all: a third of the time.
+    place = key_of.astype(np.int64) * counts + (largest - noisy)
+    return np.argsort(place if rank is None else place * (ranks + 1) + rank)
 
 
-def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray) -> None:
-    """Sorts, in place, each run of equal counts of one key by label."""
-    if len(names) < 2:
-        return
+def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray, unranked: NDArray[np.bool_]) -> int:
+    """Sorts by label, in place, each run of equal counts of one key in which a label is unranked; returns how many labels that were."""
+    if len(names) < 2 or not unranked.any():
+        return 0
     edges = np.flatnonzero((noisy[1:] != noisy[:-1]) | (key_of[1:] != key_of[:-1])) + 1
     starts = np.concatenate(([0], edges))
     lengths = np.diff(np.concatenate((starts, [len(names)])))
-    long = lengths > 1
-    for start, length in zip(starts[long].tolist(), lengths[long].tolist(), strict=True):
+    wanted = (lengths > 1) & np.logical_or.reduceat(unranked, starts)
+    for start, length in zip(starts[wanted].tolist(), lengths[wanted].tolist(), strict=True):
         if length > 2:
             names[start : start + length] = sorted(names[start : start + length])
         elif names[start] > names[start + 1]:
             names[start], names[start + 1] = names[start + 1], names[start]
+    return int(lengths[wanted].sum())
 
 
 def _pages(

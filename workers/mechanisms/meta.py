@@ -132,7 +132,7 @@ class Meta(OnShare):
             cell, present = Cell(columns.tags, columns.keys, counts, state.key_tags), None
         else:
             present = np.flatnonzero(counts)
-            cell = Cell(columns.tags[present], columns.keys[present], counts[present], state.key_tags)
+            cell = Cell(columns.tags.take(present, axis=0), columns.keys[present], counts[present], state.key_tags)
         rows, noisy = self.algorithm.release(cell, drawn, (level, block - 1))
         state.add_noisy(level, rows if present is None else present[rows], noisy)
         found, sums = state.shown()

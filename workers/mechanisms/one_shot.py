@@ -72,7 +72,7 @@ class Cell:
                 upper, missing = self.tags[equal, 0], k - len(larger)
                 equal = equal[upper <= np.partition(upper, missing - 1)[missing - 1]]
             rows = np.concatenate((larger, equal))
-        tags = self.tags[rows]
+        tags = self.tags.take(rows, axis=0)
         return rows[np.lexsort((tags[:, 1], tags[:, 0], -self.counts[rows]))[:k]]
 
 

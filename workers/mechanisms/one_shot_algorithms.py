@@ -146,9 +146,9 @@ class Noisy:
         for key, rows in cell.rows_by_key():
             top, limit = limited(cell, rows, self._kbar)
             bar = limit + self.threshold + noise.threshold(place, cell.key_tags[key])
-            found.append(top[cell.counts[top] + noise.items(place, cell.tags[top]) > bar])
+            found.append(top[cell.counts[top] + noise.items(place, cell.tags.take(top, axis=0)) > bar])
         rows = _together(found)
-        return rows, cell.counts[rows] + noise.items(place, cell.tags[rows])
+        return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
 
 
 class Picking:
@@ -196,7 +196,7 @@ class Picking:
                 words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(self._parameters.k, len(rows)))
                 found.append(rows[gumbel_top_k(cell.counts[rows], self.scale, self._parameters.k, words)])
         rows = _together(found)
-        return rows, cell.counts[rows] + noise.items(place, cell.tags[rows])
+        return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
 
 
 class Bottom:

@@ -78,7 +78,10 @@ class TagIndex:
             row = self._slots[slot]
             taken = row >= 0
             left, slot, row = left[taken], slot[taken], row[taken]
-            same = (of_rows[row] == tags[left]).all(axis=1)
+            halves = of_rows.take(row, axis=0) == tags.take(
+                left, axis=0
+            )  # `take` of rows: a tenth of the time of [row]
+            same = halves[:, 0] & halves[:, 1]
             found[left[same]] = row[same]
             other = ~same
             left, slot = left[other], (slot[other] + 1) & mask
@@ -201,7 +204,7 @@ class Columns:
         labels = contributions.labels
         if (key < 0).any():
             served = np.flatnonzero(key >= 0)
-            key, tags, counts = key[served], tags[served], counts[served]
+            key, tags, counts = key[served], tags.take(served, axis=0), counts[served]
             labels = [labels[i] for i in served.tolist()]
         rows = self.find(tags)
         new = np.flatnonzero(rows < 0)
@@ -209,7 +212,7 @@ class Columns:
             if add_rows:
                 fresh = [labels[i] for i in new.tolist()] if len(new) < len(labels) else labels
                 lengths = np.fromiter(map(len, fresh), dtype=np.int64, count=len(fresh))
-                rows[new] = self.append(tags[new], key[new], lengths, b"".join(fresh))
+                rows[new] = self.append(tags.take(new, axis=0), key[new], lengths, b"".join(fresh))
             else:
                 known = np.flatnonzero(rows >= 0)
                 rows, counts = rows[known], counts[known]

@@ -88,7 +88,7 @@ class SparseNoise:
         """The counters' noise of some rows at tick t: that of counters which ran from tick 1."""
         if self._columns is not None:
             return self._columns.at(t, tags)[rows]
-        return self._counter.draw(self._stream, t, tags[rows])
+        return self._counter.draw(self._stream, t, tags.take(rows, axis=0))
 
     def test(self, t: int, tags: Tags) -> NDArray[np.int64]:
         """The noise of each row's test at tick t."""
