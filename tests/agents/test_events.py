@@ -15,6 +15,8 @@ BROKEN = {
     b'{"shop":"s1","products":["a"],"ts":1},{"shop":"s1","products":["a"],"ts":1}': "not JSON",
     b'{"shop":"s1","products":["\\ud800"],"ts":1}': "not JSON",
     b"[" * 100_000: "not JSON",
+    b'{"deep":' + b"[" * 5_000 + b"]" * 5_000 + b',"shop":"s1","products":["a"],"ts":1}': "not JSON",
+    b'{"shop":"s1","ts":1,"products":' + b"[" * 5_000 + b"]" * 5_000 + b"}": "not JSON",
     b"[1]": "not a JSON object",
     b"null": "not a JSON object",
     b'"text"': "not a JSON object",

@@ -103,7 +103,7 @@ class EventReader:
             if max(map(self._size, values), default=0) > self._short:
                 raise ValueError
             decoded = list(map(self._decode, values))
-        except (msgspec.DecodeError, ValueError, TypeError):
+        except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
             decoded, index = self._one_by_one(values, rejects)
         times = self._times(decoded, timestamps, index)
         names = self._keys(decoded, keys, index)
@@ -167,7 +167,7 @@ class EventReader:
             else:
                 try:
                     event = self._decode(value)
-                except (msgspec.DecodeError, ValueError):
+                except (msgspec.DecodeError, ValueError, RecursionError):
                     reason = self._why(value)
                 else:
                     if len(value) > LABEL_BYTES_MAX and _longest(event) > LABEL_BYTES_MAX:
