@@ -15,6 +15,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, To
 
 RECORDS_AT_ONCE = 500
 WAIT_S = 0.5
+WAIT_FIRST_S = 10.0
 
 
 class Record(NamedTuple):
@@ -34,7 +35,7 @@ class Topic:
         client: a file of further librdkafka properties, one `name=value` a line.
 
     Raises:
-        SystemExit: there is no such topic.
+        SystemExit: there is no such topic, or no broker answers.
     """
 
     def __init__(self, bootstrap: str, topic: str, client: Path | None = None) -> None:
@@ -49,14 +50,17 @@ class Topic:
                 "isolation.level": "read_committed",
             }
         )
-        found = self._consumer.list_topics(topic, timeout=30).topics[topic]
-        if found.error is not None or not found.partitions:
-            raise SystemExit(f"{topic}: {found.error or 'no partitions'}")
-        #: (first offset, end) of each partition, as of now.
-        self.bounds = {
-            partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
-            for partition in sorted(found.partitions)
-        }
+        try:
+            found = self._consumer.list_topics(topic, timeout=WAIT_FIRST_S).topics[topic]
+            if found.error is not None or not found.partitions:
+                raise SystemExit(f"{topic}: {found.error.str() if found.error else 'no partitions'}")
+            #: (first offset, end) of each partition, as of now.
+            self.bounds = {
+                partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WAIT_FIRST_S)
+                for partition in sorted(found.partitions)
+            }
+        except KafkaException as error:
+            raise SystemExit(f"{bootstrap}: {error.args[0].str()}") from None
 
     def batches(self, start: Mapping[int, int] | None, *, until_end: bool = False) -> Iterator[list[Record]]:
         """Yields records as they come, and an empty list where none came for a while.

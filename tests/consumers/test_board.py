@@ -83,3 +83,16 @@ def test_it_follows_and_sees_nothing_that_was_not_committed(scene: Scene, tmp_pa
         assert "Forged" not in program.output()
         assert [place[3] for place in boards(program.output())] == [1, 2, 3, 5, 6, 7]
         assert program.output().count("those between were not seen") == 1
+
+
+def test_what_is_not_there_is_told_in_one_line(scene: Scene) -> None:
+    """A wrong name or address is the first thing that goes wrong; a traceback says nothing of it."""
+    bootstrap = scene.site.connection.bootstrap
+    for address, topic, word in (
+        (bootstrap, "no-such-topic", "no-such-topic: "),
+        ("127.0.0.1:1", "x", "127.0.0.1:1: "),
+    ):
+        done = run("board.py", "--bootstrap", address, "--topic", topic)
+        assert done.returncode == 1
+        [line] = [line for line in done.stderr.splitlines() if not line.startswith("%")]  # those are librdkafka's own
+        assert line.startswith(word)

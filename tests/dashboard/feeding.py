@@ -17,7 +17,9 @@ from workers.kafka.embedded import EmbeddedCluster
 
 TICK_MS = 10_000
 START_MS = 1_700_000_000_000
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
+#: Of `recent`: so wide that the newest tick is still called new where all of it takes minutes.
+RECENT_MS = 60_000
 #: As the value of a field: a snapshot without it.
 GONE: Any = ...
 
@@ -47,6 +49,12 @@ def answer(tick: int, **fields: Any) -> dict[str, Any]:
     return message(tick, GONE, **{"sd": None, "threshold": None, "mechanism": "two_level", **fields})
 
 
+class Moment:
+    """What `recent` counts from: the moment at which the last cluster was made, so that the ticks of one test meet."""
+
+    ms = 0
+
+
 class Topics:
     """Histogram topics on a cluster, filled by a plain producer."""
 
@@ -70,7 +78,7 @@ class Topics:
                     break
                 except BufferError:
                     self.producer.poll(0.1)
-        assert self.producer.flush(30) == 0
+        assert self.producer.flush(120) == 0
 
     def settings(self, *names: str, horizon: int | None = 1_024) -> DashboardSettings:
         """The settings of a dashboard over them."""
@@ -90,15 +98,16 @@ class Topics:
 def embedded(*names: str) -> Iterator[Topics]:
     """Topics on an embedded cluster, each of which exists."""
     with EmbeddedCluster() as cluster:
+        Moment.ms = time.time_ns() // 1_000_000
         topics = Topics(cluster.connection)
         admin = cluster.connection.admin()
         for name in names:
-            admin.list_topics(f"orders.{name}", timeout=10)
+            admin.list_topics(f"orders.{name}", timeout=60)
         yield topics
 
 
 def recent(tick: int, items: Iterable[tuple[str, int]], ticks: int = 1, **changes: Any) -> dict[str, Any]:
-    """A snapshot whose tick of two seconds ended just now, if it is the last of `ticks`."""
-    now = time.time_ns() // 2_000_000_000 * 2_000
-    end = now - (ticks - tick) * 2_000
-    return message(tick, items, start=end - 2_000, end=end, **changes)
+    """A snapshot whose tick of a minute ended within the last one, if it is the last of `ticks`."""
+    now = Moment.ms // RECENT_MS * RECENT_MS
+    end = now - (ticks - tick) * RECENT_MS
+    return message(tick, items, start=end - RECENT_MS, end=end, **changes)

@@ -14,7 +14,7 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request, StreamResponse
 
-from tests.dashboard.feeding import GONE, START_MS, TICK_MS, message, snapshot
+from tests.dashboard.feeding import GONE, PATIENCE_S, START_MS, TICK_MS, message, snapshot
 from tests.dashboard.test_hub import on_a_loop
 from workers.dashboard import api
 from workers.dashboard.api import application, pages
@@ -118,6 +118,7 @@ async def test_items_can_be_picked_and_cut() -> None:
         ("/api/snapshots?histogram=products&key=s1&" + "item=a&" * 101, 400, "at most 100"),
         ("/api/stream?histogram=nothing", 404, "no such histogram"),
         ("/api/stream?top=7", 400, "top: one of"),
+        ("/api/histograms?histogram=products", 400, "no parameters"),
         ("/api/nothing", 404, "not found"),
         ("/demo/exact?histogram=products&key=s1", 404, "not found"),
         ("/page/../config.py", 404, "not found"),
@@ -152,11 +153,9 @@ async def test_the_stream_sends_the_newest_and_what_comes_and_resumes() -> None:
         async with http.get("/api/stream?histogram=products", headers={"Last-Event-ID": str(second[2])}) as stream:
             [_, third] = await events(stream, 2)
             assert third[1]["tick"] == 9
-        for _ in range(100):  # the server notices within a moment that they have gone
-            if not len(hub):
-                break
-            await asyncio.sleep(0.05)
-        assert len(hub) == 0
+        async with asyncio.timeout(PATIENCE_S):
+            while len(hub):  # the server notices within a moment that they have gone
+                await asyncio.sleep(0.05)
 
 
 @on_a_loop
@@ -172,7 +171,7 @@ async def test_a_viewer_who_does_not_read_is_skipped_ahead() -> None:
         [viewer] = hub._viewers
         assert len(viewer) <= 2
         seen: list[int] = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not seen or seen[-1] != 199:
                 seen += [data["tick"] for name, data, _ in await events(stream, 1) if name == "snapshot"]
         assert seen == sorted(seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
@@ -362,5 +363,5 @@ def test_old_ticks_are_called_old(chrome: Browser, topics: Topics) -> None:
     with served(topics) as dashboard:
         page = window.open(f"{dashboard.url}?histogram=products&key=s3")
         window.shows('document.querySelector("#connection").textContent === "Waiting"')
-        assert "60 minutes ago" in page.inner_text("#age")
+        assert re.search(r"\b6\d minutes ago", page.inner_text("#age"))
     window.context.close()

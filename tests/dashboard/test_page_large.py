@@ -28,9 +28,13 @@ HOSTILE = [
     "'; DROP TABLE items; --",
     "&lt;b&gt; &amp;",
 ]
-SMOOTH = """() => {
-    window.long = [];
-    new PerformanceObserver((list) => window.long.push(...list.getEntries().map((e) => e.duration))).observe({ entryTypes: ["longtask"] });
+#: Counts the nodes that are put into the document from now on.
+COUNT_NODES = """() => {
+    window.made = 0;
+    const nodes = (node) => 1 + (node.querySelectorAll ? node.querySelectorAll("*").length : 0);
+    new MutationObserver((records) => {
+        for (const record of records) for (const node of record.addedNodes) window.made += nodes(node);
+    }).observe(document, { childList: true, subtree: true });
 }"""
 
 
@@ -101,7 +105,7 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(chrome: Browser) -> None:
         with served(topics, "products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=shop 07")
             window.shows('document.querySelectorAll("#key option").length === 50')
-            page.evaluate(SMOOTH)
+            page.evaluate(COUNT_NODES)
             most = 0
             for step in range(1, 11):
                 tick = 3 + step
@@ -123,10 +127,8 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(chrome: Browser) -> None:
             for key in keys[:10]:
                 page.select_option("#key", key)
                 window.shows(f'document.querySelector("#board-title").textContent.startsWith("products of {key}")')
-            # A task longer than 50 ms is felt. On a busy machine some are; none may be of the order of a second, nor may they be many.
-            long = page.evaluate("window.long")
-            assert len([duration for duration in long if duration > 500]) == 0, long
-            assert len(long) < 40, long
+            # Measured: 14,000. The rows of all items, drawn anew for each of these twenty ticks and keys, would be 160,000 and more.
+            assert 1_000 < page.evaluate("window.made") < 60_000
     assert window.wrong == []
     window.context.close()
 

@@ -61,6 +61,18 @@ def test_ticks_that_never_come_whole_are_forgotten() -> None:
         orjson.dumps(message(page=3, pages=2)),
         orjson.dumps(message(histogram="other")),
         orjson.dumps(message(end=0)),
+        orjson.dumps(message(secret=0)).replace(b":0", b":" + b"[" * 5_000 + b"]" * 5_000),
+        orjson.dumps(message(secret=0)).replace(b":0", b":" + b"[" * 1_100 + b"]" * 1_100),
+        orjson.dumps(message(secret=0)).replace(b":0", b":" + b"[" * 600 + b"]" * 600),
+        orjson.dumps(message()).replace(b"tea", b"\xff"),
+        orjson.dumps(message(secret="x")).replace(b'"x"', b'"\xff"'),
+        orjson.dumps(message(secret="x")).replace(b'"x"', b'"\\ud800"'),
+        orjson.dumps(message(secret="x")).replace(b'"x"', b"1e999"),
+        orjson.dumps(message()).replace(b",5]", b",9007199254740992]"),
+        orjson.dumps(message(epoch=0)).replace(b'"epoch":0', b'"epoch":1' + b"0" * 400),
+        orjson.dumps(message(sd=-1.0)),
+        orjson.dumps(message(guarantee={"unit": "event", "rho": -1.0, "epsilon": 1.0, "delta": 1e-9})),
+        orjson.dumps(message(page=1, pages=2, items=GONE, query="max", value=3)),
     ],
 )
 def test_what_is_no_snapshot_is_refused_and_not_quoted(value: bytes | None) -> None:

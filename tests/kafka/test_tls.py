@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 import uuid
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from confluent_kafka import Consumer, KafkaError, Message
 from tests.kafka.secure import MECHANISM, Secure, rules_of, secure_broker
 from tests.worker.harness import ROOT, Bare, Site, known, quietcount, unk, until
 from tests.worker.test_metrics import ready
+from workers.dashboard.config import load_dashboard
+from workers.dashboard.server import Background, Dashboard
 
 ACLS = ROOT / "deploy" / "acls.md"
 PASSWORD = "Planted, with a space"
@@ -145,6 +148,25 @@ def test_a_broker_whose_certificate_nobody_vouches_for_is_one_line_at_once(site:
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert "certificate" in line and "ssl.ca.location" in line
+
+
+@pytest.mark.parametrize(
+    ("password", "trusted", "state", "word"),
+    [
+        ("PlantedWrong", True, "refused", "Authentication failed"),
+        (PASSWORD, False, "away", "certificate verify failed"),
+    ],
+)
+def test_a_dashboard_that_is_not_let_in_says_why(
+    site: SecureSite, caplog: pytest.LogCaptureFixture, password: str, trusted: bool, state: str, word: str
+) -> None:
+    """It waits for a Kafka that is away, so only its log and its page can tell that this one will never let it in."""
+    site.come_in_as(site.user("reader"), ca=site.secure.ca if trusted else site.secure.other_ca)
+    (site.directory / "password").write_text(password)
+    with caplog.at_level(logging.WARNING), Background(Dashboard(load_dashboard(site.config), port=0)) as served:
+        until(lambda: word in caplog.text, "the reason")
+        until(lambda: served.dashboard.hub.state == {"kafka": state}, "the state")
+    assert "Planted" not in caplog.text
 
 
 def test_a_client_without_tls_is_told_to_look_at_the_protocol(site: SecureSite) -> None:

@@ -82,7 +82,9 @@ def application(
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
 
-    async def list_histograms(_request: web.Request) -> web.Response:
+    async def list_histograms(request: web.Request) -> web.Response:
+        if request.query:
+            return refusal(400, "no parameters here")
         listed = catalogue(hub.history, histograms)
         return _json({"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed, **(further or {})})
 

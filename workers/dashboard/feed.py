@@ -39,6 +39,8 @@ TAIL = 100
 HISTORY_RECORDS = 100_000
 TOPICS_S = 10.0
 ANSWER_S = 4.0
+#: For reading the tail of every partition. What is missing then is read from the partition's beginning, so it is worth a wait.
+TAIL_S = 15.0
 RETRY_S = 2.0
 #: Asked so often whether the broker is still there: it may be silent because nothing happens.
 CHECK_S = 5.0
@@ -66,7 +68,7 @@ class Feed:
         self._pages = Pages()
         self._assigned: dict[Place, int] = {}
         self._unread: set[Place] = set()
-        self._refusal: KafkaError | None = None
+        self._cause: KafkaError | None = None
         self._strange = 0
         self._halted = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
@@ -119,6 +121,8 @@ class Feed:
                     raise KafkaException(error)
                 self._tell(missing)
             except KafkaException as failed:
+                if not self._assigned:
+                    await self._call(lambda: consumer.poll(0))  # nothing is read yet, so only `_note` is called by it
                 self._complain(failed.args[0])
                 topics_at = 0.0
                 await asyncio.sleep(RETRY_S)
@@ -208,7 +212,7 @@ class Feed:
         if not open_ends:
             return since
         consumer.assign([TopicPartition(*place, max(bounds[place][0], bounds[place][1] - TAIL)) for place in open_ends])
-        deadline = time.monotonic() + ANSWER_S
+        deadline = time.monotonic() + TAIL_S
         while open_ends and time.monotonic() < deadline and not self._halted:
             for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
                 place = _place(message)
@@ -245,14 +249,14 @@ class Feed:
     def _complain(self, error: KafkaError) -> None:
         """Says what went wrong; the message of librdkafka names brokers, topics and reasons, never a record."""
         # Why the broker does not answer is told to the callback alone.
-        cause, self._refusal = self._refusal or error, None
+        cause, self._cause = self._cause or error, None
         self._say({"kafka": "refused" if cause.code() in _REFUSALS else "away"})
         logger.warning("Kafka: %s", cause.str())
 
     def _note(self, error: KafkaError) -> None:
         """What librdkafka reports by itself; called within one of our calls, in the thread."""
-        if error.code() in _REFUSALS:
-            self._refusal = error
+        if error.code() in (*_REFUSALS, KafkaError._SSL):
+            self._cause = error
 
 
 def _place(message: Message) -> Place:

@@ -77,7 +77,12 @@ def guard(host: str, token: str | None) -> Middleware:
 
 
 async def add_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    """Sets the headers of every response; a signal handler."""
+    """A signal handler for `set_headers`."""
+    set_headers(response)
+
+
+def set_headers(response: web.StreamResponse) -> None:
+    """Sets the headers that every response has."""
     for name, value in HEADERS.items():
         response.headers[name] = value
     response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 from aiohttp import web
 
@@ -20,6 +20,7 @@ from workers.dashboard.config import DashboardSettings
 from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
 from workers.dashboard.hub import Hub
+from workers.dashboard.unreadable import Connection
 from workers.errors import SettingsError
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,6 @@ PORT = 8080
 #: What a slow viewer has in the kernel's buffer is old; so that buffer is small.
 SEND_BUFFER = 128 << 10
 CLOSING_S = 1.0
-STARTING_S = 10.0
 
 
 class Dashboard:
@@ -71,12 +71,11 @@ class Dashboard:
         listener = self._listen()
         port = listener.getsockname()[1]
         self.url = f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{port}/"
-        # No access log: addresses of the page name labels.
-        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=CLOSING_S, handle_signals=False)
+        runner = web.AppRunner(self._app, shutdown_timeout=CLOSING_S, handle_signals=False)
         await runner.setup()
+        server = await listen(runner, listener)
         feed: asyncio.Task[None] | None = None
         try:
-            await web.SockSite(runner, listener).start()
             feed = asyncio.create_task(self._feed.run())
             ready()
             waiting = asyncio.create_task(stopped.wait())
@@ -85,8 +84,8 @@ class Dashboard:
             if feed.done():
                 feed.result()
         finally:
+            server.close()
             await runner.cleanup()
-            listener.close()
             if feed is not None:
                 feed.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -114,6 +113,13 @@ class Dashboard:
             raise SettingsError(f"--host {self._host} --port {self._port}: {error.strerror}") from None
         listener.setblocking(False)
         return listener
+
+
+async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Server:
+    """Has the application of a runner that was set up answer on a socket. No access log: addresses of the page name labels."""
+    options: dict[str, Any] = {"loop": asyncio.get_running_loop(), "access_log": None}
+    manager = cast(web.Server, runner.server)
+    return await asyncio.get_running_loop().create_server(lambda: Connection(manager, **options), sock=listener)
 
 
 def serve(dashboard: Dashboard, say: Callable[[str], None]) -> int:
@@ -157,7 +163,7 @@ class Background:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._ready.wait(STARTING_S)
+        self._ready.wait()  # it listens, or has failed; on a busy machine that may take long
         if self._error is not None:
             self._thread.join()
             raise self._error

@@ -6,8 +6,9 @@ The JSON that viewers get is the topic's own, byte for byte, where a snapshot ha
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import orjson
@@ -16,6 +17,11 @@ from workers.errors import QuietcountError
 
 #: Pages of a tick that has not come whole are forgotten when so many other ticks have begun.
 UNFINISHED = 1_000
+
+#: Whole numbers that a browser reads as they are.
+Number = Annotated[int, msgspec.Meta(ge=-(2**53) + 1, le=2**53 - 1)]
+Place = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class NotASnapshot(QuietcountError):
@@ -26,9 +32,9 @@ class Guarantee(msgspec.Struct, frozen=True):
     """What a snapshot says it promises."""
 
     unit: str
-    rho: float
-    epsilon: float
-    delta: float
+    rho: NotNegative
+    epsilon: NotNegative
+    delta: NotNegative
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -36,21 +42,26 @@ class Frame(msgspec.Struct, frozen=True):
 
     histogram: str
     key: str
-    epoch: int
-    tick: int
-    start: int
-    end: int
+    epoch: Number
+    tick: Number
+    start: Number
+    end: Number
     mechanism: str
     id: str
-    page: int
-    pages: int
+    page: Place
+    pages: Place
     guarantee: Guarantee
-    sd: float | None
+    sd: NotNegative | None
     threshold: float | None
-    items: list[tuple[str, int]] | None = None
+    items: list[tuple[str, Number]] | None = None
+
+
+class Whole(Frame, frozen=True, forbid_unknown_fields=True):
+    """A snapshot that has these fields only, as most have."""
 
 
 _FRAMES = msgspec.json.Decoder(Frame)
+_WHOLE = msgspec.json.Decoder(Whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +110,14 @@ class Pages:
         Raises:
             NotASnapshot: the record is something else. The message does not quote it.
         """
-        try:
-            frame = _FRAMES.decode(value or b"")
-        except msgspec.DecodeError as error:  # a ValidationError is one; its text names fields and types only
-            raise NotASnapshot(f"a record that is no snapshot: {error}") from None
+        frame = _decoded(value or b"")
         if frame.histogram != histogram or not 1 <= frame.page <= frame.pages or frame.start >= frame.end:
             raise NotASnapshot("a record that is no snapshot of this histogram")
         if frame.pages == 1:
             line = value or b""
             return _snapshot(frame, line if b"\n" not in line and b"\r" not in line else _one_line(line))
+        if frame.items is None:
+            raise NotASnapshot("a record that is no snapshot: a page without items")
         place = (frame.histogram, frame.key, frame.id, frame.tick)
         if place not in self._waiting and len(self._waiting) >= UNFINISHED:
             self._waiting.pop(next(iter(self._waiting)))
@@ -134,6 +144,20 @@ def only(snapshot: Snapshot, *, items: Collection[str] | None = None, top: int |
     document["items"] = kept if top is None else kept[:top]
     document["total_items"] = len(all_items)
     return orjson.dumps(document)
+
+
+def _decoded(value: bytes) -> Frame:
+    """The frame of a record that is JSON from end to end, so that cutting it later cannot fail."""
+    with suppress(msgspec.DecodeError, ValueError, RecursionError):
+        return _WHOLE.decode(value)
+    try:
+        frame = _FRAMES.decode(value)
+        orjson.dumps(orjson.loads(value))  # fields that are not looked at here were skipped, not read
+    except msgspec.DecodeError as error:  # a ValidationError is one; its text names fields and types only
+        raise NotASnapshot(f"a record that is no snapshot: {error}") from None
+    except (ValueError, TypeError, RecursionError):  # not UTF-8, half a surrogate, nested too deeply
+        raise NotASnapshot("a record that is no snapshot: not JSON") from None
+    return frame
 
 
 def _snapshot(frame: Frame, line: bytes) -> Snapshot:

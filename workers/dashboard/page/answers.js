@@ -20,9 +20,10 @@ export function question(query) {
 
 // [{query, value}] of a snapshot without items.
 export function answersOf(snapshot) {
-  if (snapshot.answers) return snapshot.answers;
+  if (Array.isArray(snapshot.answers)) return snapshot.answers.filter((one) => typeof one?.query === "string");
+  if (typeof snapshot.query !== "string") return [];
   if (snapshot.labels) return [{ query: snapshot.query, value: snapshot.labels }];
-  return snapshot.query === undefined ? [] : [{ query: snapshot.query, value: snapshot.value }];
+  return [{ query: snapshot.query, value: snapshot.value }];
 }
 
 export function showAnswers(box, snapshot, chosen, onPick) {

@@ -96,6 +96,7 @@ function settle(again) {
   if (followed?.histogram !== view.histogram || followed?.key !== view.key) {
     followed?.close();
     pinned = null;
+    onScreen = null;
     followed = new Followed(view.histogram, view.key, hooks);
     exact?.watch(view.histogram, view.key);
     byId("find").value = "";
@@ -164,10 +165,12 @@ function current() {
 
 // The newest snapshot; in the demo the newest whose exact counts are here too, so that they appear together.
 let drawn = null;
+let onScreen = null;
 
 function live() {
   const newest = followed?.newest ?? null;
-  if (!exact || !newest || drawn?.of !== followed || exact.ready(newest.end)) drawn = { of: followed, snapshot: newest };
+  if (!exact || !newest || exact.ready(newest.end)) drawn = { of: followed, snapshot: newest };
+  else if (drawn?.of !== followed || !drawn.snapshot) drawn = { of: followed, snapshot: followed.newestWith((one) => exact.at(one.end)) };
   return drawn.snapshot;
 }
 
@@ -186,6 +189,7 @@ function draw() {
   drawState();
   const snapshot = current();
   const paused = view.at !== null;
+  onScreen = snapshot;
   byId("follow").textContent = paused ? "▶ Follow" : "❚❚ Pause";
   byId("follow").disabled = !snapshot;
   byId("back").disabled = !snapshot;
@@ -199,9 +203,12 @@ function draw() {
     byId("what").textContent = "";
     byId("legend").hidden = true;
     byId("shown").textContent = "";
-    board.clear(NOTHING.none);
+    const early = ["connecting", "reading"].includes(state.kafka) || (followed && (followed.newest || !followed.known));
+    const text = early ? NOTHING.asking : NOTHING.none;
+    board.clear(text);
     byId("history").hidden = true;
-    byId("guarantee").textContent = NOTHING.none;
+    byId("guarantee").textContent = text;
+    promised = "";
     return;
   }
   byId("lead").textContent = `Noise is added to every number on purpose, so that ${snapshot.guarantee.unit === "user" ? "no single user" : "no single event"} can be seen.`;
@@ -358,9 +365,9 @@ byId("find").addEventListener("input", () => {
   later();
 });
 byId("follow").addEventListener("click", () => {
-  const snapshot = current();
-  view.at = view.at === null ? (snapshot?.end ?? null) : null;
-  pinned = view.at === null ? null : snapshot;
+  // What is held is what the reader sees, also when a newer tick is about to be drawn.
+  view.at = view.at === null ? (onScreen?.end ?? null) : null;
+  pinned = view.at === null ? null : onScreen;
   view.write(true);
   later();
 });

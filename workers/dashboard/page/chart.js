@@ -101,7 +101,7 @@ export class Chart {
       low = Math.min(low, p.value - (p.half ?? 0), p.exact ?? Infinity);
       high = Math.max(high, p.value + (p.half ?? 0), p.exact ?? -Infinity);
     }
-    const step = nice((high - low) / 3 || 1);
+    const step = nice((high - low) / 3 || Math.max(1, Math.abs(high) * 1e-9));
     this.bounds = { low: Math.floor(low / step) * step, high: Math.ceil(high / step) * step || step, step };
     if (this.bounds.low === this.bounds.high) this.bounds.high += step;
     return this.bounds;

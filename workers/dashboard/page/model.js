@@ -43,7 +43,8 @@ export class Followed {
     this.asked = 0;
     this.kafka = null;
     this.closed = false;
-    this.load();
+    this.known = false;
+    this.loaded = this.load();
     this.events = new Events("api/stream", { histogram, key, top: TOP }, {
       onEvent: (name, data) => this.receive(name, data),
       onOpen: (again) => {
@@ -64,6 +65,11 @@ export class Followed {
     return this.snapshots.at(-1) ?? null;
   }
 
+  // The newest snapshot of which something is true, or null.
+  newestWith(what) {
+    return this.snapshots.findLast(what) ?? null;
+  }
+
   // Ranks ten ticks before a snapshot, or as far back as is known of its epoch.
   ranksBefore(snapshot) {
     const older = this.snapshots.filter((one) => one.id === snapshot.id && one.end < snapshot.end).slice(-RANK_TICKS)[0];
@@ -76,6 +82,7 @@ export class Followed {
     const found = await this.quietly(ask("api/snapshots", { histogram: this.histogram, key: this.key, limit: RANK_TICKS + 1, top: TOP }));
     if (!found || this.closed) return;
     for (const snapshot of found.snapshots) this.keep(snapshot);
+    this.known = true;
     this.hooks.onChange();
   }
 
@@ -115,6 +122,7 @@ export class Followed {
 
   // The snapshot of the tick that ended at `end`, or null if it is no longer kept.
   async pinned(end) {
+    await this.loaded;
     const known = this.snapshots.find((one) => one.end === end);
     if (known) return known;
     const found = await this.quietly(ask("api/snapshots", { histogram: this.histogram, key: this.key, after: end - 1, limit: 1, top: TOP }));

@@ -10,7 +10,7 @@ const BLOCK = (n) => `Counts are sums over blocks of ticks; in each block nothin
 const BAR = (n) => `Shown is what lies clearly above the rest: by more than about ${n}.`;
 
 // name: [what is counted, which items, what the threshold means]
-const MECHANISMS = {
+const MECHANISMS = new Map(Object.entries({
   known_base: [RUNNING, DECLARED, null],
   unk_base: [RUNNING, UNKNOWN, ONCE],
   misra_gries: [RUNNING, "Only frequent items are kept.", BLOCK],
@@ -28,16 +28,16 @@ const MECHANISMS = {
   doubling: ["The order of magnitude of the running counts. An answer changes only when the counts have grown enough.", "", null],
   two_level: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
   two_level_k: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
-};
+}));
 
 export function about(mechanism) {
-  const [what, which] = MECHANISMS[mechanism] ?? ["Counts with noise.", ""];
+  const [what, which] = MECHANISMS.get(mechanism) ?? ["Counts with noise.", ""];
   return `${what} ${which}`.trim();
 }
 
 export function threshold(snapshot) {
   if (snapshot.threshold === null || !snapshot.items) return null;
-  const say = (MECHANISMS[snapshot.mechanism] ?? [])[2] ?? EACH;
+  const say = (MECHANISMS.get(snapshot.mechanism) ?? [])[2] ?? EACH;
   return say(count(Math.ceil(snapshot.threshold)));
 }
 
@@ -49,7 +49,7 @@ export function errorBar(mechanism) {
 
 // Whether the threshold is a count, so that it can be drawn among the bars.
 export function thresholdIsCount(mechanism) {
-  const say = (MECHANISMS[mechanism] ?? [])[2];
+  const say = (MECHANISMS.get(mechanism) ?? [])[2];
   return say === ONCE || say === EACH;
 }
 
@@ -86,10 +86,15 @@ export function span(ms) {
   return "";
 }
 
-// A label in one line: control characters become visible, everything else stays.
+// A label in one line: control characters become visible, and so does one of which nothing would be seen; everything else stays.
 export function oneLine(label) {
-  return label.replace(/[\u0000-\u001f\u007f]/g, (c) => (c === "\u007f" ? "\u2421" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
+  const line = label.replace(/[\u0000-\u001f\u007f]/g, (c) => (c === "\u007f" ? "\u2421" : String.fromCharCode(0x2400 + c.charCodeAt(0))));
+  if (!line || SEEN.test(line)) return line;
+  return [...line].slice(0, 8).map((c) => `U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(" ");
 }
+
+// Anything but blanks, marks and characters without a shape.
+const SEEN = /[^\s\p{C}\p{Z}\p{M}\u115f\u1160\u2800\u3164\uffa0]/u;
 
 const LARGE = [[1e15, "quadrillion"], [1e12, "trillion"], [1e9, "billion"], [1e6, "million"]];
 
@@ -146,6 +151,7 @@ export const KAFKA = {
 };
 
 export const NOTHING = {
+  asking: "Asking for the last ticks ...",
   none: "Nothing has been published for this yet. It appears as soon as the first tick has ended.",
   below: "No item has passed the threshold yet, so nothing is shown. That too is part of the protection.",
   found: "No item here has this in its name.",

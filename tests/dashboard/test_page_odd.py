@@ -1,0 +1,163 @@
+"""The page where answers are late, streams are changed and snapshots are odd: it never says what is not so, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.dashboard.browser import Window, browser
+from tests.dashboard.feeding import GONE, Topics, embedded, message, recent
+from workers.dashboard.server import Background, Dashboard
+
+#: Answers from addresses that contain a word come later.
+LATE = """(word) => {
+    const now = window.fetch;
+    window.fetch = async (address, options) => {
+        if (address.includes(word)) await new Promise((resume) => setTimeout(resume, 700));
+        return now(address, options);
+    };
+}"""
+#: Collects every text that the board and the guarantee have shown in place of counts.
+COLLECT = """addEventListener("DOMContentLoaded", () => {
+    window.said = new Set();
+    const look = () => {
+        for (const name of ["#empty", "#guarantee"]) {
+            const place = document.querySelector(name);
+            if (!place.hidden) window.said.add(place.textContent);
+        }
+    };
+    new MutationObserver(look).observe(document, { childList: true, subtree: true, attributes: true });
+})"""
+#: Draws nothing until it is told to go on, and notes that tick 2 has arrived.
+HOLD = """() => {
+    const [frame, parse, held] = [window.requestAnimationFrame, JSON.parse, []];
+    window.requestAnimationFrame = (draw) => held.push(draw);
+    JSON.parse = (text) => {
+        const value = parse(text);
+        if (value?.tick === 2) setTimeout(() => (window.arrived = true));
+        return value;
+    };
+    window.goOn = () => {
+        window.requestAnimationFrame = frame;
+        for (const draw of held) frame(draw);
+    };
+}"""
+#: Fields with which the page once stopped drawing, or never ended to.
+ODD: list[dict[str, Any]] = [
+    {"mechanism": "constructor"},
+    {"mechanism": "__proto__", "threshold": 3.0},
+    {"items": GONE},
+    {"items": GONE, "answers": "none"},
+    {"items": GONE, "answers": [1, None, {"query": 3}]},
+    {"items": GONE, "query": 5, "value": {"a": 1}},
+    {"items": [["tea", 2**53 - 1]], "sd": None},
+    {"threshold": 1e300},
+]
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    """One browser for all tests here."""
+    with browser() as opened:
+        yield opened
+
+
+def served(topics: Topics) -> Background:
+    return Background(Dashboard(topics.settings("products"), port=0))
+
+
+def test_the_guarantee_stays_when_another_key_has_the_same_one(chrome: Browser) -> None:
+    """The panel is drawn anew only when it changes, and between two streams it is empty."""
+    window = Window(chrome)
+    with embedded("products") as topics:
+        topics.send(*(recent(2, [("tea", 9)], ticks=2, key=key) for key in ("s1", "s2")))
+        with served(topics) as dashboard:
+            window.page.add_init_script(COLLECT)
+            page = window.open(dashboard.url)
+            window.shows('document.querySelectorAll("#key option").length === 2')
+            before = page.inner_text("#guarantee")
+            assert "Anyone who sees all of this" in before
+            page.evaluate(LATE, "api/s")
+            page.evaluate("window.said.clear()")
+            page.select_option("#key", "s2")
+            window.shows('document.querySelector("#board-title").textContent.includes("s2, tick")')
+            assert "Asking" in page.evaluate("[...window.said].join(' ')")
+            assert page.inner_text("#guarantee") == before
+    assert window.wrong == []
+
+
+def test_nothing_is_called_unpublished_before_the_answer_is_here(chrome: Browser) -> None:
+    """On a slow line a reader would be told that there is nothing, where there is something."""
+    window = Window(chrome)
+    with embedded("products") as topics:
+        topics.send(recent(2, [("tea", 9)], ticks=2))
+        with served(topics) as dashboard:
+            window.page.add_init_script(f"{COLLECT}; ({LATE})('api/s')")
+            page = window.open(dashboard.url)
+            said = page.evaluate("[...window.said].join(' ')")
+            assert "Asking" in said
+            assert "Nothing" not in said
+
+
+def test_pause_holds_the_tick_that_is_seen(chrome: Browser) -> None:
+    """A newer one may have come since it was drawn; nobody can mean that one."""
+    window = Window(chrome)
+    with embedded("products") as topics:
+        topics.send(recent(1, [("tea", 9)], ticks=2))
+        with served(topics) as dashboard:
+            page = window.open(dashboard.url)
+            page.evaluate(HOLD)
+            newer = recent(2, [("tea", 30)], ticks=2)
+            topics.send(newer)
+            page.wait_for_function("() => window.arrived", polling=100)
+            page.evaluate("document.querySelector('#follow').click()")
+            page.evaluate("window.goOn()")
+            window.shows('document.querySelector("#follow").textContent.includes("Follow")')
+            assert page.inner_text("tr.item .count") == "9"
+            assert page.evaluate("Number(new URLSearchParams(location.search).get('at'))") < newer["end"]
+    assert window.wrong == []
+
+
+def test_odd_snapshots_do_not_stop_the_page(chrome: Browser) -> None:
+    """A newer version may write them, or somebody else; the next stream must still be shown."""
+    with embedded("products") as topics:
+        for index, fields in enumerate(ODD):
+            topics.send(message(5, key=f"odd {index}", **fields))
+        topics.send(message(5, key="sound"))
+        with served(topics) as dashboard:
+            for index in range(len(ODD)):
+                window = Window(chrome)
+                window.page.goto(f"{dashboard.url}?key=odd%20{index}")
+                window.shows(f'document.querySelector("#board-title").textContent.includes("odd {index}, tick 5")')
+                window.shows('document.querySelector("#guarantee dl") !== null')
+                window.page.select_option("#key", "sound")
+                window.shows('document.querySelector("#board-title").textContent.includes("sound, tick 5")')
+                window.shows('document.querySelector("tr.item .pick").textContent === "tea"')
+                assert window.wrong == [], ODD[index]
+                window.context.close()
+
+
+def test_a_label_without_a_shape_can_be_seen_and_picked(chrome: Browser) -> None:
+    """A row without a name cannot be told from the next, nor clicked."""
+    labels = {
+        "\u200b": "U+200B",
+        "  ": "U+0020 U+0020",
+        "\u3164": "U+3164",
+        "\n": "\u240a",
+        "": "(no name)",
+        "\u0924\u093e": "\u0924\u093e",
+    }
+    window = Window(chrome)
+    with embedded("products") as topics:
+        topics.send(recent(2, [(label, 90 - i) for i, label in enumerate(labels)], ticks=2))
+        with served(topics) as dashboard:
+            page = window.open(dashboard.url)
+            assert [label for _, label, _ in window.rows()] == list(labels.values())
+            widths = page.evaluate(
+                "[...document.querySelectorAll('.pick')].map((e) => e.getBoundingClientRect().width)"
+            )
+            assert min(widths) > 5
+    assert window.wrong == []
