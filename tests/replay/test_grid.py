@@ -76,6 +76,16 @@ def test_a_mechanism_takes_the_settings_that_it_has(tmp_path: Path) -> None:
     assert dict(grid.combinations[1].varied)["items.threshold"] is None
 
 
+def test_values_that_are_the_same_are_run_once(tmp_path: Path) -> None:
+    """However they are written."""
+    grid = grid_of(tmp_path, "epsilon=1,1.0,1,2", "tick=60s,1m")
+    assert [dict(one.varied) for one in grid.combinations] == [
+        {"items.epsilon": "1", "items.tick": "60s"},
+        {"items.epsilon": "2", "items.tick": "60s"},
+    ]
+    assert [one.run for one in grid.combinations] == [1, 2] and not grid.left_out
+
+
 def test_what_is_missing_may_be_varied_in(tmp_path: Path) -> None:
     """A file that was written for unk_base has no domain."""
     (tmp_path / "domain.txt").write_text("x\ny\nz\n")

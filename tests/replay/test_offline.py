@@ -155,25 +155,24 @@ def test_ctrl_c_within_a_step_waits_for_its_end() -> None:
 
     def pressed(*, held: bool, times: int = 1) -> bool:
         """Whether KeyboardInterrupt was raised."""
-        step = interrupts.held() if held else contextlib.nullcontext()
-        try:
-            with step:
-                for _ in range(times):
-                    os.kill(os.getpid(), signal.SIGINT)
-                    time.sleep(0)  # a signal is seen between two instructions
-                done.append(times)
-        except KeyboardInterrupt:
-            return True
-        return False
+        with Interrupts() as interrupts:
+            step = interrupts.held() if held else contextlib.nullcontext()
+            try:
+                with step:
+                    for _ in range(times):
+                        os.kill(os.getpid(), signal.SIGINT)
+                        time.sleep(0)  # a signal is seen between two instructions
+                    done.append(times)
+            except KeyboardInterrupt:
+                return True
+            return False
 
     before = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with Interrupts() as interrupts:
-            assert pressed(held=True) and done == [1]
-            assert not pressed(held=True, times=0) and done == [1, 0]  # it was one Ctrl-C
-            assert pressed(held=False) and done == [1, 0]
-            assert pressed(held=True, times=2) and done == [1, 0]  # who presses twice means it
+        assert pressed(held=True) and done == [1]
+        assert not pressed(held=True, times=0) and done == [1, 0]  # it was one Ctrl-C
+        assert pressed(held=False) and done == [1, 0]
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
@@ -201,7 +200,7 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
         for _ in range(5):  # CPython can lose one just before a blocking read
             process.send_signal(signal.SIGINT)
             try:
-                errors = process.communicate(timeout=10)[1]
+                errors = process.communicate(timeout=30)[1]
                 break
             except subprocess.TimeoutExpired:
                 continue
@@ -235,6 +234,7 @@ def test_the_report_lists_rejects_up_to_a_hundred(tmp_path: Path, capsys: pytest
         ([], "one of --input FILE and --topic"),
         (["--input", "x.jsonl", "--from", "2026-01-01"], "--from and --to go with --topic"),
         (["--topic", "--from", "yesterday"], "--from yesterday: a time such as"),
+        (["--topic", "--from", "99999999999999999999"], "--from 99999999999999999999: a time such as"),
         (["--topic", "--from", "2026-01-02", "--to", "2026-01-01T12:00"], "an empty range"),
         (["--input", "nowhere.jsonl"], "--input nowhere.jsonl: No such file"),
         (["--input", os.devnull], "no event in it"),

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from workers.cli import execute
 from workers.errors import SettingsError
 from workers.replay import results
+from workers.replay.charts import Chart, _width, drawable, finish
 from workers.replay.report import CONTAINS, write_report
 from workers.replay.results import BoardRow, Input, Results, Run, Series
 
@@ -183,6 +185,65 @@ def test_page_and_every_picture_say_that_they_hold_exact_data(made_report: Path)
         assert f"<!-- {CONTAINS} -->" in svg  # beside the letters that it is drawn with
         assert CONTAINS.encode() in (made_report / "plots" / f"{name}.png").read_bytes()
         assert f'id="{name}"' in text
+
+
+def test_the_words_of_the_page_itself_hold_nothing_invisible(tmp_path: Path) -> None:
+    """What stands for a control character in a label must not stand in a sentence: once a broken line of the source did."""
+    assert "\\u00" not in Page(report(tmp_path, made(labels=("tea", "pot")))).text
+
+
+def test_labels_without_a_letter_are_seen(tmp_path: Path) -> None:
+    """The empty text is a label like any other."""
+    assert re.search(
+        r"<bdi>&quot;&quot;</bdi>.*<bdi>&quot; &quot;</bdi>", report(tmp_path, made(labels=("", " "))), re.DOTALL
+    )
+    assert drawable("") == drawable(" \n") == '""'
+
+
+@pytest.mark.parametrize("letter", "iaW@")
+def test_a_label_in_a_picture_is_no_wider_than_its_room(letter: str) -> None:
+    """Letters are not equally wide: eighteen of the widest pushed three boards off their picture."""
+    assert drawable("nnnn", 4) == "nnnn" and drawable("nnnnn", 4) == "nn…"
+    cut = drawable(letter * 500, 18)
+    assert cut.endswith("…") and sum(map(_width, cut)) <= 18 * _width("n") < sum(map(_width, cut + letter))
+
+
+def drawn(found: Results, directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
+    """The pictures of a report, by name, before they are bytes."""
+    figures: dict[str, Figure] = {}
+
+    def kept(figure: Figure, name: str, *texts: str) -> Chart:
+        figures[name.removeprefix("products-")] = figure
+        return finish(figure, name, *texts)
+
+    monkeypatch.setattr("workers.replay.charts_backtest.finish", kept)
+    report(directory, found)
+    return figures
+
+
+def test_a_single_tick_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line from a point to itself is none."""
+    found = made()
+    found.series = [replace(one, ticks=one.ticks[:1], values=one.values[:1]) for one in found.series]
+    (cell, *_) = drawn(found, tmp_path, monkeypatch)["error_over_ticks"].axes
+    assert [np.asarray(line.get_xdata()).tolist() for line in cell.lines] == [[0.75, 1.25]] * 3
+
+
+def test_shares_do_not_go_below_zero_and_runs_alike_share_a_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is shown all runs lie on one another, on the line of 0 %."""
+    found = made()
+    nothing = np.zeros(1)
+    found.series = [replace(one, values=nothing) if one.metric.startswith("recall") else one for one in found.series]
+    found.runs = [replace(run, epsilon=1.0 if run.run < 4 else 2.0, mechanism="unk_base") for run in found.runs]
+    figures = drawn(found, tmp_path, monkeypatch)
+    for name in ("pareto_front", "recall_against_epsilon"):
+        (cell,) = figures[name].axes
+        low, high = cell.get_ylim()
+        assert -0.05 * high <= low <= 0 < high
+        assert not any(label.get_text().startswith(("-", "\N{MINUS SIGN}")) for label in cell.get_yticklabels())
+    assert [text.get_text() for text in figures["pareto_front"].axes[0].texts] == ["1 and 2 more"]
 
 
 def test_the_recommendation_comes_first_and_the_table_marks_it(made_report: Path) -> None:

@@ -88,11 +88,7 @@ class Prepared:
         progress: Progress,
         where: Callable[[Summary], str],
     ) -> Summary:
-        """Runs all combinations over the source, to its end or to Ctrl-C.
-
-        Raises:
-            SettingsError: there is no event.
-        """
+        """Runs all combinations over the source, to its end or to Ctrl-C."""
         for reason in self._grid.left_out:
             progress.print(f"replay: left out: {reason}")
         progress.print(
@@ -104,8 +100,6 @@ class Prepared:
             summary = self._runs.run(self._settings, self._key, source, show)
         else:
             summary = run_backtest(self._settings, self._key, source, self._runs, write_snapshot, show)
-        if not summary.events and not summary.partial:
-            raise SettingsError(f"{source.name}: no event, so nothing to measure")
         return summary
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
@@ -152,7 +146,7 @@ def _row(outcome: Outcome) -> dict[str, str]:
     """What the table says of one run."""
     row = {"run": str(outcome.run), "mechanism": outcome.mechanism, "epsilon": f"{outcome.epsilon:g}"}
     row |= {name: value or "-" for name, value in outcome.varied.items() if name not in row}
-    for metric in ("shown", "error_mean", "recall", "precision", "rank_correlation", "coverage", "lost"):
+    for metric in ("shown", "error_mean", "recall_unbounded", "recall", "rank_correlation", "coverage", "lost"):
         value = outcome.metrics.get(metric)
         row[metric] = "-" if value is None else f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
     return row

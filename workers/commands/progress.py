@@ -13,11 +13,18 @@ from rich.status import Status
 PLAIN_INTERVAL_S = 5.0
 
 
+class _Patient(Console):
+    """Whoever read what is shown may go, as `head` does: the work goes on."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class Progress:
     """Shows the latest text on stderr, so that standard output stays what the command writes."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or _Patient(stderr=True, highlight=False)
         self._status: Status | None = None
         self._plain_at = time.monotonic() + PLAIN_INTERVAL_S
 

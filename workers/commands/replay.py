@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Self
 
+from workers.agents.events import TIME_MAX
 from workers.agents.snapshots import Snapshot
 from workers.commands.backtest import Options
 from workers.commands.progress import Progress
 from workers.errors import SettingsError
+from workers.replay.interrupts import Interrupts
 from workers.replay.offline import REJECTS_LISTED, Summary, replay
 from workers.replay.quick_key import QuickKey
 from workers.replay.sources import Source, open_source, when
 from workers.settings import Settings, read_key
 
 EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
 
 
 def replay_file(settings: Settings, *, source: str, snapshots: str | None, options: Options | None = None) -> int:
@@ -52,6 +56,8 @@ def parse_time(option: str, text: str) -> int:
     """
     try:
         if text.isdecimal():
+            if int(text) > TIME_MAX:
+                raise ValueError
             return int(text)
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -72,33 +78,55 @@ def _run(
     """Replays; snapshots go to the file `snapshots`, one JSON object a line; with `options` it is a backtest.
 
     Returns:
-        The exit code: 0, also when lines were rejected; 130 after Ctrl-C, with what was released until then.
+        The exit code: 0, also when lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with what was released until then.
 
     Raises:
         SettingsError: it cannot be read; or there is no event, and no line or row that should have been one. For a topic `empty` says
             so also where something was rejected: records without a time may lie anywhere.
     """
     key = QuickKey(read_key(settings.worker.key_file))
-    backtest = None if options is None else options.prepared(settings, key, snapshots)
-    with backtest or nullcontext(), opening as source, Output(snapshots) as output, Progress() as progress:
-        if backtest is None:
-            summary = replay(settings, key, source, output.write, lambda summary: progress.update(_where(summary)))
-        else:
-            summary = backtest.run(source, output.write, progress, _where)
-        if not summary.events and not summary.partial and (empty is not None or not summary.rejects):
-            rejected = f" ({summary.rejects.total():,} {source.word}s rejected)" if summary.rejects else ""
-            raise SettingsError(f"{source.name}: {empty or 'no event in it'}{rejected}")
-        output.close(
-            partial=summary.partial and summary.snapshots > 0, keep=not summary.partial or summary.snapshots > 0
-        )
-        for line in report(summary, source.word, source.partitions > 1):
-            progress.print(line)
-        if backtest is not None:
-            for line in backtest.write(summary, source.word):
+    with Interrupts() as interrupts:
+        backtest = None if options is None else options.prepared(settings, key, snapshots)
+        with backtest or nullcontext(), opening as source, Output(snapshots) as output, Progress() as progress:
+            if backtest is None:
+                summary = replay(settings, key, source, output.write, lambda summary: progress.update(_where(summary)))
+            else:
+                summary = backtest.run(source, output.write, progress, _where)
+            if not summary.events and not summary.partial:
+                _refuse_empty(summary, source, empty, measured=backtest is not None)
+            output.close(
+                partial=summary.partial and summary.snapshots > 0, keep=not summary.partial or summary.snapshots > 0
+            )
+            for line in report(summary, source.word, source.partitions > 1):
                 progress.print(line)
-        if summary.partial:
-            progress.print(_stopped(summary, output.place, measured=backtest is not None))
-    return EXIT_INTERRUPTED if summary.partial else 0
+            if backtest is not None:
+                for line in backtest.write(summary, source.word):
+                    progress.print(line)
+            if summary.partial:
+                progress.print(_stopped(summary, output.place, measured=backtest is not None))
+        if interrupts.pressed is None:
+            return 0
+        return EXIT_TERMINATED if interrupts.pressed is signal.SIGTERM else EXIT_INTERRUPTED
+
+
+def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measured: bool) -> None:
+    """Nothing was read. Of a file that is no fault where lines were rejected, and are listed, and nothing is to be measured.
+
+    Raises:
+        SettingsError: says what was rejected, and why the first of it was.
+    """
+    if summary.rejects and empty is None and not measured:
+        return
+    why = ""
+    if summary.rejects:
+        number, first = summary.rejects.total(), summary.first_rejects[0]
+        place = f"partition {first.partition}, {source.word}" if source.partitions > 1 else source.word
+        why = f"; {number:,} {source.word}{'s' * (number != 1)} rejected, the first: {place} {first.number:,}: {first.reason}"
+    if empty is not None:
+        raise SettingsError(f"{source.name}: {empty}{why}")
+    if measured:
+        raise SettingsError(f"{source.name}: no event, so nothing to measure{why}")
+    raise SettingsError(f"{source.name}: no event in it{why}")
 
 
 def _same_file(source: str, snapshots: str) -> bool:
@@ -192,20 +220,39 @@ class Output:
             self._file = sys.stdout.buffer
         else:
             path = Path(self._name)
-            self._part = path.with_name(path.name + ".part")
             try:
-                self._file = self._part.open("wb")
+                if path.is_file() or not path.exists():
+                    self._part = path.with_name(path.name + ".part")
+                    self._file = self._part.open("wb")
+                else:  # a pipe or a device: nothing may take its place
+                    self._file = path.open("wb")
             except OSError as error:
                 raise SettingsError(f"--snapshots {self._name}: {error.strerror}") from None
-        file = self._file
-        self.write = lambda snapshot: file.write(snapshot.value + b"\n")
+        self.write = self._write
         return self
 
     def __exit__(self, *_: object) -> None:
         """Leaves nothing behind unless `close` was called."""
-        if self._part is not None and self._file is not None:
-            self._file.close()
+        if self._file is not None and self._file is not sys.stdout.buffer:
+            with suppress(OSError):  # what could not be written was told
+                self._file.close()
+        if self._part is not None:
             self._part.unlink(missing_ok=True)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        with self._told():
+            if self._file is not None:
+                self._file.write(snapshot.value + b"\n")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """An error in writing names the file."""
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise SettingsError(f"--snapshots {self._name}: {error.strerror}") from error
 
     def close(self, *, partial: bool, keep: bool) -> None:
         """Gives the file its name. A partial one does not take the place of an older file: it is called `.partial` then.
@@ -216,12 +263,13 @@ class Output:
         """
         if self._file is None or self._name is None or not keep:
             return
-        self._file.flush()
-        self.place = "standard output" if self._part is None else self._name
-        if self._part is not None:
-            path = Path(self._name)
-            if partial and path.exists():
-                path = path.with_name(path.name + ".partial")
-            self._file.close()
-            os.replace(self._part, path)
-            self.place, self._part = str(path), None
+        with self._told():
+            self._file.flush()
+            self.place = "standard output" if self._name == "-" else self._name
+            if self._part is not None:
+                path = Path(self._name)
+                if partial and path.exists():
+                    path = path.with_name(path.name + ".partial")
+                self._file.close()
+                os.replace(self._part, path)
+                self.place, self._part = str(path), None

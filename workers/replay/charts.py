@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.style
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.ft2font import LoadFlags
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 INK, MUTED, PALE, BAND, WARNING = "#1A1A1A", "#5F5F5F", "#DDDDDD", "#E3EAF1", "#A63A00"
@@ -165,7 +167,13 @@ def counts_axis(axis: Any, most: int = 5, written: Callable[[float], str] | None
 def share_axis(axis: Any) -> None:
     """A linear axis of shares, as per cent."""
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %" if value >= 0 else ""))
+
+
+def shares_upward(cell: Axes) -> None:
+    """Keeps all but a little margin of what lies below 0 % out of an axis of shares."""
+    low, high = cell.get_ylim()
+    cell.set_ylim(max(low, -0.04 * high), high)
 
 
 def number(value: float) -> str:
@@ -189,15 +197,20 @@ def slug(text: str) -> str:
 
 
 def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
-    """A label in a picture: on one line, of at most so many letters, and of those that the font has."""
-    known = _letters()
+    """A label in a picture: on one line, no wider than so many letters, and of those that the font has."""
     one_line = "".join(
-        letter if ord(letter) in known and letter.isprintable() else "\ufffd" for letter in " ".join(text.split())
+        letter if _width(letter) and letter.isprintable() else "\ufffd" for letter in " ".join(text.split())
     )
-    one_line = re.sub("\ufffd{3,}", "\ufffd\ufffd", one_line)
-    return one_line if len(one_line) <= letters else one_line[: letters - 1] + "…"
+    one_line = re.sub("\ufffd{3,}", "\ufffd\ufffd", one_line) or '""'
+    room, ends = letters * _width("n"), np.cumsum([_width(letter) for letter in one_line])
+    if ends[-1] <= room:
+        return one_line
+    return one_line[: int(np.searchsorted(ends, room - _width("…"), side="right"))] + "…"
 
 
 @cache
-def _letters() -> frozenset[int]:
-    return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
+def _width(letter: str) -> int:
+    """How wide a letter is, in the font's own unit; 0: the font does not have it."""
+    font = get_font(findfont(FontProperties(family="DejaVu Sans")))
+    glyph = font.get_char_index(ord(letter))
+    return int(font.load_glyph(glyph, LoadFlags.NO_SCALE).horiAdvance) if glyph else 0

@@ -26,6 +26,7 @@ from workers.replay.charts import (
     look,
     number,
     share_axis,
+    shares_upward,
     slug,
 )
 from workers.replay.recommend import RECALL, Recommendation
@@ -57,28 +58,27 @@ def error_over_ticks(of: Measured, runs: Sequence[OneRun]) -> Chart | None:
         for cell, run in zip(axes[:, 0], drawn, strict=True):
             sd, rms, worst = (of.over_ticks(run, metric) for metric in ("sd", "error_rms", "error_worst"))
             if len(sd.at):
-                richest, at = cell, _ticks(run, sd)
+                richest, (at, promised) = cell, _curve(run, sd)
                 cell.fill_between(
                     at,
                     0,
-                    NORMAL_95 * sd.mean,
+                    NORMAL_95 * promised,
                     color=BAND,
                     linewidth=0,
                     label="19 of 20 errors belong in here (1.96 sd)",
                 )
             cell.plot(
-                _ticks(run, worst),
-                worst.mean,
+                *_curve(run, worst),
                 color=COLORS[1],
                 linewidth=0.9,
                 linestyle=(0, (2, 1)),
                 label="measured: largest",
             )
-            cell.plot(_ticks(run, rms), rms.mean, color=COLORS[0], linewidth=2.2, label="measured: root mean square")
+            cell.plot(*_curve(run, rms), color=COLORS[0], linewidth=2.2, label="measured: root mean square")
             if len(sd.at):
                 cell.plot(
                     at,
-                    sd.mean,
+                    promised,
                     color=INK,
                     linestyle=(0, (4, 2)),
                     linewidth=1.0,
@@ -137,6 +137,7 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
             ylabel=what.format(n=of.input.top),
         )
         share_axis(cell.yaxis)
+        shares_upward(cell)
         legend_below(figure, cell, 2)
         left_out = f" The {LOOKS} best of {len(series)} are drawn." if len(series) > LOOKS else ""
         caption = (
@@ -171,14 +172,19 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
                 [run.epsilon * beside for run in mine], [scores[run.number] for run in mine], label=mechanism, **style
             )
         log_axis(cell.xaxis, [run.epsilon for run in runs])
+        named: dict[tuple[float, float, bool], list[int]] = {}  # runs that lie on one another share a text
         for run in runs:
             x, y = run.epsilon * _beside(mechanisms.index(run.mechanism), len(mechanisms)), scores[run.number]
             if run.number == recommended:
                 ring = {"color": "none", "markeredgecolor": INK, "markersize": 15, "markeredgewidth": 1.4}
                 cell.plot([x], [y], marker="o", linestyle="none", label=f"recommended: run {run.number}", **ring)
             if run.number in front or run.number == recommended:
-                aside = (8, 7) if run.number in front else (8, -15)
-                cell.annotate(f"{run.number}", (x, y), aside, textcoords="offset points", fontsize=9, color=INK)
+                named.setdefault((x, y, run.number in front), []).append(run.number)
+        for (x, y, of_front), numbers in named.items():
+            text = f"{numbers[0]}" if len(numbers) < 3 else f"{numbers[0]} and {len(numbers) - 1} more"
+            text = text if len(numbers) != 2 else f"{numbers[0]}, {numbers[1]}"
+            aside = (8, 7) if of_front else (8, -15)
+            cell.annotate(text, (x, y), aside, textcoords="offset points", fontsize=9, color=INK)
         if advice.metric == RECALL:
             share_axis(cell.yaxis)
             what = f"share of the true top {of.input.top} on the board"
@@ -187,6 +193,8 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
             what = "mean error (less is better)"
         cell.set(xlabel=f"epsilon of {_unit(runs)} and an epoch (less is more private)", ylabel=what)
         cell.margins(x=0.08, y=0.10)
+        if advice.metric == RECALL:
+            shares_upward(cell)
         legend_below(figure, cell, 4)
         caption = (
             f"Each point is a run, mean of {_seeds(runs)}. No run beats one on the grey line: with no more budget none has a better "
@@ -275,8 +283,12 @@ def coverage(of: Measured) -> Chart | None:
 # ---- what they share -------------------------------------------------------------------------------------------------
 
 
-def _ticks(run: OneRun, line: Line) -> Any:
-    return line.at - run.first_tick + 1
+def _curve(run: OneRun, line: Line) -> tuple[Any, Any]:
+    """Ticks of the run and values; of a single tick a short piece of a line."""
+    ticks = line.at - run.first_tick + 1
+    if len(ticks) != 1:
+        return ticks, line.mean
+    return ticks[0] + np.array([-0.25, 0.25]), np.repeat(line.mean, 2)
 
 
 def _tick_axis(of: Measured, cell: Axes, run: OneRun) -> None:

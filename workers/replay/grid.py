@@ -132,6 +132,7 @@ class _Variants:
         seen: set[tuple[str | None, ...]] = set()
         good: list[tuple[str, ...]] = []
         failed: list[tuple[tuple[str, ...], str]] = []
+        configs: list[HistogramConfig] = []
         for choice in itertools.product(*self._chosen.values()):
             texts = tuple(value.text for value in choice)
             values, varied = self._values(choice)
@@ -143,8 +144,11 @@ class _Variants:
                 mechanism = build(settings.histograms[0], settings.privacy.unit)
             except (ValueError, SettingsError) as error:
                 failed.append((texts, str(error)))
-            else:
-                good.append(texts)
+                continue
+            good.append(texts)
+            config = settings.histograms[0]
+            if config not in configs:  # 1 is 1.0, and 60s is 1m
+                configs.append(config)
                 grid.combinations.append(Combination(len(grid.combinations) + 1, settings, mechanism, varied))
         self._check(good, failed)
         for texts, reason in failed:

@@ -258,17 +258,25 @@ def replay(
 
 
 def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Callable[[Summary], object]) -> Summary:
-    """Feeds a source to its end or to Ctrl-C, which waits for whole batches; `progress` is told how far it is after each."""
+    """Feeds a source to its end or to Ctrl-C, which waits for whole batches; `progress` is told how far it is after each.
+
+    What follows in the block of `interrupts` is one step (`Interrupts.hold`).
+    """
     summary = offline.summary
     summary.total = source.total
     try:
-        for batch in source.batches():
+        try:
+            for batch in source.batches():
+                with interrupts.held():
+                    offline.add(batch, source.ended())
+                    progress(summary)
             with interrupts.held():
-                offline.add(batch, source.ended())
-                progress(summary)
-        with interrupts.held():
-            offline.finish()
+                offline.finish()
+        finally:
+            interrupts.hold()
     except KeyboardInterrupt:
+        if interrupts.insisted:
+            raise
         summary.partial = True
     return summary
 

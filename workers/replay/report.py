@@ -28,11 +28,10 @@ CONTAINS = "Contains exact data: for the operator only"
 # Runs that are drawn one by one, and stream keys whose boards are.
 FEATURED, KEYS = 4, 3
 USE = (
-    """To choose settings, by people who may see the exact events. It is not to be published, in whole or in part: every figure here was
-    computed from exact counts.""",
-    """Two backtests with the same settings and key have the same noise: of different inputs, the difference between their boards is the
-    exact difference.""",
-    """What is recommended was chosen by looking at this data. Choose on old events, not on those that you are about to publish.""",
+    "To choose settings, by people who may see the exact events.",
+    "It is not to be published, in whole or in part: every figure here was computed from exact counts.",
+    "Two backtests with the same settings and key have the same noise: of two inputs, the difference of their boards is the exact one.",
+    "What is recommended was chosen by looking at this data. Choose on old events, not on those that you are about to publish.",
 )
 
 

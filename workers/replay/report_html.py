@@ -147,6 +147,7 @@ def picture(chart: Chart) -> Html:
 def label(text: str, letters: int = LABEL_LETTERS) -> Html:
     """A label of an event: it keeps its direction of writing to itself, shows what is invisible, and is not too long."""
     cut = text if len(text) <= letters else f"{text[:letters]}… ({len(text):,} letters)"
+    cut = cut if cut.strip() else f'"{cut}"'
     return Html(f"<bdi>{_escape(cut)}</bdi>")
 
 

@@ -7,6 +7,7 @@ show in any figure. They heed no Ctrl-C; this process does, between two batches,
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -22,7 +23,7 @@ from workers.agents.histogram import Histogram
 from workers.agents.merge import Merge, Released
 from workers.errors import QuietcountError
 from workers.mechanisms.noise import NoiseKey
-from workers.replay.interrupts import Interrupts
+from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.offline import Offline, Summary, drive, few_collections
 from workers.replay.results import Results
 from workers.replay.sources import Source
@@ -77,17 +78,18 @@ class Pool:
             ours, theirs = context.Pipe()
             others = [connection for _, connection in self._children]
             child = context.Process(target=_serve, args=(backtest, key, theirs, [ours, *others]), daemon=True)
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)  # until the child heeds them no more
             child.start()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
             self._children.append((child, ours))
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Ends the processes, whatever they are at."""
         for child, connection in self._children:
+            child.kill()
             connection.close()
-            child.join(timeout=5)
-            if child.is_alive():
-                child.terminate()
+            child.join()
 
     # ---- as a merge ------------------------------------------------------------------------------------------------
 
@@ -112,7 +114,8 @@ class Pool:
     def run(self, settings: Settings, key: NoiseKey, source: Source, progress: Callable[[Summary], object]) -> Summary:
         """Reads the source, to its end or to Ctrl-C; see `sweep.run_backtest`."""
         with Interrupts() as interrupts, few_collections():
-            self._tell("begin", source.partitions)
+            with interrupts.held():  # half a message would be taken for the beginning of the next
+                self._tell("begin", source.partitions)
             offline = Offline(
                 settings, key, self.histograms, partitions=source.partitions, until_ms=source.until_ms, merge=self
             )
@@ -156,17 +159,22 @@ class Pool:
 
 def _serve(backtest: Backtest, key: NoiseKey, connection: Connection, others: Sequence[Connection]) -> None:
     """What a process does: releases what it is told of, until it is asked for its results."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in HEEDED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
     for other in others:
         other.close()
+    answer: Results | Exception
     try:
-        connection.send(_served(backtest, key, connection))
+        answer = _served(backtest, key, connection)
     except EOFError:
         return  # nobody wants to know any more
     except QuietcountError as error:
-        connection.send(error)
+        answer = error
     except Exception as error:  # noqa: BLE001 (the last place: it is told where it is shown)
-        connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
+        answer = RuntimeError(f"{type(error).__name__}: {error}")
+    with contextlib.suppress(OSError):  # again nobody
+        connection.send(answer)
 
 
 def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:

@@ -1,0 +1,214 @@
+"""Ctrl-C and SIGTERM: what was found is written whole; who insists ends it at once; where snapshots go is never replaced by a file."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.replay.backtests import KEY, events, text_of
+from tests.replay.site import settings_of
+from tests.worker.harness import ROOT
+from workers.cli import execute
+from workers.replay import interrupts, results
+from workers.replay.grid import make_grid
+from workers.replay.interrupts import HEEDED, Interrupts
+from workers.replay.results import Results, read
+from workers.replay.sources import Batch, JsonLines
+from workers.replay.sweep import tasks_of
+from workers.replay.sweep_pool import Pool
+
+
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """Signals are handled as usual, also in a test run in the background, which ignores Ctrl-C."""
+    before = {number: signal.signal(number, usual) for number, usual in HEEDED.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of presses: its only element."""
+    clock = [0.0]
+    monkeypatch.setattr(interrupts, "monotonic", lambda: clock[0])
+    return clock
+
+
+class Pressed(JsonLines):
+    """A source in the middle of which a signal comes."""
+
+    number = signal.SIGINT
+
+    def batches(self) -> Iterator[Batch]:
+        for count, batch in enumerate(super().batches()):
+            yield batch
+            if count == 3:
+                signal.raise_signal(self.number)
+
+
+def site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Settings and an input of several batches; the arguments of a replay of it."""
+    monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("workers.replay.report.write_report", lambda directory: (directory / "report.html").touch())
+    path = directory / "in.jsonl"
+    path.write_bytes(text_of(events(4_000)))
+    settings_of(directory)
+    return ["replay", "-c", str(directory / "settings.toml"), "--input", str(path)]
+
+
+def test_within_a_second_it_is_one_press_and_later_it_is_meant(later: list[float]) -> None:
+    """A hand presses twice where one press was meant, and the results of hours hang on it."""
+    with Interrupts() as outer, Interrupts() as inner:
+        assert inner is outer
+        with inner.held():
+            signal.raise_signal(signal.SIGINT)
+            later[0] = 0.9
+            signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                inner.check()
+        assert inner.pressed is signal.SIGINT and not inner.insisted
+        inner.hold()
+        signal.raise_signal(signal.SIGINT)
+        later[0] = 1.1
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        assert inner.insisted and inner.pressed is signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_another_thread_leaves_signals_as_they_are() -> None:
+    """Only the main thread may handle them."""
+    found: list[object] = []
+
+    def look() -> None:
+        with Interrupts():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_results_of_the_ticks_that_are_whole(
+    number: signal.Signals, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`timeout` and Kubernetes send SIGTERM."""
+    monkeypatch.setattr(Pressed, "number", number)
+    monkeypatch.setattr("workers.replay.sources.JsonLines", Pressed)
+    directory = tmp_path / "r"
+    assert execute([*site(tmp_path, monkeypatch), "--report", str(directory), "--vary", "epsilon=1,2"]) == code
+    tables = read(directory)
+    assert not tables.input.complete and 0 < tables.input.events < 4_000 and tables.results.num_rows > 100
+    assert (directory / "report.html").exists() and not list(directory.glob("*.part"))
+
+
+def test_ctrl_c_after_the_last_event_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All was measured: half a results directory would be the worst of all answers."""
+    whole = results.write
+
+    def pressed(directory: Path, found: Results) -> None:
+        signal.raise_signal(signal.SIGINT)
+        whole(directory, found)
+
+    monkeypatch.setattr("workers.commands.backtest.write", pressed)
+    directory = tmp_path / "r"
+    assert execute([*site(tmp_path, monkeypatch), "--report", str(directory), "--vary", "epsilon=1,2"]) == 130
+    assert read(directory).input.complete and (directory / "report.html").exists()
+
+
+def test_who_insists_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[float]) -> None:
+    """A message to a process may be cut in two by then: to wait for its answer would be to wait for ever."""
+    settings = settings_of(tmp_path)
+    grid = make_grid(settings, tmp_path / "settings.toml", ["epsilon=1,2,3,4"])
+    content = text_of(events(4_000))
+
+    class Insisted(JsonLines):
+        def batches(self) -> Iterator[Batch]:
+            for batch in super().batches():
+                yield batch
+                with pytest.raises(KeyboardInterrupt):
+                    signal.raise_signal(signal.SIGINT)
+                later[0] = 5.0
+                signal.raise_signal(signal.SIGINT)
+
+    pool = Pool(tasks_of(grid.combinations, 1), KEY, 5, 2)
+    children = [child for child, _ in pool._children]
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(settings, KEY, Insisted(settings, "text", io.BytesIO(content), total=9), lambda summary: None)
+    assert all(child.is_alive() for child in children)  # they heed no signal
+    pool.close()
+    assert not any(child.is_alive() for child in children)
+
+
+def test_a_pipe_stays_a_pipe_and_a_full_disk_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run as root, `--snapshots /dev/null` must not put a file in the place of the device."""
+    base, plain, pipe, full = site(tmp_path, monkeypatch), tmp_path / "out", tmp_path / "pipe", tmp_path / "full"
+    assert execute([*base, "--snapshots", str(plain)]) == 0
+    os.mkfifo(pipe)
+    read_back: list[bytes] = []
+    reader = threading.Thread(target=lambda: read_back.append(pipe.read_bytes()))
+    reader.start()
+    assert execute([*base, "--snapshots", str(pipe)]) == 0
+    reader.join()
+    assert read_back == [plain.read_bytes()] and stat.S_ISFIFO(pipe.stat().st_mode)
+    assert not pipe.with_name("pipe.part").exists()
+    full.symlink_to("/dev/full")
+    capsys.readouterr()
+    assert execute([*base, "--snapshots", str(full)]) == 2
+    assert f"--snapshots {full}: No space left on device" in capsys.readouterr().err
+    assert stat.S_ISCHR(full.stat().st_mode)
+
+
+def test_a_directory_is_no_file_for_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said before anything is read, not when all is done."""
+    base = site(tmp_path, monkeypatch)
+    (tmp_path / "in.jsonl").write_bytes(b"")
+    assert execute([*base, "--snapshots", str(tmp_path)]) == 2
+    assert f"--snapshots {tmp_path}: Is a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_where_nothing_is_an_event_it_is_said_why(
+    measured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong name of a field rejects all; "no event" alone would send its user to look for the wrong thing."""
+    base = site(tmp_path, monkeypatch)
+    (tmp_path / "in.jsonl").write_bytes(b'{"items":[],"ts":5}\n' * 3)
+    more = ["--report", str(tmp_path / "r")] if measured else []
+    assert execute([*base, *more]) == (2 if measured else 0)
+    errors = capsys.readouterr().err
+    assert ("3 lines rejected, the first: line 1: missing field 'key'" in errors) is measured
+    assert ("line 2: missing field 'key'" in errors) is not measured
+
+
+def test_the_work_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    """`replay ... 2>&1 | head` ended a sweep of hours with neither a word nor a result."""
+    settings_of(tmp_path)
+    (tmp_path / "in.jsonl").write_bytes(text_of(events(400)))
+    out = tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "workers.cli", "replay", "-c", str(tmp_path / "settings.toml")]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*command, "--input", str(tmp_path / "in.jsonl"), "--snapshots", str(out)],
+        cwd=ROOT, stdout=writing, stderr=writing, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert done.returncode == 0 and len(out.read_bytes().splitlines()) > 10
