@@ -27,7 +27,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 POM = Path(__file__).with_name("kafka_pom.xml")
-_START_S = 60.0
+_START_S = 300.0
 
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -104,7 +104,7 @@ def _container() -> Generator[str, None, None]:
     except ImportError as exc:
         raise BrokerUnavailable(f"testcontainers is not installed ({exc})") from exc
     try:
-        docker.from_env(timeout=5).ping()
+        docker.from_env(timeout=30).ping()
     except Exception as exc:  # whatever the client raises, Docker does not answer
         raise BrokerUnavailable("Docker does not answer") from exc
     container = KafkaContainer().with_kraft()
@@ -112,6 +112,7 @@ def _container() -> Generator[str, None, None]:
         container.with_env(f"KAFKA_{name}", "1")
     container.with_env("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false")
     container.with_env("KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS", "0")
+    container.with_env("KAFKA_LOG_CLEANER_BACKOFF_MS", "500")
     try:
         container.start()
     except Exception as exc:  # an image that cannot be pulled, for one
@@ -135,7 +136,7 @@ def _local(further: str = "") -> Generator[str, None, None]:
         finally:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -176,9 +177,14 @@ def _start(java: str, jars: Path, directory: Path, further: str = "") -> tuple[s
     settings = _PROPERTIES + further  # of a property that is there twice the last one counts
     properties.write_text(settings.format(port=port, controller=controller, data=directory / "data"))
     classpath = f"{jars}/*"
-    cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # Its first character must not be "-", which one in 64 would have: the tool would take it for an option.
+    cluster_id = urlsafe_b64encode(b"Q" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
     format_command = [java, "-cp", classpath, "kafka.tools.StorageTool", "format", "-t", cluster_id]
-    subprocess.run([*format_command, "-c", str(properties), "--standalone"], check=True, capture_output=True)
+    formatted = subprocess.run(
+        [*format_command, "-c", str(properties), "--standalone"], check=False, capture_output=True, text=True
+    )
+    if formatted.returncode != 0:
+        raise RuntimeError(f"Kafka's directory could not be formatted: {(formatted.stdout + formatted.stderr)[-2000:]}")
     log = directory / "broker.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

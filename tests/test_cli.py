@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.test_settings import GOOD
+from tests.worker.harness import until
 from workers.cli import cli, execute
 from workers.commands.failures import explain
 from workers.errors import Fenced, SettingsError
@@ -282,16 +283,29 @@ def opened_for(process: subprocess.Popen[str], pipe: Path) -> int:
     raise AssertionError(f"ended with {process.returncode} before it read its input")
 
 
-def interrupted(process: subprocess.Popen[str]) -> str:
+def interrupted(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> str:
     """What it writes to stderr after Ctrl-C; pressed again where CPython lost one just before a blocking read."""
     for _ in range(5):
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         try:
-            return process.communicate(timeout=10)[1]
+            return process.communicate(timeout=30)[1]
         except subprocess.TimeoutExpired:
             continue
     process.kill()
-    raise AssertionError("five times Ctrl-C did not end the process")
+    raise AssertionError(f"five times {number.name} did not end the process")
+
+
+def test_sigterm_while_the_worker_starts_is_a_clean_end(tmp_path: Path) -> None:
+    """A deployment that is taken back at once: nothing was begun, and a supervisor must not hear of a failure."""
+    pipe = tmp_path / "orders.toml"
+    os.mkfifo(pipe)
+    with subprocess.Popen([*COMMAND, "run", "-c", str(pipe)], stderr=subprocess.PIPE, text=True) as process:
+        writing = opened_for(process, pipe)  # it has begun to read its settings, which never come
+        try:
+            assert interrupted(process, signal.SIGTERM) == ""
+        finally:
+            os.close(writing)
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["replay", "--snapshots", "-"]])
@@ -349,10 +363,12 @@ def test_topics_is_1_where_a_topic_is_not_as_it_must_be(
     """State in a topic that is not compacted is lost after a week: a script must not go on from there."""
     name = for_topics(config, bootstrap)
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    [made] = admin.create_topics([NewTopic(f"{name}.release-state", 3, config={"cleanup.policy": "delete"})]).values()
+    state = f"{name}.release-state"
+    [made] = admin.create_topics([NewTopic(state, 3, config={"cleanup.policy": "delete"})]).values()
     made.result()
+    until(lambda: state in admin.list_topics(timeout=60).topics, "the topic appears")
     assert execute(["topics", "-c", str(config), "--create"]) == 1
-    assert f"quietcount: {name}.release-state has cleanup.policy = delete" in capsys.readouterr().err
+    assert f"quietcount: {state} has cleanup.policy = delete" in capsys.readouterr().err
 
 
 def test_every_command_has_a_help_text() -> None:

@@ -31,7 +31,7 @@ from workers.settings import EventsSettings, KafkaSettings, PrivacySettings, Wor
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PATIENCE_S = 300
+PATIENCE_S = 900
 BLOCK = re.compile(r"^```(sh|toml|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # The last name in backquotes before a block of a file is the file's.
 NAME = re.compile(r"`([\w.-]+\.(?:toml|py))`")
@@ -44,7 +44,7 @@ def name(bootstrap: str) -> Iterator[str]:
     name = f"readme{uuid.uuid4().hex[:10]}"
     yield name
     admin = Connection(bootstrap).admin()
-    topics = [topic for topic in admin.list_topics(timeout=10).topics if topic.split(".")[0] == name]
+    topics = [topic for topic in admin.list_topics(timeout=60).topics if topic.split(".")[0] == name]
     for future in admin.delete_topics(topics).values() if topics else ():
         future.result()
 

@@ -5,7 +5,7 @@
     2    bad usage, settings, files, state, or a Kafka that does not answer
     70   a fault of the program itself
     75   another owner holds the partitions for good (`run`)
-    130  Ctrl-C
+    130  Ctrl-C (143: SIGTERM, of `replay`)
 
 Each command imports what it needs when it runs, so that `--help` answers at once.
 """
@@ -13,9 +13,11 @@ Each command imports what it needs when it runs, so that `--help` answers at onc
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,19 +89,33 @@ def run(context: click.Context, config: Path, log_format: str | None, metrics_po
     Exit 0 after a clean hand-over, 2 for bad settings or state that does not belong to them, 75 where a newer owner
     keeps its partitions.
     """
-    state = context.find_root().obj
-    if log_format is not None:
-        _log_as(log_format, state)
-    settings = _load(config)
-    _log_as(log_format or settings.worker.log_format, state)
-    from workers.app import run as run_worker
+    with _clean_end_before_it_begins():
+        state = context.find_root().obj
+        if log_format is not None:
+            _log_as(log_format, state)
+        settings = _load(config)
+        _log_as(log_format or settings.worker.log_format, state)
+        from workers.app import run as run_worker
 
-    status = run_worker(settings, metrics_port=metrics_port)
+        status = run_worker(settings, metrics_port=metrics_port)
     # A shard's thread may be in a call to a broker that is away; nothing needs saving, so the process need not wait for it.
     last_resort = threading.Timer(EXIT_DEADLINE_S, os._exit, (status,))
     last_resort.daemon = True
     last_resort.start()
     return status
+
+
+@contextmanager
+def _clean_end_before_it_begins() -> Iterator[None]:
+    """Until Faust heeds it, SIGTERM is a clean end as well: nothing was begun. A container's first process would not even get it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @cli.command()

@@ -54,8 +54,8 @@ def test_a_foreign_record_with_the_frame_of_a_snapshot_is_not_quoted(scene: Scen
     """It may be almost right: what is wrong with it is told by name, not by value."""
     first = json.loads(scene.records["items"][0].value() or b"")
     for change in (
-        {"items": [["PlantedLabel", "15307"]]},
-        {"guarantee": {"PlantedUnit": 15307}},
+        {"items": [["PlantedLabel", "715307715307"]]},
+        {"guarantee": {"PlantedUnit": 715307715307}},
         {"histogram": "../Planted"},
     ):
         copy = scene.new_topic()
@@ -70,7 +70,7 @@ def test_a_foreign_record_with_the_frame_of_a_snapshot_is_not_quoted(scene: Scen
             "--until-end",
         )
         assert done.returncode == 1
-        assert PLANTED not in done.stdout + done.stderr and "15307" not in done.stdout + done.stderr
+        assert PLANTED not in done.stdout + done.stderr and "715307715307" not in done.stdout + done.stderr
 
 
 def test_examples_name_nothing_exact() -> None:

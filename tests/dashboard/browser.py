@@ -37,7 +37,7 @@ def browser() -> Iterator[Browser]:
     """A headless Chromium; as root, as in containers, it needs its own sandbox off."""
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        opened = playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        opened = playwright.chromium.launch(executable_path=chromium(), args=arguments, timeout=PATIENCE_S * 1000)
         try:
             yield opened
         finally:

@@ -25,6 +25,8 @@ from workers.tables.store import Change, Changelog, Store
 
 #: Stage 1 commits when this many records are pending, so that a test has many transactions.
 COMMIT_RECORDS = 500
+#: How long stage 1 waits before each transaction while the file `brake` is there.
+BRAKED_S = 4.0
 
 
 class Contribute(Shard):
@@ -32,7 +34,7 @@ class Contribute(Shard):
 
     owners = 2
     contributions = ""
-    slow_s = 0.0
+    brake = Path()
     by_clock = False
 
     def restore(self) -> None:
@@ -68,7 +70,9 @@ class Contribute(Shard):
         messages = [
             Outgoing(self.contributions, owner, None, json.dumps(part).encode()) for owner, part in enumerate(parts)
         ]
-        time.sleep(self.slow_s)
+        until = time.monotonic() + BRAKED_S
+        while self.brake.exists() and time.monotonic() < until:
+            time.sleep(0.02)
         self.transact(messages, [(b"offset", str(self.reached).encode())], self.reached)
         self.pending.clear()
 
@@ -108,7 +112,7 @@ def main(options: dict[str, Any]) -> int:
         )
         if isinstance(made, Contribute):
             made.contributions, made.owners = contributions, options.get("owners", 2)
-            made.slow_s, made.by_clock = options.get("slow_s", 0.0), options.get("by_clock", False)
+            made.brake, made.by_clock = Path(options["brake"]), options.get("by_clock", False)
         if isinstance(made, Release):
             made.totals = f"{name}.totals"
         return made

@@ -21,7 +21,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 from workers.kafka.clients import Connection
 
 PARTITIONS, OWNERS = 4, 2
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 def unique(prefix: str) -> str:
@@ -34,8 +34,8 @@ def create_topic(connection: Connection, name: str, partitions: int = 1, **confi
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin = connection.admin()  # a client that is let go cancels what was asked of it
     for future in admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values():
-        future.result(30)
-    wait_until(lambda: name in admin.list_topics(timeout=10).topics, f"topic {name}")
+        future.result(PATIENCE_S)
+    wait_until(lambda: name in admin.list_topics(timeout=60).topics, f"topic {name}")
 
 
 def read(connection: Connection, topic: str, partition: int = 0, isolation: str = "read_committed") -> list[Message]:
@@ -44,11 +44,11 @@ def read(connection: Connection, topic: str, partition: int = 0, isolation: str 
         **{"enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 10}  # the end comes at once
     )
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
         consumer.assign([TopicPartition(topic, partition, low)])
         found: list[Message] = []
         while low < high:
-            message = consumer.poll(10)
+            message = consumer.poll(120)
             if message is None:
                 raise TimeoutError(topic)
             error = message.error()
@@ -66,7 +66,7 @@ def settled(connection: Connection, topic: str, partition: int = 0) -> None:
     where = TopicPartition(topic, partition)
     consumers = [connection.consumer(**{"isolation.level": f"read_{kind}"}) for kind in ("committed", "uncommitted")]
     try:
-        wait_until(lambda: len({each.get_watermark_offsets(where, timeout=30) for each in consumers}) == 1, topic)
+        wait_until(lambda: len({each.get_watermark_offsets(where, timeout=120) for each in consumers}) == 1, topic)
     finally:
         for each in consumers:
             each.close()
@@ -89,6 +89,7 @@ class Scene:
         self.directory = directory
         self.name = unique("count")
         self.events = f"{self.name}.events"
+        self.brake = directory / "brake"
         self.expected: Counter[str] = Counter()
         self.workers: list[Worker] = []
         self._random = random.Random(self.name)
@@ -108,11 +109,11 @@ class Scene:
             self._producer.produce(self.events, label.encode(), partition=self._random.randrange(PARTITIONS))
             if not self._random.randrange(500):
                 self._producer.poll(0)
-        if self._producer.flush(30):
+        if self._producer.flush(PATIENCE_S):
             raise TimeoutError("sending events")
 
     def worker(self, label: str, **options: Any) -> Worker:
-        """Start a worker process with its own data directory."""
+        """Start a worker process with its own data directory; it is slow while the file `brake` is there."""
         started = Worker(self, label, options)
         self.workers.append(started)
         return started
@@ -146,7 +147,7 @@ class Scene:
         for worker in self.workers:
             if worker.process.poll() is None:
                 worker.process.kill()
-            worker.process.wait(30)
+            worker.process.wait(PATIENCE_S)
 
 
 class Worker:
@@ -161,6 +162,7 @@ class Worker:
             "events": scene.events,
             "data_dir": str(scene.directory / f"data-{label}"),
             "owners": OWNERS,
+            "brake": str(scene.brake),
             **options,
         }
         with self.log.open("ab") as output:

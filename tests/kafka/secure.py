@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     ResourcePatternType,
@@ -31,6 +33,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.broker import free_ports, local_broker
+from tests.kafka.harness import wait_until
 from workers.kafka.clients import Connection
 
 MECHANISM = "SCRAM-SHA-512"
@@ -75,7 +78,7 @@ class Secure:
         admin = self.connection().admin()
         wanted: list[UserScramCredentialAlteration] = [UserScramCredentialUpsertion(name, info, password.encode())]
         for future in admin.alter_user_scram_credentials(wanted).values():
-            future.result(30)
+            future.result(120)
 
     def allow(self, rules: list[Rule], user: str) -> None:
         """Gives a user what the rules say."""
@@ -97,7 +100,13 @@ class Secure:
         ]
         admin = self.connection().admin()  # a client that is let go cancels what was asked of it
         for future in admin.create_acls(bindings).values():
-            future.result(30)
+            future.result(120)
+        # The controller has taken them in; the broker itself follows, and it took in the user before.
+        any_one: Any = None  # as librdkafka has it; its types say otherwise
+        every = AclBindingFilter(
+            ResourceType.ANY, any_one, ResourcePatternType.ANY, f"User:{user}", any_one, AclOperation.ANY, AclPermissionType.ANY
+        )  # fmt: skip
+        wait_until(lambda: {*bindings} <= {*admin.describe_acls(every).result(120)}, f"the rights of {user}")
 
 
 @dataclass(frozen=True)

@@ -61,18 +61,18 @@ def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str
     connection, topic = Connection(bootstrap), unique("columns")
     create_topic(connection, topic)
     producer = connection.producer(topic, **{"compression.type": compression, "linger.ms": 100})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     now_ms = time.time_ns() // 1_000_000  # records of long ago would be rolled into segments of their own
     for round_ in range(6):
         producer.begin_transaction()
         for i in range(20):
             value = None if i == 7 else b"%d-%d" % (round_, i)
             producer.produce(topic, value, None if i % 2 else b"k", 0, timestamp=now_ms + i)
-        producer.flush(30)
+        producer.flush(120)
         if round_ % 2:
-            producer.abort_transaction(30)
+            producer.abort_transaction(120)
         else:
-            producer.commit_transaction(30)
+            producer.commit_transaction(120)
     settled(connection, topic)
     for start, visible in ((0, 60), (5, 55), (45, 37)):
         rows, position = asyncio.run(expected(bootstrap, topic, start))

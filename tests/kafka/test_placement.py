@@ -27,7 +27,7 @@ def test_a_keyed_record_lies_where_its_partitioner_is_computed_to_put_it(
     producer = connection.producer(None, partitioner=setting)
     for user in USERS:
         producer.produce(topic, b"{}", user.encode())
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     seen = 0
     for partition in range(PARTITIONS):
         here = Placement(partitioner, partition, PARTITIONS)

@@ -36,7 +36,7 @@ class AbortsOnce(Keeper):
     def _commit(self, producer: Producer) -> None:
         if self.aborts:
             self.aborts -= 1
-            producer.flush(30)
+            producer.flush(120)
             raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
         super()._commit(producer)
 
@@ -145,7 +145,7 @@ def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluste
     producer = dead._producer
     producer.begin_transaction()
     producer.produce(cluster.state, b"999", b"offset", 0)
-    producer.flush(10)
+    producer.flush(120)
     heir = cluster.shard(path="heir")
     assert heir.offset == 1
     heir.transact([], [(b"offset", b"2")], 2)

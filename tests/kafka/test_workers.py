@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.kafka.harness import PARTITIONS, Scene, scene, wait_until
+from tests.kafka.harness import PARTITIONS, PATIENCE_S, Scene, scene, wait_until
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
 
@@ -24,9 +24,11 @@ def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
 def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
     """A killed worker leaves open transactions and a state copy behind; neither may lose or repeat an event."""
     counting.send(24000)
-    first = counting.worker("a", slow_s=0.4)
+    counting.brake.touch()
+    first = counting.worker("a")
     wait_until(lambda: counting.contributed() >= 1000, "the first commits")
     first.process.kill()
+    counting.brake.unlink()
     counting.send(2000)
     assert counting.contributed() < counting.expected.total(), "killed too late to prove anything"
     again = counting.worker("a")  # the same data directory: its copies are behind the changelog
@@ -37,9 +39,11 @@ def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
 def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> None:
     """A frozen worker wakes up in the middle of its work, after another one took over: it must not publish."""
     counting.send(24000)
-    frozen = counting.worker("frozen", slow_s=0.4)
+    counting.brake.touch()
+    frozen = counting.worker("frozen")
     wait_until(lambda: counting.contributed() >= 1000, "the first commits")
     frozen.signal(signal.SIGSTOP)
+    counting.brake.unlink()
     assert counting.contributed() < counting.expected.total(), "frozen too late to prove anything"
     other = counting.worker("other")
     counting.wait_exact()
@@ -53,14 +57,17 @@ def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> No
 
 def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
     """Rolling restarts are the operator's daily business: exit 0, and the other worker goes on exactly."""
-    leaving = counting.worker("leaving", slow_s=0.4)
+    counting.brake.touch()
+    leaving = counting.worker("leaving")
     leaving.wait_for("took over")
-    staying = counting.worker("staying", slow_s=0.4)
+    staying = counting.worker("staying")
     staying.wait_for("took over")
     counting.send(24000)
     wait_until(lambda: counting.contributed() >= 500, "the first commits")
     assert counting.contributed() < counting.expected.total() / 2, "handed over too late to prove anything"
-    assert leaving.end() == 0
+    leaving.signal(signal.SIGTERM)
+    counting.brake.unlink()
+    assert leaving.process.wait(PATIENCE_S) == 0
     counting.wait_exact()
     assert staying.end() == 0
 
@@ -72,10 +79,10 @@ def test_a_stranger_with_our_transactional_id_makes_the_worker_leave(counting: S
     strangers = []
     for partition in range(PARTITIONS):
         stranger = counting.connection.producer(f"{counting.name}-contribute-{partition}")
-        stranger.init_transactions(30)
+        stranger.init_transactions(120)
         strangers.append(stranger)
     counting.send(100)
-    assert worker.process.wait(60) == 75
+    assert worker.process.wait(PATIENCE_S) == 75
     assert "outside the group" in worker.text()
     assert counting.contributed() == 0, "a fenced worker published"
 
@@ -95,9 +102,9 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
     consumer.close()
     admin = counting.connection.admin()
     for future in admin.delete_records(ends).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     worker = counting.worker("a")
-    assert worker.process.wait(60) == 2
+    assert worker.process.wait(PATIENCE_S) == 2
     assert "retention removed records" in worker.text()
     assert "Traceback" not in worker.text()
 
@@ -121,7 +128,7 @@ def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
     partitions = [TopicPartition(counting.events, p) for p in range(PARTITIONS)]
 
     def lag() -> int:
-        committed = consumer.committed(partitions, timeout=10)
+        committed = consumer.committed(partitions, timeout=60)
         return sum(consumer.get_watermark_offsets(each)[1] - max(each.offset, 0) for each in committed)
 
     wait_until(lambda: lag() == 0, "no lag")
@@ -134,7 +141,7 @@ def test_the_worker_runs_on_the_embedded_cluster(tmp_path: Path) -> None:
     with EmbeddedCluster() as cluster, scene(cluster.connection, tmp_path, create=False) as counting:
         admin = counting.connection.admin()
         for suffix in ("events", "contributions", "contribute-state", "release-state", "totals"):
-            admin.list_topics(f"{counting.name}.{suffix}", timeout=10)  # asking makes them
+            admin.list_topics(f"{counting.name}.{suffix}", timeout=60)  # asking makes them
         counting.send(2000)
         worker = counting.worker("a")
         wait_until(lambda: counting.totals() == counting.expected, "all events counted")

@@ -33,7 +33,7 @@ def port(scene: Scene) -> Iterator[int]:
 
 
 def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(method, path, headers=headers)
     response = connection.getresponse()
     return response, response.read()

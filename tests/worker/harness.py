@@ -4,7 +4,7 @@
     with site.worker() as worker: ...                    a `quietcount run` process
     site.produce(partition, events), site.snapshots(), site.contributed(), site.audit()
 
-Nothing here measures time; `until` polls with a deadline far beyond what is needed.
+Nothing here measures time; `until` polls with a deadline far beyond what is needed, also on a machine that does other things.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from workers.agents.contributions import columns_of, decode
+from workers.durations import parse_duration
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
 from workers.mechanisms.config import Lane
@@ -35,7 +36,9 @@ from workers.mechanisms.noise import NoiseKey
 from workers.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
+#: Horizon where a test asks for none; those that `Site` takes where an epoch of this one begins or ends within so many ticks.
+HORIZON, OTHER_HORIZONS, CALM_TICKS = 65_536, (61_001, 54_001, 47_017), 4_096
 
 T = TypeVar("T")
 Toml = Mapping[str, object]
@@ -51,19 +54,24 @@ class Contributed(NamedTuple):
 
 
 def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
-    """Asks until the answer is true, and returns it."""
+    """Asks until the answer is true, and returns it; a reader that gave up on a busy broker asks again."""
     deadline = time.monotonic() + patience_s
-    while not (answer := ask()):
+    while True:
+        try:
+            if answer := ask():
+                return answer
+            last = ""
+        except KafkaException as exc:
+            last = f" ({exc})"
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {patience_s:g} s: {what}")
+            raise AssertionError(f"not within {patience_s:g} s: {what}{last}")
         time.sleep(0.25)
-    return answer
 
 
 def unk(name: str = "items", **changes: object) -> dict[str, object]:
     """An unk_base histogram with so little noise that items show."""
     return {
-        "name": name, "mechanism": "unk_base", "tick": "1s", "horizon": 65_536, "max_items": 2,
+        "name": name, "mechanism": "unk_base", "tick": "1s", "horizon": HORIZON, "max_items": 2,
         "epsilon": 20.0, "delta": 1e-6, "keys": "public",
     } | changes  # fmt: skip
 
@@ -108,7 +116,8 @@ class Worker:
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; returns the exit status."""
+        """SIGTERM, once it is at work: sooner it might come before Python can handle it; returns the exit status."""
+        until(lambda: "took over" in self.output() or not self.running(), "it has taken partitions over")
         self.signal(signal.SIGTERM)
         return self.ended()
 
@@ -136,6 +145,7 @@ class Site:
         self.directory = directory
         self.connection = Connection(bootstrap)
         self.name = f"t{uuid.uuid4().hex[:12]}"
+        self._made_ms = time.time_ns() // 1_000_000
         self.topic = f"{self.name}-events"
         self.partitions = partitions
         self.admin = self.connection.admin()
@@ -163,8 +173,17 @@ class Site:
     def write(self, document: Mapping[str, Any], name: str = "settings.toml") -> Path:
         """Writes a settings file."""
         path = self.directory / name
-        path.write_text(toml(document))
+        calm = [{**histogram, "horizon": self._horizon(histogram)} for histogram in document["histogram"]]
+        path.write_text(toml({**document, "histogram": calm}))
         return path
+
+    def _horizon(self, histogram: Toml) -> object:
+        """The histogram's; where it is `HORIZON` and counted from 1970, no epoch of what it becomes ends while a test runs."""
+        if histogram["horizon"] != HORIZON or "start" in histogram:
+            return histogram["horizon"]
+        tick = self._made_ms // parse_duration(str(histogram["tick"]))
+        calm = {horizon: min(tick % horizon, horizon - tick % horizon) for horizon in (HORIZON, *OTHER_HORIZONS)}
+        return HORIZON if calm[HORIZON] > CALM_TICKS else max(calm, key=lambda horizon: calm[horizon])
 
     @property
     def settings(self) -> Settings:
@@ -180,7 +199,7 @@ class Site:
             future.result()
 
         def visible() -> bool:
-            found = self.admin.list_topics(timeout=10).topics.get(self.topic)
+            found = self.admin.list_topics(timeout=60).topics.get(self.topic)
             return found is not None and len(found.partitions) == self.partitions
 
         until(visible, "the events topic appears")
@@ -228,11 +247,11 @@ class Site:
                     self._producer.poll(0.1)
             self._producer.poll(0)
         if flush:
-            assert self._producer.flush(60) == 0
+            assert self._producer.flush(PATIENCE_S) == 0
 
     def read(self, topic: str) -> Iterator[Message]:
         """All committed records of a topic, partition by partition."""
-        found = self.admin.list_topics(timeout=10).topics[topic]
+        found = self.admin.list_topics(timeout=60).topics[topic]
         for partition in sorted(found.partitions):
             yield from read_partition(self.connection, topic, partition)
 
@@ -257,13 +276,7 @@ class Site:
     def wait_published(self, time_ms: int, patience_s: float = PATIENCE_S) -> None:
         """Waits until every stream key of every histogram has a snapshot of a tick that ends after `time_ms`."""
 
-        def reached() -> bool:
-            try:
-                return min(self.published_to().values()) > time_ms
-            except KafkaException:  # a reader that gave up on a busy broker asks again
-                return False
-
-        until(reached, f"snapshots up to {time_ms}", patience_s)
+        until(lambda: min(self.published_to().values()) > time_ms, f"snapshots up to {time_ms}", patience_s)
 
     def contributed(self) -> Counter[Contributed]:
         """The contributions topic, added up."""

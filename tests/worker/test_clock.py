@@ -11,9 +11,9 @@ from tests.worker.harness import Site, known, until
 def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path: Path) -> None:
     """A quiet shop must not hold up the histograms of all others, and empty ticks are published as well."""
     site = Site(bootstrap, tmp_path, [known(keys=["k", "silent"])])
+    at = time.time_ns() // 1_000_000
+    site.produce(2, [{"key": "k", "items": "a", "ts": at}])  # partitions 0, 1 and 3 never see an event
     with site.worker() as worker:
-        at = time.time_ns() // 1_000_000
-        site.produce(2, [{"key": "k", "items": "a", "ts": at}])  # partitions 0, 1 and 3 never see an event
         site.wait_published(at + 5_000)
         assert worker.stop() == 0
     site.assert_clean()
@@ -26,9 +26,11 @@ def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path:
 def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(bootstrap: str, tmp_path: Path) -> None:
     """A closed tick never changes, no event is lost, and a wrong clock must not close everybody's ticks."""
     site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"max_ahead": "10s"})
+    at = time.time_ns() // 1_000_000
+    site.produce(
+        0, [{"key": "k", "items": "a", "ts": at}]
+    )  # before the worker is there: it is not late, whatever this machine does
     with site.worker() as worker:
-        at = time.time_ns() // 1_000_000
-        site.produce(0, [{"key": "k", "items": "a", "ts": at}])
         site.wait_published(at)
         site.produce(0, [{"key": "k", "items": "b", "ts": at}])  # its tick is closed
         site.produce(0, [{"key": "k", "items": "c", "ts": at + 3_600_000}])

@@ -118,7 +118,7 @@ def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
     run_once(site)
     for future in site.admin.delete_topics([site.topic]).values():
         future.result()
-    until(lambda: site.topic not in site.admin.list_topics(timeout=10).topics, "the topic is gone")
+    until(lambda: site.topic not in site.admin.list_topics(timeout=60).topics, "the topic is gone")
     site.create_events()
     for partition in range(2):
         site.produce(partition, [{"key": "k", "items": "a", "ts": 1}] * 10)
@@ -130,7 +130,7 @@ def test_foreign_message_among_the_contributions_is_refused(site: Site) -> None:
     run_once(site)
     producer = site.connection.producer()
     producer.produce(f"{site.name}.contributions", b"hello", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     assert_refused(site.run_to_end(), "contributions", "written by something else")
 
 
@@ -138,7 +138,7 @@ def enlarge(site: Site, topic: str, partitions: int) -> None:
     """Gives a topic more partitions, and waits until everybody sees them."""
     for future in site.admin.create_partitions([NewPartitions(topic, partitions)]).values():
         future.result()
-    until(lambda: len(site.admin.list_topics(timeout=10).topics[topic].partitions) == partitions, "the new partitions")
+    until(lambda: len(site.admin.list_topics(timeout=60).topics[topic].partitions) == partitions, "the new partitions")
 
 
 def test_partition_that_appears_while_the_worker_runs_is_refused_too(site: Site) -> None:

@@ -138,15 +138,17 @@ class Connection:
         """
         errors: list[KafkaError] = []
         admin = self.admin(error_cb=errors.append, logger=_UNHEARD)
-        deadline = time.monotonic() + within_s
+        deadline, ask_s = time.monotonic() + within_s, _ASK_S
         while True:
             try:
-                return admin, admin.list_topics(timeout=_ASK_S)
+                return admin, admin.list_topics(timeout=ask_s)
             except KafkaException as exc:
                 admin.poll(0)  # serves the callback
                 refused = next((error for error in errors if error.code() in _REFUSED), None)
-                if refused is not None or time.monotonic() >= deadline:
+                left_s = deadline - time.monotonic()
+                if refused is not None or left_s <= 0:
                     raise self._unreachable(refused, errors, exc.args[0], within_s) from exc
+                ask_s = min(2 * ask_s, max(left_s, _ASK_S))  # a busy broker may need longer for one answer
 
     def _unreachable(
         self, refused: KafkaError | None, errors: list[KafkaError], cause: KafkaError, within_s: float

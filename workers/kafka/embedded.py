@@ -45,7 +45,7 @@ class EmbeddedCluster:
         if self._owner is None:
             owner = Producer({"bootstrap.servers": "unused", "test.mock.num.brokers": self._brokers, "log_level": 2})
             try:
-                brokers = owner.list_topics(timeout=10).brokers.values()
+                brokers = owner.list_topics(timeout=60).brokers.values()
             except KafkaException as exc:
                 raise SettingsError(f"the embedded Kafka did not start: {exc}") from exc
             self._bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)

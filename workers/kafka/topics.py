@@ -13,11 +13,13 @@ Snapshots bear their tick's time, so with a finite retention those of an old str
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # re-exports
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # re-exports
 
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
@@ -28,6 +30,7 @@ MAX_INTERNAL_BYTES = 1_048_588
 #: Partitions of an events topic that does not exist yet and whose number nobody gave.
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
+_AGAIN_S = 0.05
 _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
 
 
@@ -230,4 +233,16 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
                 raise SettingsError(f"topic {name} could not be created: {exc.args[0].str()}") from exc
         else:
             created.append(name)
+    _wait_until_seen(admin, [topic.name for topic in wanted])
     return created
+
+
+def _wait_until_seen(admin: AdminClient, names: Sequence[str]) -> None:
+    """Return when the brokers know of topics that the controller has made, or do not in good time: then whoever uses one is told."""
+    deadline = time.monotonic() + _ANSWER_S
+    with suppress(KafkaException):
+        while time.monotonic() < deadline:
+            seen = admin.list_topics(timeout=_ANSWER_S).topics
+            if all(name in seen and seen[name].error is None for name in names):
+                return
+            time.sleep(_AGAIN_S)
