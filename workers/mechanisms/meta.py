@@ -32,8 +32,9 @@ from workers.mechanisms.one_shot import Cell, OneShotNoise
 from workers.mechanisms.one_shot_algorithms import KNOWN, make_algorithm
 from workers.mechanisms.one_shot_budget import OnShare, share
 from workers.mechanisms.one_shot_config import MetaConfig
-from workers.mechanisms.one_shot_mechanism import Parts, check_horizon, domain_hash, one_shot_noise
+from workers.mechanisms.one_shot_mechanism import check_horizon, domain_hash, one_shot_noise
 from workers.mechanisms.rows import Tags
+from workers.mechanisms.tick_rows import Parts
 from workers.mechanisms.tree import best_radix, digits_of
 
 

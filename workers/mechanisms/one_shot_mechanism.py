@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.errors import HorizonExceeded
 from workers.mechanisms.mechanism import Items, Noise, Release, State, head
@@ -21,9 +20,8 @@ from workers.mechanisms.one_shot import Cell, OneShotNoise
 from workers.mechanisms.one_shot_algorithms import PICKING, Name, make_algorithm
 from workers.mechanisms.one_shot_budget import OnShare, share
 from workers.mechanisms.one_shot_config import OneShotConfig
-from workers.mechanisms.rows import Columns, Contributions, Tags
-
-Parts = Sequence[tuple[Contributions, NDArray[np.int32]]]
+from workers.mechanisms.rows import Tags
+from workers.mechanisms.tick_rows import Parts, tick_rows
 
 
 class OneShot(OnShare):
@@ -79,22 +77,24 @@ class OneShot(OnShare):
         """What the tick's own contributions show; see `Mechanism.step`."""
         self._check(t)
         noise = one_shot_noise(noise)
-        columns = state.columns if self._domain else Columns()
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=not self._domain)
-        cell = Cell(columns.tags, columns.keys, columns.counts.copy(), state.key_tags)
-        if self._domain:  # a tick leaves nothing behind but the domain's rows
-            columns.counts[:] = 0
-            columns.touched.clear()
-        rows, counts = self.algorithm.release(cell, noise, (0, t))
         if self._domain:
-            return state, Release(rows, counts, self.algorithm.sd, None)
-        order = rows[np.lexsort((columns.tags[rows, 1], columns.tags[rows, 0]))]
+            return state, self._of_domain(state, t, contributions, noise)
+        tick = tick_rows(contributions)
+        rows, counts = self.algorithm.release(Cell(tick.tags, tick.keys, tick.counts, state.key_tags), noise, (0, t))
+        order = rows[np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))]
         counts = counts[np.searchsorted(rows, order)]
-        lengths, text = columns.label_column(0, columns.n)
-        ends = np.cumsum(lengths)[order]
-        labels = [text[start:end] for start, end in zip((ends - lengths[order]).tolist(), ends.tolist(), strict=True)]
-        return state, Items(columns.keys[order], labels, counts, self.algorithm.sd, self.algorithm.threshold)
+        labels = [tick.labels[row] for row in order.tolist()]
+        return state, Items(tick.keys[order], labels, counts, self.algorithm.sd, self.algorithm.threshold)
+
+    def _of_domain(self, state: State, t: int, contributions: Parts, noise: OneShotNoise) -> Release:
+        columns = state.columns
+        for part, key_index in contributions:
+            columns.merge(part, key_index, add_rows=False)
+        cell = Cell(columns.tags, columns.keys, columns.counts.copy(), state.key_tags)
+        columns.counts[:] = 0  # a tick leaves nothing behind but the domain's rows
+        columns.touched.clear()
+        rows, counts = self.algorithm.release(cell, noise, (0, t))
+        return Release(rows, counts, self.algorithm.sd, None)
 
     def _check(self, t: int) -> None:
         check_horizon(self.kind, t, self.config.horizon_ticks)

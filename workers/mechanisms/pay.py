@@ -27,9 +27,10 @@ from workers.mechanisms.one_shot import Cell, OneShotNoise
 from workers.mechanisms.one_shot_algorithms import Bottom, scale_for
 from workers.mechanisms.one_shot_budget import OnShare, share
 from workers.mechanisms.one_shot_config import PayWhatYouGetConfig, limit_dom_parameters
-from workers.mechanisms.one_shot_mechanism import Parts, check_horizon, one_shot_noise
+from workers.mechanisms.one_shot_mechanism import check_horizon, one_shot_noise
 from workers.mechanisms.rows import Rows, Tags
 from workers.mechanisms.selection import SELECTION_VERSION, selection_tv
+from workers.mechanisms.tick_rows import Parts
 
 _BLOCK = "mpay"
 _VERSION = b"\x01"
