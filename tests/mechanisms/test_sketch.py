@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.mechanisms.sketch import ROUNDS, Batch, Sketch, batch, pamg, positions
+from workers.mechanisms.sketch import ROUNDS, Batch, Sketch, ascending, batch, pamg, positions
 
 Tick = dict[int, int]
 ITEMS = st.integers(0, 11)
@@ -252,3 +252,16 @@ def test_wrong_sizes_and_repeated_items_are_refused() -> None:
     with pytest.raises(ValueError, match="each at most once"):
         pamg(2, [[b"a", b"a"]])
     assert "7" not in repr(fed(3, [{7: 7}]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 2)), max_size=40),
+    st.sampled_from([0, 1, 5, 58, 63]),
+)
+def test_tags_are_put_in_order_whatever_they_have_in_common(parts: list[tuple[int, int, int]], shift: int) -> None:
+    """Tags that share the bits which are sorted first differ behind them, or are equal and stay as they stand."""
+    tags = np.array([((a << 61) | ((b << shift) & (2**61 - 1)), c) for a, b, c in parts], dtype=np.uint64).reshape(
+        -1, 2
+    )
+    assert ascending(tags).tolist() == np.lexsort((tags[:, 1], tags[:, 0])).tolist()
