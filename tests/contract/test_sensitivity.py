@@ -22,6 +22,7 @@ from tests.contract.families import ADAPTERS, adapter_of
 from tests.contract.stage import KEYS, Histogram, Tick, bounded
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built
 from tests.contract.worst import fourfold, worst
+from workers.mechanisms import one_shot_mechanism
 from workers.mechanisms.column_sums import counter_of
 from workers.mechanisms.gaussian import round_up_sigma_squared
 from workers.mechanisms.max_engine import MaxNoise
@@ -32,6 +33,7 @@ from workers.mechanisms.rows import Columns
 from workers.mechanisms.sketch import Sketch
 from workers.mechanisms.sketch_release import pure_scale
 from workers.mechanisms.sparse_gumb import SparseGumb
+from workers.mechanisms.tick_rows import tick_rows
 
 LABELS = [*DOMAIN, *OTHERS]
 # Edges of cells: the first and last tick, and those of blocks of 3, 4, 8 and 9.
@@ -97,6 +99,7 @@ def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -
         patch.object(Columns, "merge", twice(Columns.merge)),
         patch.object(Sketch, "feed", twice(Sketch.feed)),
         patch.object(Sketch, "add", twice(Sketch.add)),
+        patch.object(one_shot_mechanism, "tick_rows", lambda parts: tick_rows([*parts, *parts])),
         pytest.raises(AssertionError),
     ):
         check(adapter_of(variant), *worst(variant), seed=1)

@@ -100,8 +100,8 @@ def batch(tags: Tags, labels: Sequence[bytes], counts: Counts, rows: Indices | N
 def ascending(tags: Tags) -> Indices:
     """The order of tags (n, 2), equal ones in the order in which they stand.
 
-    The upper bits of a tag with its number behind them are one word: to sort such words takes three fifths of the time of `argsort`. Where two
-    tags have those bits in common and differ, which is rare, the slow way decides.
+    The upper bits of a tag with its number behind them are one word: to sort such words takes three fifths of the time of `argsort`.
+    Where two tags have those bits in common and differ, which is rare, the slow way decides.
     """
     n = len(tags)
     bits = np.uint64(max(n - 1, 1).bit_length())
