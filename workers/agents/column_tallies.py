@@ -84,20 +84,20 @@ class CodeTags:
         self._texts += map(str.encode, names[len(self._texts) :])
         return Named(self._texts, codes)
 
-    def tags(self, name: str, labels: Named, codes: Longs) -> Tags:
-        """Those of some labels of a stream key."""
+    def tags(self, name: str, codes: Longs) -> Tags:
+        """Those of some labels of a stream key, which were named before."""
         made, known = self._of.get(name) or (np.empty((0, 2), dtype=np.uint64), np.empty(0, dtype=np.bool_))
         size = len(self._texts)
         if len(known) < size:
             if sum(len(others) for _, others in self._of.values()) - len(known) + 2 * size > TAGS_HELD:
-                return self.key.tags(name, list(labels))
+                return self.key.tags(name, list(Named(self._texts, codes)))
             more = 2 * size - len(known)
             made = np.concatenate((made, np.zeros((more, 2), dtype=np.uint64)))
             known = np.concatenate((known, np.zeros(more, dtype=np.bool_)))
             self._of[name] = made, known
         if not known[codes].all():
             new = codes[~known[codes]]
-            made[new] = self.key.tags(name, [self._texts[code] for code in new.tolist()])
+            made[new] = self.key.tags(name, list(Named(self._texts, new)))
             known[new] = True
         return made.take(codes, axis=0)
 
@@ -151,7 +151,7 @@ class ColumnTallies:
         starts = np.searchsorted(part.keys, part.present).tolist()
         stops = np.searchsorted(part.keys, part.present, side="right").tolist()
         for name, start, stop in zip(names, starts, stops, strict=True):
-            tags[start:stop] = self._tags.tags(name, labels[start:stop], part.labels[start:stop])
+            tags[start:stop] = self._tags.tags(name, part.labels[start:stop])
         return Contributions(tuple(names), of_row.astype(np.int32), tags, labels, part.counts)
 
 

@@ -78,9 +78,8 @@ class TagIndex:
             row = self._slots[slot]
             taken = row >= 0
             left, slot, row = left[taken], slot[taken], row[taken]
-            halves = of_rows.take(row, axis=0) == tags.take(
-                left, axis=0
-            )  # `take` of rows: a tenth of the time of [row]
+            # `take` of rows: a tenth of the time of [row].
+            halves = of_rows.take(row, axis=0) == tags.take(left, axis=0)
             same = halves[:, 0] & halves[:, 1]
             found[left[same]] = row[same]
             other = ~same
