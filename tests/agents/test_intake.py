@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.agents.contributions import columns_of, decode
+from workers.agents.contributions import Section, columns_of, decode
 from workers.agents.events import Events
 from workers.agents.intake import Intake, owner_of
 from workers.mechanisms.config import Lane
@@ -88,12 +88,44 @@ def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() ->
     intake.add(columns([("k", ["a"], 12)]))
     intake.commit(source=0, sequences=[0], offset=1)
     assert not intake.closes_by_clock(24) and intake.closes_by_clock(25)
+    # An end that was noted and not reached closes its ticks once.
+    assert not intake.closes_by_clock(34, noted_ms=25) and intake.closes_by_clock(35, noted_ms=25)
     intake.read_to_end(47)
     assert intake.closes() and intake.watermark == 42
     intake.commit(source=0, sequences=[1], offset=1)
     intake.add(columns([("k", ["late"], 13), ("k", ["b"], 55)]))
     [(_, value)] = intake.commit(source=0, sequences=[2], offset=3)
     assert [(s.tick, s.labels) for s in decode(value).sections] == [(5, b"late"), (6, b"b")]
+
+
+def test_nobody_dated_ahead_moves_another_event_to_a_later_tick() -> None:
+    """One person's clock is nobody else's: what a record dated ahead could close, the wall clock closes anyway."""
+    lane = Lane(10, 0, 1, 1)
+    for ahead in (13, 40, 10**9):
+        intake = Intake([lane], grace_ms=0)
+        intake.add(columns([("k", ["a"], 11), ("k", ["ahead"], ahead), ("k", ["b"], 13)]), read_ms=14)
+        assert (intake.watermark, intake.first) == (min(ahead, 14), 11)
+        intake.add(columns([("k", ["c"], 12)]), read_ms=19)
+        [(_, value)] = intake.commit(source=0, sequences=[0], offset=4)
+        ticks = {label: s.tick for s in decode(value).sections for label in _labels(s)}
+        assert ticks == {"a": 2, "b": 2, "c": 2, "ahead": ahead // 10 + 1}
+
+
+def test_a_first_event_dated_ahead_begins_at_the_wall_clock() -> None:
+    """Publishing begins with the first event; if that lay ahead, events of now would come before the beginning and be lost."""
+    intake = Intake([Lane(10, 0, 1, 1)], grace_ms=0)
+    intake.add(columns([("k", ["ahead"], 95)]), read_ms=42)
+    assert (intake.watermark, intake.first) == (42, 42)
+    intake.add(columns([("k", ["b"], 43)]), read_ms=44)
+    [(_, value)] = intake.commit(source=0, sequences=[0], offset=2)
+    assert {s.tick for s in decode(value).sections} == {10, 5}
+
+
+def _labels(section: Section) -> list[str]:
+    """The labels of a section, of one stream key."""
+    lengths = np.frombuffer(section.lengths, dtype="<u2").tolist()
+    ends = np.cumsum(lengths).tolist()
+    return [section.labels[end - n : end].decode() for n, end in zip(lengths, ends, strict=True)]
 
 
 def test_an_empty_partition_closes_ticks_by_the_wall_clock_alone() -> None:

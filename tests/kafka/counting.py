@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.kafka.clients import Connection
+from workers.kafka.ends import End
 from workers.kafka.handover import Handover
 from workers.kafka.shard import Batch, Outgoing, Shard
 from workers.kafka.transport import BatchSchema, create_app, run_app
@@ -41,20 +42,20 @@ class Contribute(Shard):
         stored = self.store.get(b"offset")
         self.offset = None if stored is None else int(stored)
         self.pending: Counter[str] = Counter()
-        self.reached = 0
+        self.counted_to = 0
 
     def process(self, batch: Batch) -> None:
         for index, value in enumerate(batch.values):
             self.pending[(value or b"").decode()] += 1
-            self.reached = batch.offsets[index] + 1
+            self.counted_to = batch.offsets[index] + 1
             if self.pending.total() >= COMMIT_RECORDS:
                 self.commit()
-        self.reached = batch.end
+        self.counted_to = batch.end
 
-    def wants_clock(self, now_ms: int) -> bool:
-        return self.by_clock and bool(self.pending)
+    def wants_end(self, now_ms: int) -> bool:
+        return self.by_clock and bool(self.pending) and not self.ends
 
-    def clock(self, now_ms: int) -> None:
+    def reached(self, end: End) -> None:
         self.commit()
 
     def idle(self) -> None:
@@ -73,7 +74,7 @@ class Contribute(Shard):
         until = time.monotonic() + BRAKED_S
         while self.brake.exists() and time.monotonic() < until:
             time.sleep(0.02)
-        self.transact(messages, [(b"offset", str(self.reached).encode())], self.reached)
+        self.transact(messages, [(b"offset", str(self.counted_to).encode())], self.counted_to)
         self.pending.clear()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from workers.errors import Fenced, QuietcountError, SettingsError, StateRefused
 from workers.kafka.clients import Connection
+from workers.kafka.ends import End
 from workers.kafka.handover import MOST_WAITING, Handover, Partition
 from workers.kafka.lag import Reading
 from workers.kafka.shard import Batch, Shard
@@ -24,19 +25,20 @@ class Log:
 
     def __init__(self) -> None:
         self.log: dict[Partition, tuple[int, int]] = {}
-        self.ends: dict[Partition, int] = {}
+        self.at: dict[Partition, int] = {}
         self.asked: list[Partition] = []
+        self.read: dict[Partition, Reading] = {}
         self.told: dict[Partition, int] = {}
 
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
         return {tp: self.log.get(tp, (0, 100)) for tp in partitions}
 
-    async def at_end(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+    async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         self.asked += partitions
-        return {tp: end for tp, end in self.ends.items() if tp in self.asked}
+        return {tp: end for tp, end in self.at.items() if tp in self.asked}
 
     def readings(self) -> Mapping[Partition, Reading]:
-        return {}
+        return self.read
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         self.told.update(offsets)
@@ -65,11 +67,11 @@ class Recorder(Shard):
             raise self.fails
         self.seen.append(batch.start)
 
-    def wants_clock(self, now_ms: int) -> bool:
-        return True
+    def wants_end(self, now_ms: int) -> bool:
+        return self.ends.noted_ms != now_ms
 
-    def clock(self, now_ms: int) -> None:
-        self.seen.append(("clock", now_ms))
+    def reached(self, end: End) -> None:
+        self.seen.append(end)
 
 
 class Stage:
@@ -88,9 +90,11 @@ class Stage:
         self.prepare(shard)
         return shard
 
-    def batch(self, partition: int, start: int, end: int) -> Batch:
+    def batch(self, partition: int, start: int, end: int, *offsets: int) -> Batch:
         """Return a batch as the transport would: counted as on its way."""
-        batch = Batch(start, end, [b"x"], [None], [0], [start], self.handover.shard(("events", partition)))
+        at = list(offsets or (start,))
+        n = len(at)
+        batch = Batch(start, end, [b"x"] * n, [None] * n, [0] * n, at, self.handover.shard(("events", partition)))
         self.handover.expect(batch)
         return batch
 
@@ -180,23 +184,45 @@ def test_what_waits_for_a_shard_is_bounded() -> None:
     run(scenario)
 
 
-def test_the_clock_speaks_only_to_a_shard_that_stands_at_the_end() -> None:
-    """A tick closed by the clock while records wait would push them into a later tick."""
+def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is_by_then() -> None:
+    """How long events take depends on what is in them: it may not decide in which tick another one counts."""
 
     async def scenario(stage: Stage) -> None:
         await stage.handover.acquire(EVENTS)
-        here, behind = stage.made[0], stage.made[1]
-        stage.log.ends = {EVENTS[0]: 0, EVENTS[1]: 7}  # the second has a batch up to 7 on its way
+        idle, slow = stage.made[0], stage.made[1]
+        # The log of the second has records up to 7; a batch of them is at work and takes its time.
+        stage.log.at = {EVENTS[0]: 0, EVENTS[1]: 7}
+        stage.log.read = {EVENTS[0]: Reading(0, 0, 0), EVENTS[1]: Reading(4, 4, 7)}
+        slow.gate.clear()
+        await stage.handover.feed(stage.batch(1, 0, 4))
         await stage.handover.tick()
-        await settle(lambda: bool(here.seen))
+        await settle(lambda: bool(idle.seen))
+        # One batch that reaches past 7: it came to the log after the end was noted.
+        await stage.handover.feed(stage.batch(1, 4, 9, 6, 8))
+        slow.gate.set()
+        await settle(lambda: len(slow.seen) == 4)
+        assert idle.seen == [End(5000, 0)]
+        assert slow.seen == [0, 4, End(5000, 7), 7]
+        assert stage.log.asked == EVENTS
+
+    run(scenario)
+
+
+def test_an_end_behind_which_nobody_may_see_a_record_is_reached_without_one() -> None:
+    """A log that ends in transaction markers gives no record that would take the shard there."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.handover.acquire(EVENTS[:1])
+        stage.log.at = {EVENTS[0]: 3}
+        stage.log.read = {EVENTS[0]: Reading(1, 3, 3)}
+        await stage.handover.tick()
         await settle(lambda: not stage.handover._at_work)
-        assert (here.seen, behind.seen) == ([("clock", 5000)], [])
-        behind.gate.clear()  # now it is queued behind the batch, and stands at its end by then
-        await stage.handover.feed(stage.batch(1, 0, 7))
+        shard = stage.made[0]
+        assert shard.seen == []  # one record is fetched and still on its way
+        await stage.handover.feed(stage.batch(0, 0, 1))
         await stage.handover.tick()
-        behind.gate.set()
-        await settle(lambda: len(behind.seen) == 2)
-        assert behind.seen == [0, ("clock", 5000)]
+        await settle(lambda: len(shard.seen) == 2)
+        assert shard.seen == [0, End(5000, 3)]
 
     run(scenario)
 

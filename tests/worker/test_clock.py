@@ -45,3 +45,25 @@ def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
     assert [headers["reason"] for _, headers in site.rejects()] == ["dated too far ahead"]
     assert max(s["end"] for s in site.snapshots()) < at + 3_600_000
     site.assert_clean()
+
+
+def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(bootstrap: str, tmp_path: Path) -> None:
+    """Whether somebody's clock is fast must not show in the ticks of others: it once closed them early."""
+    site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"max_ahead": "1m"})
+    with site.worker() as worker:
+        at = time.time_ns() // 1_000_000
+        site.produce(0, [{"key": "k", "items": "ahead", "ts": at + 8_000}])
+        latest: dict[str, int] = {}
+        for label in ("a", "b", "c"):
+            now = time.time_ns() // 1_000_000
+            site.produce(0, [{"key": "k", "items": label, "ts": now}])
+            wanted = {"ahead", *latest, label}
+            until(lambda: wanted <= {what.label for what in site.contributed()}, f"{label} is contributed")  # noqa: B023  # called at once
+            latest[label] = time.time_ns() // 1_000_000 // 1_000 + 1
+        site.wait_published(at + 9_000)
+        assert worker.stop() == 0
+    ticks = {what.label: what.tick for what in site.contributed()}
+    assert ticks.pop("ahead") == (at + 8_000) // 1_000 + 1
+    # The clock may have closed a tick before its event came, on a slow machine; nothing else may.
+    assert all(ticks[label] <= latest[label] for label in latest)
+    site.assert_clean()

@@ -19,6 +19,7 @@ from workers.agents.events import EventReader, Reject
 from workers.agents.intake import Intake
 from workers.errors import StateRefused
 from workers.kafka.clients import Connection
+from workers.kafka.ends import End
 from workers.kafka.placement import Placement
 from workers.kafka.shard import Batch, Outgoing, Shard
 from workers.logs import about
@@ -162,38 +163,35 @@ class Contribute(Shard):
         self.offset = progress.offset
 
     def process(self, batch: Batch) -> None:
-        events = self._stream.events
-        latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
+        now_ms = time.time_ns() // 1_000_000
+        latest_ms = now_ms + self._stream.events.max_ahead_ms
         found, rejects = self._reader.read(
             batch.values, batch.keys, batch.timestamps, latest_ms=latest_ms, here=self._here
         )
         for reject in rejects:
             self._reject(batch, reject)
-        self._intake.add(found)
+        self._intake.add(found, now_ms)
         self._new_events += len(found.keys)
-        elapsed = time.monotonic() - self._last_commit_s
-        if (
-            elapsed >= self._interval_s
-            or (elapsed >= CLOSES_APART_S and self._intake.closes())
-            or len(self._rejects) >= REJECTS_MAX
-            or self._intake.full
-        ):
+        if self._due() or len(self._rejects) >= REJECTS_MAX or self._intake.full:
             self._commit_all(batch.end)
 
-    def wants_clock(self, now_ms: int) -> bool:
-        return self._intake.closes_by_clock(now_ms)
+    def wants_end(self, now_ms: int) -> bool:
+        return self._intake.closes_by_clock(now_ms, self.ends.noted_ms)
 
-    def clock(self, now_ms: int) -> None:
-        if self.offset is not None and self._intake.closes_by_clock(now_ms):
-            self._intake.read_to_end(now_ms)
-            self._commit_all(self.offset)
+    def reached(self, end: End) -> None:
+        self._intake.read_to_end(end.now_ms)
+        self.idle()
 
     def idle(self) -> None:
         if self.offset is None or (self.offset == self.committed and not self._intake.closes()):
             return
-        elapsed = time.monotonic() - self._last_commit_s
-        if elapsed >= self._interval_s or (elapsed >= CLOSES_APART_S and self._intake.closes()):
+        if self._due():
             self._commit_all(self.offset)
+
+    def _due(self) -> bool:
+        """Tell whether it is time to commit: by the interval, or because a tick has closed."""
+        elapsed = time.monotonic() - self._last_commit_s
+        return elapsed >= self._interval_s or (elapsed >= CLOSES_APART_S and self._intake.closes())
 
     def _commit_all(self, offset: int) -> None:
         """One transaction: contributions, rejects, users' pairs, progress."""

@@ -1,9 +1,15 @@
 """Stage 1 without Kafka: events of one source partition in, what a commit says to the owners out.
 
-Time here is the events' own. The *watermark* W of a source partition is the largest of (event time seen - grace), of the wall clock
-at moments when the partition was read to its end (also less grace), and of the first event's time. A tick is closed when it ends at
-or before W. An event goes into the tick of its own time if that is open, else into the open tick that holds W: so an event's tick
-depends on the order of the partition and on what was closed before it, never on where a batch or a commit ended.
+Time here is the events' own. The *watermark* W of a source partition is the largest of
+
+    event time seen - grace     but an event dated after the wall clock at which it is read counts as
+                                dated then, so nobody's wrong clock closes other people's ticks
+    wall clock - grace          at the offset where the log ended at that time (`workers/kafka/ends.py`)
+    the first event's time      likewise at most the wall clock
+
+A tick is closed when it ends at or before W. An event goes into the tick of its own time if that is
+open, else into the open tick that holds W: so an event's tick depends on the order of the partition
+and on what was closed before it, never on where a batch or a commit ended.
 """
 
 from __future__ import annotations
@@ -58,16 +64,23 @@ class Intake:
         self.first = first
         self._open = {}
 
-    def add(self, events: Events | EventColumns) -> None:
-        """Counts a batch of events, in order: the worker's lists, or replay's columns (then see `columns`)."""
+    def add(self, events: Events | EventColumns, read_ms: int | None = None) -> None:
+        """Count a batch of events, in order: the worker's lists, or replay's columns (then see `columns`).
+
+        Args:
+            events: the batch.
+            read_ms: wall clock at which it is read, the most to which its times move the watermark;
+                None where the events' own times are the only clock (replay).
+        """
         times = events.times
         if not len(times):
             return
+        seen = times if read_ms is None else np.minimum(times, read_ms)
         if self.watermark is None:
-            self.watermark = int(times[0])
+            self.watermark = int(seen[0])
         if self.first is None:
-            self.first = max(self.watermark, int(times[0]))
-        marks = np.maximum(np.maximum.accumulate(times) - self._grace, self.watermark)
+            self.first = max(self.watermark, int(seen[0]))
+        marks = np.maximum(np.maximum.accumulate(seen) - self._grace, self.watermark)
         self.watermark = int(marks[-1])
         effective = np.maximum(times, marks)
         for lane in self._lanes:
@@ -124,16 +137,16 @@ class Intake:
             tallies[key].update(bound(of_event, lane.max_items, lane.max_count))
 
     def read_to_end(self, now_ms: int) -> None:
-        """The partition was read to the end it had at wall-clock time `now_ms`: ticks that are over by then close."""
+        """Close the ticks that were over at wall-clock time `now_ms`: the partition was read to the end it had then."""
         mark = now_ms - self._grace
         if self.watermark is None or mark > self.watermark:
             self.watermark = mark
 
-    def closes(self, watermark: int | None = None) -> bool:
-        """Whether a tick of any lane has closed since the last commit, or would at `watermark`."""
-        mark, before = self.watermark if watermark is None else watermark, self._committed_watermark
-        if mark is None:
-            return False
+    def closes(self) -> bool:
+        """Tell whether a tick of any lane has closed since the last commit."""
+        return self.watermark is not None and self._closed_between(self._committed_watermark, self.watermark)
+
+    def _closed_between(self, before: int | None, mark: int) -> bool:
         if before is None:
             return True
         return any(
@@ -149,10 +162,12 @@ class Intake:
             (mark - lane.start_ms) // lane.tick_ms - (before - lane.start_ms) // lane.tick_ms for lane in self._lanes
         )
 
-    def closes_by_clock(self, now_ms: int) -> bool:
-        """Whether the wall clock alone would close a tick now."""
+    def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
+        """Tell whether the wall clock alone would close a tick now that it did not close at `noted_ms`; from any thread."""
+        marks = [self.watermark, None if noted_ms is None else noted_ms - self._grace]
+        before = max((mark for mark in marks if mark is not None), default=None)
         mark = now_ms - self._grace
-        return (self.watermark is None or mark > self.watermark) and self.closes(mark)
+        return before is None or (mark > before and self._closed_between(before, mark))
 
     @property
     def empty(self) -> bool:

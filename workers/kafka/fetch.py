@@ -70,9 +70,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """
         await self.call_thread(self._seek_all, epoch, dict(offsets))
 
-    async def at_end(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
-        """Return the partitions read to the end they have now, with the position their last batch ended at."""
-        return cast(dict[Partition, int], await self.call_thread(self._at_end, epoch, partitions))
+    async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
+        """Return the last stable offset that each log has now, asked of the broker; nothing if a seek came meanwhile."""
+        return cast(dict[Partition, int], await self.call_thread(self._ends, epoch, partitions))
 
     async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
         """Return first position and last stable offset of each log."""
@@ -107,16 +107,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             consumer.seek(TopicPartition(*tp), offset)
         self._chain, self._consumed, self.epoch = dict(offsets), dict(offsets), epoch
 
-    async def _at_end(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
+    async def _ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
         consumer = self._ensure_consumer()
         ends = await asyncio.wait_for(consumer.end_offsets([TopicPartition(*tp) for tp in partitions]), _ASK_S)
-        if self.epoch != epoch:  # no await from here on: the positions and the answer belong together
-            return {}
-        return {
-            (tp.topic, tp.partition): self._chain[tp]
-            for tp, end in ends.items()
-            if tp in self._chain and self._consumed[tp] >= end
-        }
+        return {(tp.topic, tp.partition): end for tp, end in ends.items()} if self.epoch == epoch else {}
 
     async def _bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
         consumer = self._ensure_consumer()

@@ -31,6 +31,7 @@ from aiokafka.errors import KafkaError as ConsumerError
 
 from workers.errors import Fenced, QuietcountError, StateRefused, describe
 from workers.kafka.clients import forbidden
+from workers.kafka.ends import End
 from workers.kafka.lag import Lag, Reading
 from workers.kafka.shard import Batch, Shard, ShardClosed
 from workers.logs import about
@@ -56,8 +57,8 @@ class LogReader(Protocol):
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
         """Return the first position of each log and its last stable offset."""
 
-    async def at_end(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        """Return those read to the end that their log has now, with the position the last batch ended at."""
+    async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        """Return the last stable offset that each log has now, asked of the broker."""
 
     def readings(self) -> Mapping[Partition, Reading]:
         """Return where it stands in each partition and what it knows of the ends, without asking for them."""
@@ -214,17 +215,21 @@ class Handover:
                 lag.sample(now, shard.offset, reading)
 
     async def tick(self) -> None:
-        """Let every shard commit by interval, tell the time to those read to the end, commit group offsets."""
-        now_ms = self._now_ms()  # before the ends are asked for: what is in the log by now is covered by the answer
+        """Let every shard commit by interval, note the ends of logs where the clock closes ticks, commit group offsets."""
+        # Before the ends are asked for: what is in the log by now is covered by the answer.
+        now_ms = self._now_ms()
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():
             self._start_once(shard, "idle", shard.tick_idle)
-        waiting = [tp for tp, shard in shards.items() if shard.offset is not None and shard.wants_clock(now_ms)]
+        asked = [tp for tp, shard in shards.items() if not shard.ends.full and shard.wants_end(now_ms)]
         try:
-            ends = await self._reader().at_end(waiting) if waiting else {}
-            for tp, position in ends.items():
+            for tp, offset in (await self._reader().ends(asked) if asked else {}).items():
                 if self.shards.get(tp) is shards[tp]:
-                    self._start_once(shards[tp], "clock", shards[tp].tick, now_ms, position)
+                    shards[tp].ends.note(End(now_ms, offset))
+            for tp, reading in self._reader().readings().items():
+                behind = self.shards.get(tp)
+                if behind is not None and behind.ends:
+                    self._start_once(behind, "clock", behind.tick, reading.handed, reading.position)
             await self._commit_group(shards)
         except (ConsumerError, TimeoutError) as exc:
             logger.info("the end of the log could not be asked for: %s", describe(exc))

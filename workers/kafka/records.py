@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,6 +50,18 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def split(self, position: int) -> tuple[Batch, Batch]:
+        """Return what lies before `position` and the rest; a position outside gives one that is empty."""
+        position = min(max(position, self.start), self.end)
+        at = bisect_left(self.offsets, position)
+        before = slice(None, at), self.start, position
+        rest = slice(at, None), position, self.end
+        first, second = (
+            Batch(start, end, self.values[part], self.keys[part], self.timestamps[part], self.offsets[part], self.shard)
+            for part, start, end in (before, rest)
+        )
+        return first, second
 
     def __repr__(self) -> str:
         return f"Batch({self.start}..{self.end}, {len(self)} records)"

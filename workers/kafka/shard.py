@@ -25,6 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from workers.errors import Fenced
 from workers.kafka.clients import Connection
+from workers.kafka.ends import End, Ends
 from workers.kafka.records import Batch, Outgoing, ShardStats
 from workers.metrics import Metrics
 from workers.tables.store import Change, Store
@@ -63,7 +64,7 @@ class ShardClosed(Exception):
 
 
 class Shard:
-    """Base of both stages; see the module. Everything but `call`, `wants_clock` and `shutdown` runs in its thread."""
+    """Base of both stages; see the module. Everything but `call`, `wants_end` and `shutdown` runs in its thread."""
 
     #: What the metrics call it.
     stage = "shard"
@@ -87,6 +88,8 @@ class Shard:
         #: Position up to which everything is committed; told to the consumer group, for lag tools only.
         self.committed: int | None = None
         self.closed = False
+        #: Ends of its log, noted by the event loop, that it has not reached.
+        self.ends = Ends()
         #: When the piece of work began that its thread is at, or last showed that it goes on; None between two.
         self.busy_since_s: float | None = None
         self._failed = False
@@ -108,12 +111,12 @@ class Shard:
         """Take the records of `batch`, calling `transact` where something is to be committed."""
         raise NotImplementedError
 
-    def wants_clock(self, now_ms: int) -> bool:
-        """Tell, cheaply and from any thread, whether `clock(now_ms)` would do something."""
+    def wants_end(self, now_ms: int) -> bool:
+        """Tell, cheaply and from any thread, whether the log's end should be noted now."""
         return False
 
-    def clock(self, now_ms: int) -> None:
-        """Act on the wall clock: every record that was in the log at `now_ms` has been processed."""
+    def reached(self, end: End) -> None:
+        """Act on the wall clock: every record that was in the log at `end.now_ms` has been processed, and none after it."""
 
     def idle(self) -> None:
         """Called about every 200 ms, whatever the backlog; for commits by interval."""
@@ -158,16 +161,32 @@ class Shard:
         self.check_open()
         if batch.start != self.offset:
             raise RuntimeError(f"{self.transactional_id}: stands at {self.offset}, was given {batch!r}")
+        records = len(batch)
         with self._work():
+            while (end := self.ends.take(batch.end)) is not None:
+                before, batch = batch.split(end.offset)
+                self._process(before)
+                self.reached(end)
+            self._process(batch)
+        self._counted.records.inc(records)
+
+    def _process(self, batch: Batch) -> None:
+        if batch.end > batch.start:
             self.process(batch)
             self.offset = batch.end
-        self._counted.records.inc(len(batch))
 
-    def tick(self, now_ms: int, position: int) -> None:
-        """Call `clock(now_ms)` if the shard stands at `position`, the end of its log when it was asked for."""
+    def tick(self, handed: int, position: int) -> None:
+        """Act on the ends that were reached without a further record.
+
+        Args:
+            handed: where the last batch that was fetched ended.
+            position: that, moved past records that nobody may see.
+        """
         with self._work():
-            if self.offset == position:
-                self.clock(now_ms)
+            if self.offset is not None:
+                passed = position if self.offset == handed else self.offset
+                while (end := self.ends.take(passed)) is not None:
+                    self.reached(end)
 
     def tick_idle(self) -> None:
         """Call `idle` unless the shard was given up."""

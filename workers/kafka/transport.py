@@ -128,9 +128,9 @@ class Consumer(driver.Consumer):
         """Return the first position of each log and its last stable offset."""
         return await self.thread.bounds(list(partitions))
 
-    async def at_end(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        """Return those read to the end that their log has now, with the position the last batch ended at."""
-        return await self.thread.at_end(self.epoch, list(partitions))
+    async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        """Return the last stable offset that each log has now, asked of the broker."""
+        return await self.thread.ends(self.epoch, list(partitions))
 
     def readings(self) -> Mapping[Partition, Reading]:
         """Return where the consumer stands in each partition, from what the last fetches said."""

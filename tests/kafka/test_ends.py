@@ -1,0 +1,86 @@
+"""The wall clock closes ticks at an offset, whatever the speed of the shard and however its records are cut into batches."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.kafka.clients import Connection
+from workers.kafka.ends import MOST_ENDS, End, Ends
+from workers.kafka.shard import Batch, Shard
+from workers.tables.store import Changelog, Store
+
+
+class Recorder(Shard):
+    """A shard without Kafka that writes down offsets and ends in the order in which it meets them."""
+
+    def __init__(self) -> None:
+        super().__init__(Connection("unused:9092"), "shard-0", 0, "state", Store(None, Changelog("state", 0)))
+        self.offset = 0
+        self.seen: list[int | End] = []
+
+    def process(self, batch: Batch) -> None:
+        assert all(batch.start <= offset < batch.end for offset in batch.offsets)
+        self.seen += batch.offsets
+
+    def reached(self, end: End) -> None:
+        self.seen.append(end)
+
+
+def batch_of(start: int, end: int, visible: set[int]) -> Batch:
+    """Return the records of `visible` between two positions."""
+    offsets = [offset for offset in range(start, end) if offset in visible]
+    n = len(offsets)
+    return Batch(start, end, [b""] * n, [None] * n, [0] * n, offsets)
+
+
+@given(
+    st.sets(st.integers(0, 29)),
+    st.lists(st.integers(0, 30), max_size=6).map(sorted),
+    st.sets(st.integers(1, 29)).map(sorted),
+    st.data(),
+)
+def test_records_and_ends_are_met_in_the_order_of_the_log(
+    visible: set[int], ends: list[int], cuts: list[int], data: st.DataObject
+) -> None:
+    """An end is noted at any time before the shard gets there; which batches it gets there in changes nothing."""
+    shard = Recorder()
+    noted = [End(1000 + i, offset) for i, offset in enumerate(ends)]
+    waiting = list(noted)
+    for start, stop in zip([0, *cuts], [*cuts, 30], strict=True):
+        # What the shard has not passed may be noted early; what lies in this batch must have been.
+        while waiting and (waiting[0].offset < stop or data.draw(st.booleans())):
+            shard.ends.note(waiting.pop(0))
+        shard.feed(batch_of(start, stop, visible))
+        if data.draw(st.booleans()):
+            shard.tick(stop, stop)
+    for end in waiting:
+        shard.ends.note(end)
+    shard.tick(30, 30)
+    expected: list[int | End] = sorted(visible)
+    for end in reversed(noted):
+        at = sum(1 for offset in visible if offset < end.offset)
+        expected.insert(at, end)
+    assert shard.seen == expected
+    assert not shard.ends
+
+
+def test_an_end_that_was_noted_too_late_is_met_at_once() -> None:
+    """Records may come, and be processed, between the broker's answer and its being noted; nothing waits for ever."""
+    shard = Recorder()
+    shard.feed(batch_of(0, 5, set(range(5))))
+    shard.ends.note(End(1000, 3))
+    shard.feed(batch_of(5, 7, {5, 6}))
+    assert shard.seen == [0, 1, 2, 3, 4, End(1000, 3), 5, 6]
+
+
+def test_a_shard_far_behind_is_asked_for_no_more_ends() -> None:
+    """What is remembered of a backlog is bounded: a later end closes the ticks in between."""
+    ends = Ends()
+    for i in range(MOST_ENDS):
+        assert not ends.full
+        ends.note(End(i, i))
+    assert ends.full
+    assert ends.take(0) == End(0, 0)
+    assert not ends.full
+    assert ends.take(0) is None
