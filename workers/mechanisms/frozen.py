@@ -8,6 +8,7 @@ left that two threads could do to each other.
 
     Frozen     base of what is shared: its attributes are checked after the outermost constructor, and cannot be set or deleted then
     kept       instead of functools.cache and lru_cache: the results, which all callers share, are checked
+    shared     `class Own(Base, shared=False)`: what it makes belongs to one thread, and is refused where threads would share it
     thawed     a copy that belongs to one thread, and may be changed
 
 What may be reached: numbers, texts, bytes, dates, classes; tuples and frozensets of what may be; read-only mappings (`MappingProxyType`
@@ -26,7 +27,7 @@ from fractions import Fraction
 from pathlib import PurePath
 from threading import local
 from types import BuiltinFunctionType, MappingProxyType, NoneType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,10 +35,11 @@ from numpy.typing import NDArray
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 A = TypeVar("A", bound=np.generic)
 
 _ATOMS = frozenset((int, float, bool, str, bytes, NoneType, Fraction))
-_VALUES = (*_ATOMS, Decimal, date, timedelta, tzinfo, PurePath, np.generic, np.dtype, type, local)
+_VALUES = (Decimal, date, timedelta, tzinfo, PurePath, np.generic, np.dtype, type, local)
 # Their methods hold no state between calls (msgspec #402, in 0.16; `pyproject.toml` asks for 0.20).
 _CODECS = (msgspec.json.Decoder, msgspec.json.Encoder, msgspec.msgpack.Decoder, msgspec.msgpack.Encoder)
 
@@ -45,20 +47,30 @@ _CODECS = (msgspec.json.Decoder, msgspec.json.Encoder, msgspec.msgpack.Decoder, 
 class _Sealing(type):
     """Seals what a class makes, once the whole constructor is through."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> _Sealing:
-        for member, value in members.items():
+    _shared: bool
+
+    def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True) -> _Sealing:
+        for member, value in members.items() if shared else ():
             # Both would write to the instance, or beside it, whatever its __setattr__ says.
             if isinstance(value, functools.cached_property) or hasattr(value, "cache_clear"):
-                raise TypeError(f"{name}.{member} is a lazy cache, and threads share {name}: make it in the constructor")
+                raise TypeError(
+                    f"{name}.{member} is a lazy cache, and threads share {name}: make it in the constructor"
+                )
             if isinstance(value, (list, dict, set, bytearray, np.ndarray)) and member != "__annotations__":
                 check_frozen(value, f"{name}.{member}")
-        return super().__new__(cls, name, bases, members)
+        made = super().__new__(cls, name, bases, members)
+        made._shared = shared
+        return made
+
+    def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True) -> None:
+        super().__init__(name, bases, members)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         made = super().__call__(*args, **kwargs)
-        for name, value in vars(made).items():
-            check_frozen(value, f"{cls.__name__}.{name}")
-        object.__setattr__(made, "_sealed", True)
+        if cls._shared:
+            for name, value in vars(made).items():
+                check_frozen(value, f"{cls.__name__}.{name}")
+            object.__setattr__(made, "_sealed", True)
         return made
 
 
@@ -100,15 +112,16 @@ def check_frozen(value: object, where: str) -> None:
                 check_frozen(part, f"{where}[{i}]")
     elif isinstance(value, MappingProxyType):
         check_frozen(tuple(value), f"{where} (its keys)")
-        for name, part in value.items():
-            check_frozen(part, f"{where}[{name!r}]")
+        check_frozen(tuple(value.values()), f"{where} (its values)")
     elif isinstance(value, np.ndarray):
         _check_array(value, where)
     elif isinstance(value, BuiltinFunctionType):
         if isinstance(getattr(value, "__self__", None), (list, dict, set, bytearray)):
             raise TypeError(f"{where}: a method of a {type(value.__self__).__name__}, which can change")
         if not isinstance(value.__self__, (*_CODECS, type(np), NoneType)):
-            raise TypeError(f"{where}: a method of a {type(value.__self__).__name__}; nothing says that threads may share it")
+            raise TypeError(
+                f"{where}: a method of a {type(value.__self__).__name__}; nothing says that threads may share it"
+            )
     elif isinstance(value, Frozen):
         if not getattr(value, "_sealed", False):
             raise TypeError(f"{where}: a {kind.__name__} that is not complete, or a thawed one")
@@ -119,20 +132,29 @@ def check_frozen(value: object, where: str) -> None:
         raise TypeError(f"{where}: a {kind.__name__} can change, and threads share it")
 
 
-def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+class Kept(Protocol[P, T_co]):
+    """A function whose results are kept."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+
+    def cache_clear(self) -> None:
+        """Forget all results: the next call computes its own."""
+
+
+def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:
     """Decorate a pure function of which the last `maxsize` results (None: all) are kept for all threads.
 
     Two threads that ask for the same at once may both compute it: the results are equal, and frozen.
     """
 
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+    def decorate(function: Callable[P, T]) -> Kept[P, T]:
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
             found = function(*args, **kwargs)
             check_frozen(found, f"{function.__name__}()")
             return found
 
-        return functools.lru_cache(maxsize)(checked)  # type: ignore[return-value]  # typeshed's wrapper forgets the parameters
+        return functools.lru_cache(maxsize)(checked)
 
     return decorate
 
@@ -167,10 +189,10 @@ def _is_frozen_record(value: object) -> bool:
         return value.__struct_config__.frozen
     if not is_dataclass(value):
         return False
-    params = type(value).__dataclass_params__  # type: ignore[attr-defined]  # the only place where a dataclass says so
+    kind: Any = type(value)  # typeshed does not know where a dataclass says that it is frozen
     # Without slots a cached_property could add to it.
     names = {field.name for field in fields(value)}
-    return bool(params.frozen) and names.issuperset(getattr(value, "__dict__", ()))
+    return bool(kind.__dataclass_params__.frozen) and names.issuperset(getattr(value, "__dict__", ()))
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
