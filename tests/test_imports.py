@@ -13,8 +13,8 @@ LAYERS = (
 # What the pure core may use: itself, arithmetic, and what turns keys into words.
 CORE = {
     "__future__", "cryptography", "bisect", "collections", "dataclasses", "datetime", "decimal", "fractions", "functools", "hashlib",
-    "heapq", "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "struct", "threading", "typing", "workers.errors",
-    "workers.mechanisms",
+    "heapq", "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "struct", "threading", "types", "typing",
+    "workers.errors", "workers.mechanisms",
 }  # fmt: skip
 
 

@@ -17,12 +17,13 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from workers.agents.board import mechanisms
 from workers.kafka.clients import Connection
-from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig, rules
+from workers.mechanisms.config import Checked, KnownBaseConfig, UnkBaseConfig, rules
 from workers.mechanisms.noise import NoiseKey
 from workers.replay.offline import replay
 from workers.replay.sources import JsonLines
@@ -159,7 +160,7 @@ def test_every_setting_is_documented_and_no_other() -> None:
     ):
         rows = re.findall(r"^\| (`\w+`(?:, `\w+`)?) \|", sections[section], re.MULTILINE)
         named = {name for row in rows for name in re.findall(r"\w+", row)}
-        known = {rule.name for record in records for rule in rules(record)}
+        known = {rule.name for record in records for rule in rules(cast(type[Checked], record))}
         assert named == known | ({"mechanism", "domain_file"} if section == "histogram" else set())
 
 

@@ -35,6 +35,7 @@ from workers.kafka.topics import (
     release_state_topic,
 )
 from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_app
+from workers.mechanisms.frozen import check_frozen
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise import NoiseKey
 from workers.metrics import CONTRIBUTE, RELEASE, Metrics
@@ -119,7 +120,8 @@ class Factory:
         self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
         self._data_dir = data_dir
         self.metrics = Metrics()
-        self.mechanisms: list[Mechanism] = mechanisms(settings)
+        # Every owner partition's thread steps these.
+        self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
         self._reader = EventReader(settings.events, declared_keys(settings), settings.user_field)
         name = settings.worker.name
         self._stream = Stream(
@@ -130,6 +132,10 @@ class Factory:
             owners=topics.partitions(contributions_topic(name)),
             rejects=rejects_topic(name),
         )
+        # Every shard's thread reads these; what else a shard has it makes for itself, and `metrics` has locks.
+        shared = {"key": key, "mechanisms": self.mechanisms, "reader": self._reader, "stream": self._stream}
+        for what, value in {**shared, "connection": connection}.items():
+            check_frozen(value, what)
 
     def contribute(self, partition: int) -> Contribute:
         """Stage 1 of a source partition."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 
-MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+MILLISECONDS = MappingProxyType({"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000})
 ALLOWED = 'a whole number and a unit (ms, s, m, h or d) between quotes, such as "250ms", "10s", "5m", "1h" or "1d"'
 
 _DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)

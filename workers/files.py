@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from workers.errors import SettingsError
 from workers.mechanisms.config import LABEL_BYTES_MAX, display
@@ -21,20 +22,22 @@ KEY_BYTES = 32
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 CLIENT_ALLOWED = 'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
-CLIENT_OURS = {
-    "bootstrap.servers": "it is bootstrap in [kafka]",
-    "group.id": "the worker sets it from worker.name",
-    "group.instance.id": "the worker is told from others by its transactional ids",
-    "acks": "the worker's producers are transactional",
-    "transaction.timeout.ms": "the worker sets it above its longest commit",
-    "enable.partition.eof": "the worker reads its state to the end",
-    "transactional.id": "the worker sets it from worker.name",
-    "isolation.level": "the worker reads committed records only",
-    "enable.idempotence": "the worker's producers are transactional",
-    "enable.auto.commit": "the worker keeps its own offsets",
-    "enable.auto.offset.store": "the worker keeps its own offsets",
-    "auto.offset.reset": "the worker keeps its own offsets",
-}
+CLIENT_OURS = MappingProxyType(
+    {
+        "bootstrap.servers": "it is bootstrap in [kafka]",
+        "group.id": "the worker sets it from worker.name",
+        "group.instance.id": "the worker is told from others by its transactional ids",
+        "acks": "the worker's producers are transactional",
+        "transaction.timeout.ms": "the worker sets it above its longest commit",
+        "enable.partition.eof": "the worker reads its state to the end",
+        "transactional.id": "the worker sets it from worker.name",
+        "isolation.level": "the worker reads committed records only",
+        "enable.idempotence": "the worker's producers are transactional",
+        "enable.auto.commit": "the worker keeps its own offsets",
+        "enable.auto.offset.store": "the worker keeps its own offsets",
+        "auto.offset.reset": "the worker keeps its own offsets",
+    }
+)
 CLIENT_SECRETS = (
     "sasl.password",
     "sasl.oauthbearer.client.secret",

@@ -13,6 +13,7 @@ import difflib
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -323,7 +324,9 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
     )
 
 
-_SECTIONS: dict[str, type[Checked]] = {"worker": WorkerSettings, "kafka": KafkaSettings, "events": EventsSettings}
+_SECTIONS: Mapping[str, type[Checked]] = MappingProxyType(
+    {"worker": WorkerSettings, "kafka": KafkaSettings, "events": EventsSettings}
+)
 
 
 def _histogram(

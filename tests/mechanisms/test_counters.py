@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from workers.errors import HorizonExceeded
 from workers.mechanisms.counters import KINDS, Counter, make_counter
+from workers.mechanisms.frozen import thawed
 from workers.mechanisms.noise import CHUNK_ROWS, NoiseKey
 
 KEY = NoiseKey(bytes(32))
@@ -88,7 +89,7 @@ def test_a_draw_that_fails_half_way_leaves_no_wrong_noise_in_the_cache(
 ) -> None:
     """After a MemoryError the tick is tried again: half-updated columns must not be taken for whole ones."""
     counter = make_counter(kind, 50, 0.01)
-    stream = KEY.stream(bytes(16))
+    stream = thawed(KEY.stream(bytes(16)))
     tags = random_tags(2 * CHUNK_ROWS)
     columns = counter.columns(stream)
     columns.at(5, tags)

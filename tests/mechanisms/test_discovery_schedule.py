@@ -10,7 +10,7 @@ from tests.mechanisms.test_discovery import exact_tail, shown_by_one_event
 from tests.mechanisms.test_histograms import ONE_KEY, Silent, part, planted_rate, shown, unk
 from workers.errors import HorizonExceeded
 from workers.mechanisms.counters import make_counter
-from workers.mechanisms.discovery import Discovery
+from workers.mechanisms.discovery import Discovery, constants_of
 from workers.mechanisms.discovery_schedule import (
     _CHUNK_TICKS,
     ConstantDiscovery,
@@ -69,7 +69,7 @@ def test_the_figures_of_a_tick_are_those_of_the_counters_terms(kind: str) -> Non
         noise, terms = discovery._noise_of(t, 1), counter.terms(t)
         assert noise.variance[0] == pytest.approx(float(counter.variance(t)), rel=1e-9)
         assert noise.square[0] == pytest.approx(float(sum(c * c for c, _ in terms)), rel=1e-9)
-        expected = [sum(discovery._constants_of(s2)[1 + u] for _, s2 in terms) for u in range(4)]
+        expected = [sum(constants_of(s2)[1 + u] for _, s2 in terms) for u in range(4)]
         assert noise.log_theta[0] == pytest.approx(expected, rel=1e-9)
 
 

@@ -156,7 +156,7 @@ def test_release_equals_exact_rational_arithmetic_for_any_noise(counter: HaarCou
         return noise[level][first:last]
 
     for t in ticks:
-        released = counter._release(t, rows, source)
+        released = counter._release(t, counter._coefficients(t), rows, source)
         for row in range(rows):
             exact = sum(
                 (
@@ -170,9 +170,13 @@ def test_release_equals_exact_rational_arithmetic_for_any_noise(counter: HaarCou
 
 def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
     """The test above would be empty if every case took one path: 32 bits, 64 bits, and several groups."""
-    assert {step.dtype for step in HaarCounter(1000, 0.01)._steps(333)} == {np.int32}
-    assert {step.dtype for step in HaarCounter(2**16, 1e-6)._steps(333)} == {np.int64}
-    assert len(HaarCounter(None, 0.004)._steps(333)) >= 2
+    small, large, unbounded = (
+        counter._steps(333, counter._coefficients(333))
+        for counter in (HaarCounter(1000, 0.01), HaarCounter(2**16, 1e-6), HaarCounter(None, 0.004))
+    )
+    assert {step.dtype for step in small} == {np.int32}
+    assert {step.dtype for step in large} == {np.int64}
+    assert len(unbounded) >= 2
 
 
 def test_drawn_noise_is_the_sum_over_its_cells() -> None:

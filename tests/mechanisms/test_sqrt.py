@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tests.mechanisms.test_histograms import KEY, Silent, known, part, shown, unk
 from workers.mechanisms.accounting import epsilon_of
+from workers.mechanisms.frozen import thawed
 from workers.mechanisms.sqrt import LEVEL, SqrtCounter, _Range, _rounded_column
 
 STREAM = KEY.stream(bytes(16))
@@ -33,6 +34,7 @@ class Planted:
 
 def noise_of(counter: SqrtCounter, z: NDArray[np.int64], t: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The noise at t that these z (ticks, rows) give."""
+    counter = thawed(counter)
     with monkeypatch.context() as patch:
         patch.setattr(counter, "_table", Planted(z))
         part_of_rows = _Range(0, z.shape[1])

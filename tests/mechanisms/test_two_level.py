@@ -48,7 +48,7 @@ def test_with_narrow_steps_partitions_of_several_queries_close_often_and_as_prin
     assert assert_as_printed(mechanism, rows_of(600, 4, seed=4, ones=3, most=5), silent=False) >= 20
 
 
-class Spy(NoiseStream):
+class Spy(NoiseStream, shared=False):
     """Notes the AES blocks that are asked for."""
 
     def __init__(self) -> None:

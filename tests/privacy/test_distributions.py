@@ -88,20 +88,25 @@ def named(outcome: object) -> object:
     return outcome
 
 
+def lower(owner: Any, name: str, by: int) -> None:
+    """Plants a lower bar in what is frozen."""
+    object.__setattr__(owner, name, getattr(owner, name) - by)
+
+
 def lower_threshold(mechanism: Any) -> None:
-    mechanism.algorithm.threshold -= mechanism.config.max_count
+    lower(mechanism.algorithm, "threshold", mechanism.config.max_count)
 
 
 def lower_bottom(mechanism: Any) -> None:
-    mechanism.algorithm._bottom._above -= mechanism.config.max_count
+    lower(mechanism.algorithm._bottom, "_above", mechanism.config.max_count)
 
 
 def lower_discovery(mechanism: Any) -> None:
-    mechanism._discovery.max_count = 0
+    lower(mechanism._discovery, "max_count", mechanism._discovery.max_count)
 
 
 def lower_sketch(mechanism: Any) -> None:
-    mechanism._threshold -= mechanism.largest
+    lower(mechanism, "_threshold", mechanism.largest)
 
 
 def half(rho: float) -> dict[str, object]:
@@ -144,7 +149,7 @@ CASES: dict[str, Case] = {
     ),
     "unk_base, constant": Case(
         "unk_base", fixed({}, {"a": 1}), {"a": 2}, {"rho": 2.0, "max_count": 2, "threshold": "constant", "delta": 0.1},
-        lambda m: setattr(m._discovery, "_threshold", m._discovery._threshold - 2), ticks=2,
+        lambda m: lower(m._discovery, "_threshold", 2), ticks=2,
     ),
     "unk_base, every": Case(
         "unk_base", fixed({}, {"b": 1}), {"a": 2}, {"rho": 2.0, "max_count": 2, "threshold": "every", "every": 2},
@@ -186,7 +191,7 @@ CASES: dict[str, Case] = {
     "pay, new items": Case(
         "pay_what_you_get", fixed({}, {}, {}), {"b": 1, "c": 1},
         {"rho": 2.0, "max_items": 2, "k": 2, "kbar": 2, "labels": 6, "queries": 3},
-        lambda m: setattr(m._bottom, "_above", m._bottom._above - 1), ticks=3,
+        lambda m: lower(m._bottom, "_above", 1), ticks=3,
     ),
     "meta": Case(
         "meta", fixed({}, {"a": 1}), {"a": 2, "b": 2},

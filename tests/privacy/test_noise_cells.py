@@ -40,7 +40,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
 }  # fmt: skip
 
 
-class Recorder(NoiseStream):
+class Recorder(NoiseStream, shared=False):
     """The noise of a mechanism, which notes what each word is taken for, and when."""
 
     def __init__(self) -> None:

@@ -108,7 +108,8 @@ def same_without(kind: str, ticks: Sequence[Event], at: int, event: Event, close
     made = build(MECHANISMS[kind](name="h", tick_ms=1, keys="public", **settings_, **QUERIES[kind]))
     assert isinstance(made, UnknownMax)
     one = made.intervals(1)
-    made._intervals = {j: type(one)(2, one.clearance, TICKS, one.error, one.spread) for j in range(1, 41)}
+    # Planted in what is frozen: an interval closes at every growth by two.
+    object.__setattr__(made, "_intervals", (type(one)(2, one.clearance, TICKS, one.error, one.spread),) * 40)
     with_event, without = Given(made, closes, ends), Given(made, closes, ends)
     richer: list[Event] = list(ticks)
     richer[at - 1] = {label: ticks[at - 1].get(label, 0) + event.get(label, 0) for label in DOMAIN}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.bounding import Items
 from workers.mechanisms.config import LABEL_BYTES_MAX
+from workers.mechanisms.frozen import Frozen
 from workers.settings import ALL_KEYS, ALL_STREAM_KEY, RECORD_KEY, EventsSettings
 
 TIME_MAX = 2**53
@@ -41,8 +42,8 @@ class Events:
     users: Sequence[str] | None = None
 
 
-class EventReader:
-    """Reads events as `[events]` in the settings says."""
+class EventReader(Frozen):
+    """Reads events as `[events]` in the settings says; all source partitions of a worker share it."""
 
     def __init__(
         self, events: EventsSettings, declared_keys: frozenset[str] | None, user_field: str | None = None

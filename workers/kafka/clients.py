@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -64,10 +65,12 @@ _SASL_NAMES = frozenset(
 )
 
 #: What no waiting will cure, and where to look.
-_REFUSED = {
-    KafkaError._AUTHENTICATION: "Check sasl.mechanism, sasl.username and sasl.password in [kafka.client]",
-    KafkaError._SSL: "Check ssl.ca.location and the other ssl names in [kafka.client], and that this is the broker's TLS port",
-}
+_REFUSED = MappingProxyType(
+    {
+        KafkaError._AUTHENTICATION: "Check sasl.mechanism, sasl.username and sasl.password in [kafka.client]",
+        KafkaError._SSL: "Check ssl.ca.location and the other ssl names in [kafka.client], and that this is the broker's TLS port",
+    }
+)
 _ASK_S = 0.5
 
 #: A client's logs go to Python's `logging`; without this librdkafka writes to stderr by itself.
@@ -88,6 +91,8 @@ class Connection:
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        # A copy of its own, read only: the threads of all shards make their clients from it.
+        object.__setattr__(self, "client", MappingProxyType(dict(self.client)))
         if not self.bootstrap.strip():
             raise SettingsError("kafka.bootstrap is empty: give host:port, or several separated by commas")
         for name in self.client:

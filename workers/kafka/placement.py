@@ -10,7 +10,8 @@ record, by computing where the user's partition is.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from aiokafka.partitioner import murmur2
 
@@ -21,7 +22,7 @@ def _murmur2(key: bytes) -> int:
     return int(murmur2(key)) & 0x7FFFFFFF
 
 
-PARTITIONERS: dict[str, Callable[[bytes], int]] = {"murmur2": _murmur2, "crc32": zlib.crc32}
+PARTITIONERS: Mapping[str, Callable[[bytes], int]] = MappingProxyType({"murmur2": _murmur2, "crc32": zlib.crc32})
 
 
 class Placement:

@@ -11,6 +11,7 @@ c_max intervals, K = 3 (err + alpha_mu + alpha_tau). zCDP: rho_test + D Dinf^2 r
 from __future__ import annotations
 
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Annotated
 
 from msgspec import Meta
@@ -21,8 +22,8 @@ from workers.mechanisms.max_queries import Queries
 from workers.mechanisms.partition import Intervals, Partition
 
 # One test of about 2 ln(T / beta) / sqrt(rho), three times H's error: equal shares are within a few per cent of the best.
-_ZCDP = {"test": 1, "sums": 1}
-_PURE = {"test": Fraction(1, 2), "sums": Fraction(1, 2)}
+_ZCDP = MappingProxyType({"test": 1, "sums": 1})
+_PURE = MappingProxyType({"test": Fraction(1, 2), "sums": Fraction(1, 2)})
 
 
 class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max"):

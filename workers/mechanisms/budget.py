@@ -16,6 +16,7 @@ from fractions import Fraction
 from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, rho_of, sampler_delta
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.counters import Counter, make_counter
+from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.mechanism import Guarantee, Noise, State
 from workers.mechanisms.noise import NoiseStream
 
@@ -49,7 +50,7 @@ class Budget:
         return Cost(rho=self.guarantee.rho, deltas=tuple(deltas))
 
 
-class OnCounters:
+class OnCounters(Frozen):
     """What a mechanism says that spends its budget on a counter for each item."""
 
     def __init__(self, budget: Budget) -> None:

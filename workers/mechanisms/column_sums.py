@@ -13,7 +13,6 @@ square), so the papers' tail bounds for sums of Laplace variables hold for it.
 
 from __future__ import annotations
 
-import functools
 import math
 from fractions import Fraction
 from typing import Protocol
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.columns import check_tick
 from workers.mechanisms.discrete_laplace import LARGEST_SCALE, discrete_laplace, round_up_scale
+from workers.mechanisms.frozen import Frozen, kept
 from workers.mechanisms.gaussian import LARGEST_SIGMA_SQUARED
 from workers.mechanisms.haar import HaarCounter
 from workers.mechanisms.noise import NoiseStream
@@ -41,7 +41,7 @@ class SumNoise(Protocol):
         ...
 
 
-class LaplaceTree:
+class LaplaceTree(Frozen):
     """Binary tree with discrete Laplace noise; see the module.
 
     Args:
@@ -74,7 +74,7 @@ class LaplaceTree:
         return total
 
 
-@functools.lru_cache(maxsize=512)
+@kept(512)
 def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> SumNoise:
     """The zCDP counter; its tables are made when it is first needed."""
     if kind == "haar":
@@ -84,7 +84,7 @@ def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> S
     raise ValueError(f'counter = "{kind}": must be "haar" or "tree"')
 
 
-@functools.lru_cache(maxsize=512)
+@kept(512)
 def laplace_tree(horizon: int, epsilon: Fraction, reach: int) -> LaplaceTree:
     """The pure counter; kept."""
     return LaplaceTree(horizon, epsilon, reach)
@@ -120,7 +120,7 @@ def gaussian_bound(variance: float, beta: float) -> float:
     return math.sqrt(2 * variance * math.log(2 / beta)) + 0.5
 
 
-@functools.cache
+@kept(None)
 def _haar_worst(levels: int) -> float:
     """max_t sum_j c_j^2 / w_j with weights 1, and 2 for the total."""
     searched = min(levels, _SEARCHED_LEVELS)

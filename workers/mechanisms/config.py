@@ -15,12 +15,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec import Meta
+
+from workers.mechanisms.frozen import kept
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LABEL_BYTES_MAX = 1024
@@ -281,7 +282,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
             yield f"every = {self.every}: no new item would ever be shown within horizon = {ticks}"
 
 
-@cache
+@kept(None)
 def rules(record: type[Checked]) -> tuple[Rule, ...]:
     """How each field of a record is checked, in the order of the fields."""
     hints = get_type_hints(record, include_extras=True)

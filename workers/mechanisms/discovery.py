@@ -38,6 +38,7 @@ from workers.mechanisms.accounting import Cost, float_up
 from workers.mechanisms.columns import check_tick
 from workers.mechanisms.counters import Counter
 from workers.mechanisms.exact_tail import exact_quantile
+from workers.mechanisms.frozen import Frozen, kept
 
 _NORMAL = NormalDist()
 # Far above what floating point loses in one evaluation, far below what is visible in a threshold.
@@ -50,7 +51,7 @@ _LEAST_PROBABILITY = 1e-300
 _LAST_TICK = 1 << 62
 
 
-class Discovery:
+class Discovery(Frozen):
     """The thresholds of one histogram.
 
     Args:
@@ -76,7 +77,6 @@ class Discovery:
         self.max_items = max_items
         self.max_count = max_count
         self.delta = delta
-        self._constants: dict[Fraction, tuple[float, ...]] = {}
 
     def cost(self) -> Cost:
         """No rho, and delta for showing an item that is there because of one event."""
@@ -124,7 +124,7 @@ class Discovery:
     def _quantile(self, delta: float, terms: list[tuple[Fraction, Fraction]]) -> float:
         """x_t, the smaller of the two bounds, rounded up."""
         squares = [float(coefficient) ** 2 for coefficient, _ in terms]
-        constants = [self._constants_of(sigma_squared) for _, sigma_squared in terms]
+        constants = [constants_of(sigma_squared) for _, sigma_squared in terms]
         variance = sum(square * row[0] for square, row in zip(squares, constants, strict=True)) * _OUTWARD
         smallest = math.sqrt(-2 * math.log(delta) * variance) * _OUTWARD
         square = sum(squares) * _OUTWARD
@@ -132,21 +132,20 @@ class Discovery:
             log_theta = sum(row[index] for row in constants) * _OUTWARD
             added = smoothing * square
             sd_added, sd_all = math.sqrt(added), math.sqrt(variance + added)
-            for shift, kept in _SHIFTS:
-                probability = delta * kept * math.exp(-log_theta) * _INWARD
+            for shift, remains in _SHIFTS:
+                probability = delta * remains * math.exp(-log_theta) * _INWARD
                 if probability > _LEAST_PROBABILITY:
                     quantile = (shift * sd_added - _NORMAL.inv_cdf(probability) * sd_all) * _OUTWARD
                     smallest = min(smallest, max(quantile, 0.0))
         return smallest
 
-    def _constants_of(self, sigma_squared: Fraction) -> tuple[float, ...]:
-        """sigma^2 and ln theta for each smoothing variance, rounded up."""
-        found = self._constants.get(sigma_squared)
-        if found is None:
-            variance = float_up(sigma_squared)
-            thetas = (_log_theta(variance * smoothing / (variance + smoothing)) for smoothing in _SMOOTHING_VARIANCES)
-            found = self._constants[sigma_squared] = (variance, *thetas)
-        return found
+
+@kept(1024)
+def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
+    """sigma^2 and ln theta for each smoothing variance, rounded up."""
+    variance = float_up(sigma_squared)
+    thetas = (_log_theta(variance * smoothing / (variance + smoothing)) for smoothing in _SMOOTHING_VARIANCES)
+    return (variance, *thetas)
 
 
 def _log_theta(variance: float) -> float:

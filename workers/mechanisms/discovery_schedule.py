@@ -29,7 +29,15 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.columns import check_tick
 from workers.mechanisms.counters import Counter
-from workers.mechanisms.discovery import _LAST_TICK, _OUTWARD, _SHIFTS, _SMOOTHING_VARIANCES, Discovery
+from workers.mechanisms.discovery import (
+    _LAST_TICK,
+    _OUTWARD,
+    _SHIFTS,
+    _SMOOTHING_VARIANCES,
+    Discovery,
+    constants_of,
+)
+from workers.mechanisms.frozen import read_only
 
 SCHEDULES = ("per_tick", "constant", "every")
 
@@ -170,7 +178,7 @@ class ConstantDiscovery(Discovery):
         log_theta = np.zeros((len(t), len(_SMOOTHING_VARIANCES)))
 
         def add(coefficient: Floats, times: Floats, sigma_squared: Fraction) -> None:
-            constants = self._constants_of(sigma_squared)
+            constants = constants_of(sigma_squared)
             variance[:] += times * coefficient**2 * constants[0]
             square[:] += times * coefficient**2
             there = np.where(coefficient > 0, times, 0.0)
@@ -246,10 +254,10 @@ def _grouped(parts: Iterator[_Noise]) -> _Noise:
             )
     rows = list(groups.values())
     return _Noise(
-        np.array([row[0] for row in rows]),
-        np.array([row[1] for row in rows]),
-        np.array([row[2] for row in rows]),
-        np.array([row[3] for row in rows]),
+        read_only(np.array([row[0] for row in rows])),
+        read_only(np.array([row[1] for row in rows])),
+        read_only(np.array([row[2] for row in rows])),
+        read_only(np.array([row[3] for row in rows])),
     )
 
 

@@ -13,11 +13,11 @@ the geometric is the integer form of one-sided (exponential) noise.
 Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms" (the geometric mechanism).
 """
 
-import functools
 import math
 from decimal import Decimal
 from fractions import Fraction
 
+from workers.mechanisms.frozen import kept
 from workers.mechanisms.inversion import WORD_BITS, InversionTable, mirrored, round_up_to_grid, table_context
 
 # Raised whenever the same scale would give another table: it is part of every mechanism id.
@@ -90,13 +90,13 @@ class Geometric(InversionTable):
         return f"Geometric(scale={self.scale})"
 
 
-@functools.lru_cache(maxsize=256)
+@kept(256)
 def discrete_laplace(scale: Fraction) -> DiscreteLaplace:
     """The two-sided sampler of this scale; tables in use are kept."""
     return DiscreteLaplace(scale)
 
 
-@functools.lru_cache(maxsize=256)
+@kept(256)
 def geometric(scale: Fraction) -> Geometric:
     """The one-sided sampler of this scale; tables in use are kept."""
     return Geometric(scale)

@@ -11,14 +11,15 @@ Lap(2 D Dinf / eps). zCDP: rho_test + D Dinf^2 / (2 s_D^2).
 from __future__ import annotations
 
 from fractions import Fraction
+from types import MappingProxyType
 
 from workers.mechanisms.max_config import Purse, SingleConfig
 from workers.mechanisms.max_engine import UnknownMax
 from workers.mechanisms.max_queries import Queries
 from workers.mechanisms.segments import Segments
 
-_ZCDP = {"test": 1, "columns": 1}
-_PURE = {"test": Fraction(1, 2), "columns": Fraction(1, 2)}
+_ZCDP = MappingProxyType({"test": 1, "columns": 1})
+_PURE = MappingProxyType({"test": Fraction(1, 2), "columns": Fraction(1, 2)})
 
 
 class DoublingConfig(SingleConfig, frozen=True, kw_only=True, tag="doubling"):

@@ -14,11 +14,11 @@ Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privac
 sensitivity D is D^2/(2 s^2)-zCDP, and N_Z(0, s^2) is sub-Gaussian with proxy s^2.
 """
 
-import functools
 import math
 from decimal import Decimal
 from fractions import Fraction
 
+from workers.mechanisms.frozen import kept
 from workers.mechanisms.inversion import WORD_BITS, InversionTable, mirrored, round_up_to_grid, table_context
 
 # Raised whenever the same sigma^2 would give another table: it is part of every mechanism id.
@@ -72,7 +72,7 @@ class IntegerGaussian(InversionTable):
         return f"IntegerGaussian(sigma_squared={self.sigma_squared})"
 
 
-@functools.lru_cache(maxsize=256)
+@kept(256)
 def integer_gaussian(sigma_squared: Fraction) -> IntegerGaussian:
     """The sampler of this variance; tables in use are kept, as many counters share them."""
     return IntegerGaussian(sigma_squared)

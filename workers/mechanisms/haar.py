@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
 from workers.mechanisms.columns import Integers, check_tick, grown
+from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise import CHUNK_ROWS, NoiseStream
 
@@ -48,6 +49,7 @@ _GROUP_BOUND = 1 << 62
 _INT32_BOUND = 1 << 31
 
 Cell = tuple[int, int]
+Coefficients = list[tuple[int, int, Cell, int]]
 Source = Callable[[int, Cell, int, int], Integers]
 
 
@@ -61,7 +63,7 @@ class _Step:
     dtype: type[np.int32] | type[np.int64]
 
 
-class HaarCounter:
+class HaarCounter(Frozen):
     """See the module, and `counters.Counter` for what each member means.
 
     Args:
@@ -83,17 +85,16 @@ class HaarCounter:
         self._levels = _UNBOUNDED_LEVELS if horizon is None else (horizon - 1).bit_length()
         weights = _unbounded_weights() if horizon is None else _bounded_weights(self._levels)
         scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
-        self._sigma_squared = [round_up_sigma_squared(scale / weight) for weight in weights]
-        self._tables = [integer_gaussian(sigma_squared) for sigma_squared in self._sigma_squared]
+        self._sigma_squared = tuple(round_up_sigma_squared(scale / weight) for weight in weights)
+        self._tables = tuple(integer_gaussian(sigma_squared) for sigma_squared in self._sigma_squared)
         # The same over one denominator: sums of integers take a tenth of the time of sums of fractions.
         denominator = math.lcm(*(value.denominator for value in self._sigma_squared))
-        self._over_one = [int(value * denominator) for value in self._sigma_squared], denominator
+        self._over_one = tuple(int(value * denominator) for value in self._sigma_squared), denominator
         # At least 1, so that a multiplier alone fits the type its sum has.
-        self._bounds = [max(1, table.bound) for table in self._tables]
+        self._bounds = tuple(max(1, table.bound) for table in self._tables)
         self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
         self.cells_per_event = self._levels + 1
         self.tv = float_up(sum((Fraction(table.tv) for table in self._tables), Fraction(0)))
-        self._asked: tuple[int, list[tuple[int, int, Cell, int]]] = 0, []
         self._groups = self._make_groups()
 
     def __repr__(self) -> str:
@@ -142,17 +143,14 @@ class HaarCounter:
             self._tables[level].draw(stream, cell, tags[first:last], noise)
             return noise
 
-        return self._release(t, len(tags), source)
+        return self._release(t, self._coefficients(t), len(tags), source)
 
     def columns(self, stream: NoiseStream) -> "HaarColumns":
         """A cache of this counter's noise."""
         return HaarColumns(self, stream)
 
-    def _coefficients(self, t: int) -> list[tuple[int, int, Cell, int]]:
-        """(level, bits, cell, n) for each non-zero coefficient n / 2^bits at t; asked for several times a tick."""
-        last, found = self._asked
-        if last == t:
-            return found
+    def _coefficients(self, t: int) -> Coefficients:
+        """(level, bits, cell, n) for each non-zero coefficient n / 2^bits at t."""
         check_tick(self.kind, t, self._last_tick)
         found = []
         for level in range(1, self._levels + 1):
@@ -160,31 +158,30 @@ class HaarCounter:
             if inside:
                 found.append((level, level, (level, t >> level), min(inside, (1 << level) - inside)))
         found.append((_TOTAL, self._levels, (_TOTAL, 0), t))
-        self._asked = t, found
         return found
 
-    def _make_groups(self) -> list[tuple[int, list[int]]]:
+    def _make_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Consecutive levels whose sum, scaled to integers, fits int64 at every tick: (top, levels), lowest first.
 
         A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels. With n_j <= min(2^(j-1), last
         tick) and |Z_j| <= bound_j its size is bounded whatever the noise; a group closes before that bound passes 2^61,
         which leaves as much again for what is carried in and for the rounding constant.
         """
-        groups: list[tuple[int, list[int]]] = []
+        groups: list[tuple[int, tuple[int, ...]]] = []
         levels: list[int] = []
         bound = 0
         for level in range(1, self._levels + 1):
             largest = min(1 << (level - 1), self._last_tick) * self._bounds[level]
             total = self._last_tick * self._bounds[_TOTAL] if level == self._levels else 0
             if levels and 2 * bound + largest + total >= _GROUP_BOUND // 2:
-                groups.append((level - 1, levels))
+                groups.append((level - 1, tuple(levels)))
                 levels, bound = [], 0
             levels.append(level)
             bound = 2 * bound + largest
-        groups.append((self._levels, [*levels, _TOTAL]))
-        return groups
+        groups.append((self._levels, (*levels, _TOTAL)))
+        return tuple(groups)
 
-    def _steps(self, t: int) -> list[_Step]:
+    def _steps(self, t: int, coefficients: Coefficients) -> list[_Step]:
         """The release at t as integer sums and shifts, highest group first.
 
         With group sums A, B, C of tops a < b < c the noise is x = A/2^a + B/2^b + C/2^c, and
@@ -192,7 +189,7 @@ class HaarCounter:
         floor((n + y)/m) = floor((n + floor(y))/m), so flooring each division on its own, by an arithmetic shift, gives
         floor(x + 1/2) exactly. What is carried in is at most |B| / 2^(b-a) + 1.
         """
-        found = {level: (bits, cell, numerator) for level, bits, cell, numerator in self._coefficients(t)}
+        found = {level: (bits, cell, numerator) for level, bits, cell, numerator in coefficients}
         steps: list[_Step] = []
         carried = 0
         for index in range(len(self._groups) - 1, -1, -1):
@@ -212,9 +209,9 @@ class HaarCounter:
             carried = (bound >> shift) + 1
         return steps
 
-    def _release(self, t: int, rows: int, source: Source) -> NDArray[np.int64]:
+    def _release(self, t: int, coefficients: Coefficients, rows: int, source: Source) -> NDArray[np.int64]:
         """floor(x + 1/2) for each row, in chunks that stay in the cache across all levels."""
-        steps = self._steps(t)
+        steps = self._steps(t, coefficients)
         out = np.empty(rows, dtype=np.int64)
         narrow = (np.empty(CHUNK_ROWS, dtype=np.int32), np.empty(CHUNK_ROWS, dtype=np.int32))
         wide = (np.empty(CHUNK_ROWS, dtype=np.int64), np.empty(CHUNK_ROWS, dtype=np.int64))
@@ -260,8 +257,8 @@ class HaarColumns:
         """The rounded noise of each row at t."""
         rows = len(tags)
         due: dict[int, int] = {}
-        tables = self._counter._tables
-        for level, _, cell, _ in self._counter._coefficients(t):
+        tables, coefficients = self._counter._tables, self._counter._coefficients(t)
+        for level, _, cell, _ in coefficients:
             self._columns[level] = grown(self._columns[level], rows)
             due[level] = self._filled[level] if self._cells[level] == cell else 0
             # Until this call is through, the column counts as unknown: a failure half way leaves nothing wrong behind.
@@ -274,8 +271,8 @@ class HaarColumns:
                 tables[level].draw(self._stream, cell, tags[start:last], column[start:last])
             return column[first:last]
 
-        released = self._counter._release(t, rows, source)
-        for level, _, cell, _ in self._counter._coefficients(t):
+        released = self._counter._release(t, coefficients, rows, source)
+        for level, _, cell, _ in coefficients:
             self._cells[level] = cell
             self._filled[level] = max(due[level], rows)
         return released

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.mechanisms.frozen import Frozen, read_only
 from workers.mechanisms.noise import CHUNK_ROWS, NoiseStream
 
 WORD_BITS = 128
@@ -33,7 +34,7 @@ _AMBIGUOUS_INT16 = -(1 << 15)
 _AMBIGUOUS_INT32 = -(1 << 31)
 
 
-class InversionTable:
+class InversionTable(Frozen):
     """Sampler of the integers lowest, lowest + 1, ... Immutable.
 
     Args:
@@ -54,9 +55,9 @@ class InversionTable:
             self.dtype, self._ambiguous = np.dtype(np.int16), _AMBIGUOUS_INT16
         else:
             self.dtype, self._ambiguous = np.dtype(np.int32), _AMBIGUOUS_INT32
-        self._high = np.array([threshold >> _HALF_BITS for threshold in thresholds], dtype=np.uint64)
-        self._low = np.array([threshold & _HALF_MASK for threshold in thresholds], dtype=np.uint64)
-        self._guide = self._make_guide()
+        self._high = read_only(np.array([threshold >> _HALF_BITS for threshold in thresholds], dtype=np.uint64))
+        self._low = read_only(np.array([threshold & _HALF_MASK for threshold in thresholds], dtype=np.uint64))
+        self._guide = read_only(self._make_guide())
 
     def sample(self, words: NDArray[np.uint64], out: NDArray[np.signedinteger[Any]]) -> None:
         """One noise value for each word.

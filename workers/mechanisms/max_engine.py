@@ -20,7 +20,6 @@ Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17; see `segments` and `partit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from workers.mechanisms.above_threshold import BLOCK_BITS, BLOCK_TICKS, AboveThr
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.column_sums import SumNoise
 from workers.mechanisms.columns import check_tick
+from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.max_config import MaxConfig, domain_hash
 from workers.mechanisms.max_queries import Queries
 from workers.mechanisms.max_state import KeyState, MaxState
@@ -111,7 +111,7 @@ class MaxNoise:
         return held[1][t & (BLOCK_TICKS - 1)]
 
 
-class UnknownMax:
+class UnknownMax(Frozen):
     """What `bounded_max`, `doubling`, `two_level` and `two_level_k` share; each of them sets the levels it has.
 
     Guarantee: of `guarantee`, for one event added or removed, over all ticks of an epoch together, on streams that may react to what was
@@ -129,15 +129,15 @@ class UnknownMax:
         self._guarantee = guarantee
         self._cost = cost
         self._domain = tuple(label.encode() for label in config.domain)
-        self._intervals: dict[int, Intervals] = {}
-        # Works out every segment's numbers, so that what no table can serve is refused now and not at a tick.
-        self.public()
+        # Every segment's numbers, so that what no table can serve is refused now and not at a tick.
+        last = self.segments.most if self.segments is not None else 1
+        self._intervals = tuple(
+            self._make_intervals(segment) for segment in range(1, last + 1 if self.partition is not None else 1)
+        )
 
     def intervals(self, segment: int) -> Intervals:
-        """The partition's numbers in a segment."""
-        if segment not in self._intervals:
-            self._intervals[segment] = self._make_intervals(segment)
-        return self._intervals[segment]
+        """The partition's numbers in a segment, from 1."""
+        return self._intervals[segment - 1]
 
     def _make_intervals(self, segment: int) -> Intervals:
         raise NotImplementedError
@@ -162,8 +162,7 @@ class UnknownMax:
     def cost(self) -> Cost:
         return self._cost
 
-    @cached_property
-    def _public(self) -> dict[str, object]:
+    def public(self) -> Mapping[str, object]:
         config = self._config
         found: dict[str, object] = {
             **head(self.kind, config, self.guarantee),
@@ -173,20 +172,14 @@ class UnknownMax:
             "queries": list(self.queries.names),
             "domain": domain_hash(config.domain),
         }
-        last = 1
         if self.segments is not None:
             found["segments"] = self.segments.public()
-            last = self.segments.most
         if self.partition is not None:
-            numbers = [self.intervals(segment) for segment in range(1, last + 1)]
             found["partition"] = {
                 **self.partition.public(),
-                "intervals": [[one.step, one.clearance, one.capacity] for one in numbers],
+                "intervals": [[one.step, one.clearance, one.capacity] for one in self._intervals],
             }
         return found
-
-    def public(self) -> Mapping[str, object]:
-        return dict(self._public)
 
     def sd(self, t: int) -> float:
         """At most the standard deviation of the noise on any column's sum at tick t; `error` adds what closes late."""

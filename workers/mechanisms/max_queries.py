@@ -25,6 +25,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.mechanisms.frozen import Frozen, read_only
+
 QUERY = r"^(max|argmax|min|histogram|quantile:(0\.[0-9]{1,9}|1)|top_k(_select)?:[1-9][0-9]{0,4})\Z"
 """How a query is written in the settings."""
 QUERY_IN_WORDS = '"max", "argmax", "min", "quantile:0.5", "top_k:3", "top_k_select:3" or "histogram"'
@@ -57,7 +59,7 @@ def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
         yield "queries: every one only once"
 
 
-class Queries:
+class Queries(Frozen):
     """The queries of one histogram.
 
     Args:
@@ -76,22 +78,24 @@ class Queries:
         self.names_labels = any(query == "argmax" or query.startswith("top_k_select") for query in self.names)
         self._all = "histogram" in self.names
         ranks = set() if self._all else {rank for query in self.names for rank in watched(query, columns)}
-        self._ranks = sorted(ranks)
+        self._ranks = read_only(np.array(sorted(ranks), dtype=np.int64))
+        self._highest = max(ranks, default=columns - 1)
+        self._only_largest = ranks == {columns - 1}
         self.k = columns if self._all else len(self._ranks)
 
     def values(self, sums: Sums) -> Sums:
         """The k watched values of the sums."""
         if self._all:
             return sums
-        if self._ranks == [len(sums) - 1]:
+        if self._only_largest:
             return np.array([sums.max()])
         return np.partition(sums, self._ranks)[self._ranks]
 
     def highest(self, sums: Sums) -> int:
         """The largest of the watched values."""
-        if self._all or self._ranks[-1] == len(sums) - 1:
+        if self._highest == len(sums) - 1:
             return int(sums.max())
-        return int(np.partition(sums, self._ranks[-1])[self._ranks[-1]])
+        return int(np.partition(sums, self._highest)[self._highest])
 
     def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
         """What is published, a record for each query.

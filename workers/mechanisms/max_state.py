@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from workers.mechanisms.mechanism import State
 BLOCK_VERSION = 1
 _NUMBER = np.dtype("<i8")
 _HEAD = 6
-NO_ANSWER: Mapping[str, object] = {}
+NO_ANSWER: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclass(slots=True)

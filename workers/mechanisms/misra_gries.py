@@ -46,6 +46,7 @@ from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.columns import check_tick
 from workers.mechanisms.config import HistogramConfig, label_complaints
 from workers.mechanisms.exact_tail import exact_quantile
+from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.inversion import InversionTable
 from workers.mechanisms.mechanism import Guarantee, Items, Noise, State, head
@@ -111,7 +112,7 @@ class CellNoise:
         return noise.astype(np.int64)
 
 
-class Tree:
+class Tree(Frozen):
     """The cells: level j has blocks of r^j ticks."""
 
     def __init__(self, horizon: int, radix: int) -> None:
@@ -144,7 +145,7 @@ class Tree:
         return sum(t // self.radix**j % self.radix for j in range(self.levels))
 
 
-class MisraGries:
+class MisraGries(Frozen):
     """Running counts of the frequent items.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -191,7 +192,7 @@ class MisraGries:
         check_sampler_delta(config.delta, epsilon, true_numerical, NUMERICAL_SHARE)
         self._guarantee = Guarantee(unit=unit, rho=spent, epsilon=epsilon, delta=config.delta)
         self.cell_variance, self.rounding = float(self.sigma_squared) * (2 if self._shared else 1), 0.0
-        self._terms = [(Fraction(1), self.sigma_squared)] * (2 if self._shared else 1)
+        self._terms = ((Fraction(1), self.sigma_squared),) * (2 if self._shared else 1)
         self.delta_counter = self._delta_discovery / (levels * exposed) * (1 - 1e-12)
         self._threshold = self.largest + math.ceil(_quantile(self._terms, self.delta_counter)) - 1
 
@@ -318,7 +319,7 @@ def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) ->
             yield own, batch(tags.take(rows, axis=0), labels, counts[rows], rows)
 
 
-def _quantile(terms: list[tuple[Fraction, Fraction]], delta: float) -> float:
+def _quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float:
     """x with P(sum >= x) <= delta: exact where that is cheap, else by the sub-Gaussian bound, rounded up."""
     variance = float(sum(s2 for _, s2 in terms)) * (1 + 1e-12)
     exact = exact_quantile(terms, delta)

@@ -23,6 +23,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
+from workers.mechanisms.frozen import Frozen
+
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
 # Rows a call works on at a time: 16 B of blocks in and 16 B of words out for each stay in a core's L2 cache (1 MiB
@@ -35,7 +37,7 @@ _WIDE = 64
 _WORD = np.dtype("<u8")  # fixed, so that a big-endian machine draws the same noise
 
 
-class NoiseKey:
+class NoiseKey(Frozen):
     """The operator's 32-byte root key, from which every noise value follows.
 
     Args:
@@ -113,7 +115,7 @@ class _Scratch(threading.local):
         self.words_bytes = self.words.data.cast("B")
 
 
-class NoiseStream:
+class NoiseStream(Frozen):
     """The 128-bit words of one mechanism, by (item tag, cell). Safe to use from several threads."""
 
     def __init__(self, aes_key: bytes) -> None:

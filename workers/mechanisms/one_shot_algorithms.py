@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.discrete_laplace import TABLE_VERSION as LAPLACE_VERSION
 from workers.mechanisms.discrete_laplace import DiscreteLaplace, discrete_laplace, round_up_scale
+from workers.mechanisms.frozen import Frozen, read_only
 from workers.mechanisms.gaussian import TABLE_VERSION as GAUSSIAN_VERSION
 from workers.mechanisms.gaussian import IntegerGaussian, integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.one_shot import USE_KBAR, USE_PICKS, Cell, OneShotNoise, Place
@@ -95,7 +96,7 @@ class Algorithm(Protocol):
         ...
 
 
-class Noisy:
+class Noisy(Frozen):
     """Noise on every count; shown all of them, or those above a constant threshold, or of the kbar largest those above a noisy one."""
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -151,7 +152,7 @@ class Noisy:
         return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
 
 
-class Picking:
+class Picking(Frozen):
     """At most k picks by the exponential mechanism, down to BOTTOM where the domain is unknown, then Gaussian noise on their counts.
 
     Half of rho picks, half counts, as in the papers (b = s / 2 there).
@@ -199,7 +200,7 @@ class Picking:
         return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
 
 
-class Bottom:
+class Bottom(Frozen):
     """LimitDom's picks: labels among the kbar largest, in order, until BOTTOM or the k-th.
 
     Guarantee: k picks cost k Dinf^2 / (8 b^2), and one more where kbar is private, with delta for a release: an item that is among the
@@ -216,13 +217,11 @@ class Bottom:
     def __init__(self, p: Parameters, scale: Fraction, delta: float) -> None:
         self._p, self.scale, self._delta = p, scale, delta
         first = p.k if p.private else p.kbar
-        self._above = np.array(
-            [
-                p.max_count + logistic_quantile(scale, delta / min(p.max_items, kbar) * (1 - 1e-12))
-                for kbar in range(first, p.kbar + 1)
-            ],
-            dtype=np.int64,
-        )
+        above = [
+            p.max_count + logistic_quantile(scale, delta / min(p.max_items, kbar) * (1 - 1e-12))
+            for kbar in range(first, p.kbar + 1)
+        ]
+        self._above = read_only(np.array(above, dtype=np.int64))
 
     def public(self) -> dict[str, object]:
         return {

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, rho_of, sampler_delta
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.mechanism import Guarantee
 
 DISCOVERY_SHARE = 0.5
@@ -51,7 +52,7 @@ class Share:
         return Guarantee(unit=unit, rho=rho, epsilon=self.epsilon, delta=delta)
 
 
-class OnShare:
+class OnShare(Frozen):
     """What a mechanism says that spends its share on one-shot releases."""
 
     _share: Share

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import structs
@@ -10,6 +11,7 @@ from msgspec import structs
 from workers.mechanisms.bounded_max import BoundedMax, BoundedMaxConfig
 from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.doubling import Doubling, DoublingConfig
+from workers.mechanisms.frozen import check_frozen
 from workers.mechanisms.known_base import KnownBase
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.meta import Meta
@@ -32,27 +34,31 @@ from workers.mechanisms.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.mechanisms.two_level import TwoLevel, TwoLevelConfig, TwoLevelK, TwoLevelKConfig
 from workers.mechanisms.unk_base import UnkBase
 
-_BUILT_BY: dict[type[HistogramConfig], Callable[[Any, str], Mechanism]] = {
-    KnownBaseConfig: KnownBase,
-    UnkBaseConfig: UnkBase,
-    MetaConfig: Meta,
-    SparseGumbConfig: SparseGumb,
-    BoundedMaxConfig: BoundedMax,
-    DoublingConfig: Doubling,
-    TwoLevelConfig: TwoLevel,
-    TwoLevelKConfig: TwoLevelK,
-    MisraGriesConfig: make_misra_gries,
-    KnownGaussConfig: OneShot,
-    KnownGumbelConfig: OneShot,
-    UnkGaussConfig: OneShot,
-    LimitDomConfig: OneShot,
-    LimitDomLaplaceConfig: OneShot,
-    PositiveLaplaceConfig: OneShot,
-    PositiveGaussConfig: OneShot,
-    PayWhatYouGetConfig: PayWhatYouGet,
-}
+_BUILT_BY: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = MappingProxyType(
+    {
+        KnownBaseConfig: KnownBase,
+        UnkBaseConfig: UnkBase,
+        MetaConfig: Meta,
+        SparseGumbConfig: SparseGumb,
+        BoundedMaxConfig: BoundedMax,
+        DoublingConfig: Doubling,
+        TwoLevelConfig: TwoLevel,
+        TwoLevelKConfig: TwoLevelK,
+        MisraGriesConfig: make_misra_gries,
+        KnownGaussConfig: OneShot,
+        KnownGumbelConfig: OneShot,
+        UnkGaussConfig: OneShot,
+        LimitDomConfig: OneShot,
+        LimitDomLaplaceConfig: OneShot,
+        PositiveLaplaceConfig: OneShot,
+        PositiveGaussConfig: OneShot,
+        PayWhatYouGetConfig: PayWhatYouGet,
+    }
+)
 
-MECHANISMS: dict[str, type[HistogramConfig]] = {str(kind.__struct_config__.tag): kind for kind in _BUILT_BY}
+MECHANISMS: Mapping[str, type[HistogramConfig]] = MappingProxyType(
+    {str(kind.__struct_config__.tag): kind for kind in _BUILT_BY}
+)
 
 # Their cost is a sum over the items touched.
 PER_ITEM = ("known_base", "unk_base", "known_gauss", "positive_gauss", "positive_laplace")
@@ -77,7 +83,7 @@ def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
 
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
-    """The mechanism that `config` describes.
+    """The mechanism that `config` describes: complete and frozen, as the threads of all owner partitions step it.
 
     Args:
         config: of any of the kinds in `MECHANISMS`.
@@ -86,4 +92,6 @@ def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
     Raises:
         ValueError: the budget cannot be met (the message names the setting).
     """
-    return _BUILT_BY[type(config)](in_events(config, unit), unit)
+    mechanism = _BUILT_BY[type(config)](in_events(config, unit), unit)
+    check_frozen(mechanism, mechanism.kind)
+    return mechanism

@@ -16,7 +16,6 @@ are made anew from the largest count left.
 Distance: `selection_tv`.
 """
 
-import functools
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import float_up
+from workers.mechanisms.frozen import Frozen, kept
 from workers.mechanisms.inversion import WORD_BITS, table_context
 
 # Raised whenever the same words would pick otherwise: part of every mechanism id.
@@ -35,6 +35,7 @@ _WEIGHT_BITS = 256
 _LEAST_BITS = 192
 _GUARD_BITS = 80  # a product of six powers loses fewer than 12 of them
 _DIGIT_BITS = 8
+_DIGIT_VALUES = 1 << _DIGIT_BITS
 
 
 def gumbel_top_k(
@@ -170,39 +171,46 @@ def kth_largest(counts: NDArray[np.int64], k: int) -> int:
     return highest - int(np.searchsorted(np.cumsum(np.bincount(highest - counts)), k))
 
 
-class _Powers:
-    """round(2^256 exp(-g / scale)): a product of powers, one for each eight bits of g, in fixed point."""
+class _Powers(Frozen):
+    """round(2^256 exp(-g / scale)): a product of powers, one for each eight bits of g, in fixed point.
+
+    All threads of a process share it. Once it made a table when it was first needed: two threads appended the same one, the second
+    of them in the next one's place, and a gap of 256 weighed as much as a gap of 1 from then on.
+    """
 
     def __init__(self, scale: Fraction) -> None:
-        self._scale = scale
         self.reach = math.ceil(179 * scale)  # ln(2^257) = 178.2: beyond it weights round to 0
-        self._tables: list[list[int]] = []
+        digits = -(-self.reach.bit_length() // _DIGIT_BITS)
+        # Of the last digit only what gaps up to the reach have: two tables take 45 ms, and eight (a scale of 10^17) 75 ms (measured).
+        self._tables = tuple(
+            _table(scale, digit, min(_DIGIT_VALUES, (self.reach >> (_DIGIT_BITS * digit)) + 1)) for digit in range(digits)
+        )
 
     def weight(self, gap: int) -> int:
+        """The weight of a candidate that lies `gap` below the largest."""
         if gap > self.reach:
             return 0
         value, digit = 1 << (_WEIGHT_BITS + _GUARD_BITS), 0
         while gap:
-            if digit == len(self._tables):
-                self._tables.append(self._table(digit))
-            value = (value * self._tables[digit][gap & ((1 << _DIGIT_BITS) - 1)]) >> (_WEIGHT_BITS + _GUARD_BITS)
+            value = (value * self._tables[digit][gap & (_DIGIT_VALUES - 1)]) >> (_WEIGHT_BITS + _GUARD_BITS)
             gap >>= _DIGIT_BITS
             digit += 1
         return (value + (1 << (_GUARD_BITS - 1))) >> _GUARD_BITS
 
-    def _table(self, digit: int) -> list[int]:
-        """2^336 exp(-j 2^(8 digit) / scale) for j = 0..255, rounded down."""
-        context = table_context()
-        context.prec = 2 * context.prec
-        unit = 1 << (_WEIGHT_BITS + _GUARD_BITS)
-        found = []
-        for j in range(1 << _DIGIT_BITS):
-            exponent = -Fraction(j << (_DIGIT_BITS * digit)) / self._scale
-            power = context.exp(context.divide(context.create_decimal(exponent.numerator), exponent.denominator))
-            found.append(int(context.multiply(context.create_decimal(unit), power)))
-        return found
+
+def _table(scale: Fraction, digit: int, values: int) -> tuple[int, ...]:
+    """2^336 exp(-j 2^(8 digit) / scale) for j = 0..values-1, rounded down."""
+    context = table_context()
+    context.prec = 2 * context.prec
+    unit = 1 << (_WEIGHT_BITS + _GUARD_BITS)
+    found = []
+    for j in range(values):
+        exponent = -Fraction(j << (_DIGIT_BITS * digit)) / scale
+        power = context.exp(context.divide(context.create_decimal(exponent.numerator), exponent.denominator))
+        found.append(int(context.multiply(context.create_decimal(unit), power)))
+    return tuple(found)
 
 
-@functools.lru_cache(maxsize=64)
+@kept(64)
 def _powers(scale: Fraction) -> _Powers:
     return _Powers(scale)

@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.discrete_laplace import discrete_laplace, round_up_scale
+from workers.mechanisms.frozen import kept, read_only
 from workers.mechanisms.gaussian import integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.rows import Rows, Tags
@@ -337,21 +338,15 @@ def _delta_of(epsilon: float, sigma_squared: Fraction, threshold: int, differing
     return max(more, _hockey_stick(epsilon + log_q, sigma_squared, j))
 
 
+@kept(64)
 def _tails(sigma_squared: Fraction) -> NDArray[np.float64]:
     """P(Z > x) for x = 0, 1, ... of N_Z(0, sigma^2), rounded up, as far as floats go."""
-    if sigma_squared not in _TAIL_TABLES:
-        if len(_TAIL_TABLES) > 64:
-            _TAIL_TABLES.clear()
-        s2 = float(sigma_squared)
-        z = np.arange(math.ceil(40 * math.sqrt(s2)) + 2, dtype=np.float64)
-        weights = np.exp(-z * z / (2 * s2))
-        above = np.append(np.cumsum(weights[:0:-1])[::-1], 0.0)
-        # What lies beyond the table is far below a float's least value for the deltas in use.
-        _TAIL_TABLES[sigma_squared] = above / (2 * weights.sum() - 1) * _OUTWARD + 1e-300
-    return _TAIL_TABLES[sigma_squared]
-
-
-_TAIL_TABLES: dict[Fraction, NDArray[np.float64]] = {}
+    s2 = float(sigma_squared)
+    z = np.arange(math.ceil(40 * math.sqrt(s2)) + 2, dtype=np.float64)
+    weights = np.exp(-z * z / (2 * s2))
+    above = np.append(np.cumsum(weights[:0:-1])[::-1], 0.0)
+    # What lies beyond the table is far below a float's least value for the deltas in use.
+    return read_only(above / (2 * weights.sum() - 1) * _OUTWARD + 1e-300)
 
 
 def _hockey_stick(epsilon: float, sigma_squared: Fraction, j: int) -> float:

@@ -50,6 +50,7 @@ from workers.mechanisms.discrete_laplace import (
     geometric,
     round_up_scale,
 )
+from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.mechanism import Guarantee, Noise, Release, State, head
 from workers.mechanisms.noise import NoiseStream
 from workers.mechanisms.rows import Contributions, Tags
@@ -88,7 +89,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
             yield f"top_k = {display(self.top_k)}: must be below the {len(self.domain):,} labels of domain; else take known_base"
 
 
-class SparseGumb:
+class SparseGumb(Frozen):
     """Continual top k with at most s switches for each stream key.
 
     Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for one event added or removed, whatever number of items it has, over

@@ -28,7 +28,6 @@ Source: Fichtenberger, Henzinger, Upadhyay, "Constant Matters" and Henzinger, Up
 Differentially Private Continual Counting" (the factorization); the integer matrix and the split are derived here.
 """
 
-import functools
 import itertools
 import math
 from fractions import Fraction
@@ -38,6 +37,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
 from workers.mechanisms.columns import Integers, check_tick
+from workers.mechanisms.frozen import Frozen, kept, read_only
 from workers.mechanisms.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise import NoiseStream
 
@@ -57,7 +57,7 @@ _PART_ROWS = 2048
 Floats = NDArray[np.float64]
 
 
-class SqrtCounter:
+class SqrtCounter(Frozen):
     """See the module, and `counters.Counter` for what each member means.
 
     Args:
@@ -87,7 +87,7 @@ class SqrtCounter:
         self.cells_per_event = horizon
         self.tv = float_up(horizon * Fraction(self._table.tv))
         self._unit = 1 << (_INVERSE_BITS + self.bits)
-        self._squares = list(itertools.accumulate(int(g) ** 2 for g in self._inverse.tolist()))
+        self._squares = tuple(itertools.accumulate(int(g) ** 2 for g in self._inverse.tolist()))
 
     def __repr__(self) -> str:
         return f"SqrtCounter(horizon={self.horizon}, rho_item={self.rho_item})"
@@ -251,17 +251,17 @@ def _norm_squared(column: Floats) -> int:
     return sum(value * value for value in column.astype(np.int64).tolist())
 
 
-@functools.lru_cache(maxsize=16)
+@kept(16)
 def _rounded_column(horizon: int, bits: int) -> Floats:
     """round(2^b f_k), k < T, as float64. In integers: f_k is kept to 2^-96, rounded down k times, so it is off by less than 2^-79."""
     value, column = 1 << 96, []
     for k in range(horizon):
         column.append((value + (1 << (95 - bits))) >> (96 - bits))
         value = value * (2 * k + 1) // (2 * k + 2)
-    return _frozen(np.array(column, dtype=np.float64))
+    return read_only(np.array(column, dtype=np.float64))
 
 
-@functools.lru_cache(maxsize=4)
+@kept(4)
 def _rounded_inverse(horizon: int, bits: int) -> Floats:
     """round(2^F c_0 g_k), each from the rounded ones before, as float64 of whole numbers: the same on every machine."""
     column = _rounded_column(horizon, bits)
@@ -274,9 +274,4 @@ def _rounded_inverse(horizon: int, bits: int) -> Floats:
     largest = float(np.abs(inverse).sum())
     _check_exact(one + float(column @ np.abs(inverse)[::-1]))
     _check_exact(largest * float(column[0]))
-    return _frozen(inverse)
-
-
-def _frozen(column: Floats) -> Floats:
-    column.flags.writeable = False
-    return column
+    return read_only(inverse)

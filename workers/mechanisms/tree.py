@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
 from workers.mechanisms.columns import Integers, check_tick, grown
+from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise import CHUNK_ROWS, NoiseStream
 
@@ -44,7 +45,7 @@ _UNBOUNDED_LAST_TICK = LONGEST_HORIZON - 1
 _UNBOUNDED_RADIX = 5
 
 
-class TreeCounter:
+class TreeCounter(Frozen):
     """See the module, and `counters.Counter` for what each member means.
 
     Args:
@@ -72,8 +73,8 @@ class TreeCounter:
         self._levels = digits_of(self._last_tick, self.radix)
         weights = [Fraction(1, 1 if horizon is not None else level + 2) for level in range(self._levels)]
         scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
-        self._sigma_squared = [round_up_sigma_squared(scale / weight) for weight in weights]
-        self._tables = [integer_gaussian(sigma_squared) for sigma_squared in self._sigma_squared]
+        self._sigma_squared = tuple(round_up_sigma_squared(scale / weight) for weight in weights)
+        self._tables = tuple(integer_gaussian(sigma_squared) for sigma_squared in self._sigma_squared)
         self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
         self.cells_per_event = self._levels
         self.tv = float_up(sum((Fraction(table.tv) for table in self._tables), Fraction(0)))

@@ -15,6 +15,7 @@ log2 T; `segments` lists what its noise corrects. Algorithms 13, 16 and 17 (appr
 from __future__ import annotations
 
 from fractions import Fraction
+from types import MappingProxyType
 
 from workers.mechanisms.max_config import MaxConfig, Purse, SeveralConfig, SingleConfig
 from workers.mechanisms.max_engine import UnknownMax
@@ -23,11 +24,13 @@ from workers.mechanisms.partition import Intervals, Partition
 from workers.mechanisms.segments import Segments
 
 # The outer test only decides when a segment ends; the inner one enters every error.
-_ZCDP_ONE = {"outer_test": 1, "columns": 2, "test": 3, "sums": 2}
-_ZCDP_SEVERAL = {"outer_test": 1, "columns": 2, "test": 3, "sums": 2, "updates": 2}
-_OUTER_PURE = {"outer_test": Fraction(1, 4), "columns": Fraction(1, 4)}
-_PURE_ONE = {**_OUTER_PURE, "test": Fraction(1, 4), "sums": Fraction(1, 4)}
-_PURE_SEVERAL = {**_OUTER_PURE, "test": Fraction(1, 6), "sums": Fraction(1, 6), "updates": Fraction(1, 6)}
+_ZCDP_ONE = MappingProxyType({"outer_test": 1, "columns": 2, "test": 3, "sums": 2})
+_ZCDP_SEVERAL = MappingProxyType({"outer_test": 1, "columns": 2, "test": 3, "sums": 2, "updates": 2})
+_OUTER_PURE = MappingProxyType({"outer_test": Fraction(1, 4), "columns": Fraction(1, 4)})
+_PURE_ONE = MappingProxyType({**_OUTER_PURE, "test": Fraction(1, 4), "sums": Fraction(1, 4)})
+_PURE_SEVERAL = MappingProxyType(
+    {**_OUTER_PURE, "test": Fraction(1, 6), "sums": Fraction(1, 6), "updates": Fraction(1, 6)}
+)
 
 
 class TwoLevelConfig(SingleConfig, frozen=True, kw_only=True, tag="two_level"):

@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 
 import confluent_kafka
 from prometheus_client import Metric
@@ -23,34 +24,39 @@ from workers.metrics import CONTRIBUTE, PREFIX, RELEASE
 from workers.monitor.health import Health
 
 #: Name without prefix, labels, help; in the order in which they are shown.
-GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "build_info": (("version", "python", "librdkafka"), "What runs here; always 1"),
-    "ready": ((), "1 when /readyz says so"),
-    "partitions_assigned": (("stage",), "Partitions that this worker owns"),
-    "topic_partitions": (("stage",), "Partitions of the stage's input topic; the workers together must own all"),
-    "tick_seconds": (("histogram",), "Width of a tick"),
-    "grace_seconds": ((), "How long a tick stays open for late events: what always lies between clock and watermark"),
-    "watermark_lag_seconds": (
-        ("partition",),
-        "Seconds from the time up to which a source partition closed its ticks to now",
-    ),
-    "release_lag_seconds": (
-        ("histogram", "partition"),
-        "Seconds from the end of the last tick that an owner partition released to now",
-    ),
-    "consumer_lag_records": (("stage", "partition"), "Records in the log that are not processed"),
-    "consumer_lag_seconds": (
-        ("stage", "partition"),
-        "Seconds for which the log has had records that are not processed",
-    ),
-    "commit_age_seconds": (
-        ("stage", "partition"),
-        "Seconds since the last commit, or since the partition was taken over",
-    ),
-    "ledger_rows": (("histogram", "partition"), "Rows of the ledger: items of all stream keys"),
-    "ledger_bytes": (("histogram", "partition"), "Bytes of the ledger's columns in memory"),
-    "waiting_bytes": (("partition", "place"), "Bytes of contributions that wait for a slower source partition"),
-}
+GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
+    {
+        "build_info": (("version", "python", "librdkafka"), "What runs here; always 1"),
+        "ready": ((), "1 when /readyz says so"),
+        "partitions_assigned": (("stage",), "Partitions that this worker owns"),
+        "topic_partitions": (("stage",), "Partitions of the stage's input topic; the workers together must own all"),
+        "tick_seconds": (("histogram",), "Width of a tick"),
+        "grace_seconds": (
+            (),
+            "How long a tick stays open for late events: what always lies between clock and watermark",
+        ),
+        "watermark_lag_seconds": (
+            ("partition",),
+            "Seconds from the time up to which a source partition closed its ticks to now",
+        ),
+        "release_lag_seconds": (
+            ("histogram", "partition"),
+            "Seconds from the end of the last tick that an owner partition released to now",
+        ),
+        "consumer_lag_records": (("stage", "partition"), "Records in the log that are not processed"),
+        "consumer_lag_seconds": (
+            ("stage", "partition"),
+            "Seconds for which the log has had records that are not processed",
+        ),
+        "commit_age_seconds": (
+            ("stage", "partition"),
+            "Seconds since the last commit, or since the partition was taken over",
+        ),
+        "ledger_rows": (("histogram", "partition"), "Rows of the ledger: items of all stream keys"),
+        "ledger_bytes": (("histogram", "partition"), "Bytes of the ledger's columns in memory"),
+        "waiting_bytes": (("partition", "place"), "Bytes of contributions that wait for a slower source partition"),
+    }
+)
 
 
 class Partitions(Collector):

@@ -19,6 +19,7 @@ from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseC
 from workers.mechanisms.counters import NoiseColumns
 from workers.mechanisms.discovery import Discovery
 from workers.mechanisms.discovery_schedule import make_discovery
+from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.gaussian import LARGEST_SIGMA_SQUARED, round_up_sigma_squared
 from workers.mechanisms.haar import _bounded_weights, _unbounded_weights
 from workers.mechanisms.noise import NoiseStream
@@ -29,7 +30,7 @@ from workers.mechanisms.unk_base import DISCOVERY_SHARE
 UNBOUNDED_RADIX = 5
 
 
-class UntabledCounter:
+class UntabledCounter(Frozen):
     """See the module, and `counters.Counter` for what each member means.
 
     Args:
@@ -56,7 +57,7 @@ class UntabledCounter:
             levels = range(digits_of(last, self.radix))
             weights = [Fraction(1, 1 if horizon is not None else level + 2) for level in levels]
         scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
-        self._sigma_squared = [round_up_sigma_squared(scale / weight) for weight in weights]
+        self._sigma_squared = tuple(round_up_sigma_squared(scale / weight) for weight in weights)
         if max(self._sigma_squared) > LARGEST_SIGMA_SQUARED:
             raise ValueError(
                 f"noise of variance {float(max(self._sigma_squared)):.3g} is more than there is a table for"

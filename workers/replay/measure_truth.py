@@ -18,6 +18,7 @@ from workers.agents.event_columns import AMOUNT_MAX
 from workers.agents.histogram import Histogram
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config import HistogramConfig, Lane
+from workers.mechanisms.frozen import thawed
 from workers.mechanisms.mechanism import Guarantee, Mechanism, Noise, Release, State
 from workers.mechanisms.noise import NoiseKey, NoiseStream
 from workers.mechanisms.rows import Columns, Contributions, Rows, Tags, grown
@@ -188,10 +189,11 @@ def mirrored(mechanism: Mechanism, truth: Histogram) -> Mechanism:
 
 
 def remembering(mechanism: Mechanism) -> Mechanism:
-    """The mechanism, which does not work out a tick's `sd` and `threshold` again for the next seed (a third of a step's time)."""
+    """A mechanism for this thread, which does not work out a tick's `sd` and `threshold` again for the next seed (a third of a step)."""
+    own = thawed(mechanism)
     for name in ("sd", "threshold"):
-        setattr(mechanism, name, lru_cache(maxsize=1)(getattr(mechanism, name)))
-    return mechanism
+        setattr(own, name, lru_cache(maxsize=1)(getattr(mechanism, name)))
+    return own
 
 
 def unbounded(lane: Lane) -> Lane:

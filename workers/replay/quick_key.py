@@ -16,8 +16,8 @@ from workers.mechanisms.noise import NoiseKey
 TAGS_MAX = 500_000
 
 
-class QuickKey(NoiseKey):
-    """The same tags as `NoiseKey`, made once each as long as they are no more than TAGS_MAX."""
+class QuickKey(NoiseKey, shared=False):
+    """The same tags as `NoiseKey`, made once each as long as they are no more than TAGS_MAX; it belongs to one thread."""
 
     def __init__(self, root: bytes, tags_max: int = TAGS_MAX) -> None:
         super().__init__(root)

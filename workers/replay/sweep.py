@@ -136,8 +136,10 @@ class Backtest:
         self._key, self._top = key, top
         self._truths: dict[tuple[Timing, Lane, tuple[bytes, ...]], tuple[Truth, View]] = {}
         self._groups: dict[Timing, Group] = {}
-        for mechanism in {id(task.combination.mechanism): task.combination.mechanism for task in tasks}.values():
-            remembering(mechanism)
+        combined = (task.combination.mechanism for task in tasks)
+        self._remembering = {
+            id(mechanism): remembering(mechanism) for mechanism in {id(m): m for m in combined}.values()
+        }
         runs = [self._run(task.combination, task.seed) for task in tasks]
         truths = [truth for truth, _ in self._truths.values()]
         self.runs = runs
@@ -145,7 +147,7 @@ class Backtest:
         self.histograms: list[Histogram] = [*truths, *runs, *(group.wide for group in self._groups.values())]
 
     def _run(self, combination: Combination, seed: int) -> Histogram:
-        config, mechanism = combination.config, combination.mechanism
+        config, mechanism = combination.config, self._remembering[id(combination.mechanism)]
         timing = Timing.of(config)
         group = self._groups.get(timing)
         if group is None:
