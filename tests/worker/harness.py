@@ -18,7 +18,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -84,10 +84,11 @@ def known(name: str = "known", **changes: object) -> dict[str, object]:
 class Worker:
     """One `quietcount run` process; killed at the end of its `with` block if it still runs."""
 
-    def __init__(self, config: Path, log: Path) -> None:
+    def __init__(self, config: Path, log: Path, runner: Sequence[str] = ("-m", "workers.cli")) -> None:
         self.log = log
+        started = [sys.executable, *runner, "run", "-c", str(config)]
         with log.open("ab") as output:
-            self.process = subprocess.Popen(command("run", "-c", str(config)), cwd=ROOT, stdout=output, stderr=output)
+            self.process = subprocess.Popen(started, cwd=ROOT, stdout=output, stderr=output)
 
     def __enter__(self) -> Self:
         return self
@@ -211,11 +212,11 @@ class Site:
 
     # ---- processes ---------------------------------------------------------------------------------------------------
 
-    def worker(self, data: str = "data") -> Worker:
-        """Starts a worker process; two at the same time need two `data` directories."""
+    def worker(self, data: str = "data", runner: Sequence[str] = ("-m", "workers.cli")) -> Worker:
+        """Starts a worker process; two at the same time need two `data` directories. `runner` is what Python runs as `quietcount`."""
         config = self.write(self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml")
         self._workers += 1
-        return Worker(config, self.directory / f"worker-{self._workers}.log")
+        return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
 
     def run_to_end(self) -> subprocess.CompletedProcess[str]:
         """Runs a worker that is expected to end by itself."""

@@ -1,0 +1,270 @@
+"""Whatever threads share is complete when it is made, and frozen: for every mechanism."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from tests.contract.racing import Picture, alone, caches, cold, modules, race, stream_of, switching
+from tests.contract.soak import Soak
+from tests.contract.stage import KEY
+from tests.contract.variants import VARIANTS, Variant
+from workers.agents.contributions import decode, encode
+from workers.agents.events import EventReader
+from workers.mechanisms import selection
+from workers.mechanisms.config import Lane
+from workers.mechanisms.known_base import KnownBase
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.noise import CHUNK_ROWS
+from workers.settings import EventsSettings
+
+ROOT = Path(__file__).parents[2]
+OWNERS = 8
+SEEDS = tuple(range(1, OWNERS + 1))
+PICKING = [
+    variant
+    for variant in VARIANTS
+    if variant.mechanism in ("known_gumbel", "limit_dom", "pay_what_you_get", "sparse_gumb")
+    or variant.options.get("algorithm") in ("known_gumbel", "limit_dom")
+]
+#: Lazy caches that no other thread can reach, and why.
+OF_ONE_THREAD = {("sketch.py", "rounds"): "a batch is made by a step, and gone when the step returns"}
+
+
+class LazyPowers:
+    """`selection._Powers` as it was when it corrupted picks: check, then append."""
+
+    def __init__(self, scale: Fraction) -> None:
+        self._scale, self.reach = scale, math.ceil(179 * scale)
+        self._tables: list[tuple[int, ...]] = []
+
+    def weight(self, gap: int) -> int:
+        if gap > self.reach:
+            return 0
+        value, digit = 1 << 336, 0
+        while gap:
+            if digit == len(self._tables):
+                self._tables.append(selection._table(self._scale, digit, 256))
+            value = (value * self._tables[digit][gap & 255]) >> 336
+            gap >>= 8
+            digit += 1
+        return (value + (1 << 79)) >> 80
+
+
+class LazyKnownBase(KnownBase):
+    """A mechanism that fills an array when a tick is first asked for, past all that its class says."""
+
+    def sd(self, t: int) -> float:
+        held = self.__dict__.setdefault("_sds", np.full(64, np.nan))
+        if np.isnan(held[t]):
+            held[t] = super().sd(t)
+        return float(held[t])
+
+
+@contextmanager
+def lazy_powers() -> Iterator[None]:
+    """The defect of old, planted."""
+    with patch.object(selection, "_powers", functools.lru_cache(64)(LazyPowers)):
+        yield
+
+
+def lazy_known_base(variant: Variant) -> Mechanism:
+    """The mechanism with the planted array, which was empty when the constructor returned."""
+    made = variant.build()
+    object.__setattr__(made, "__class__", LazyKnownBase)
+    made.sd(1)
+    return made
+
+
+def changeable(mechanism: Mechanism) -> list[str]:
+    """Where a mechanism or a cache could change, and where steps from many threads changed it."""
+    race(mechanism, SEEDS[:2])
+    before = Picture.of(mechanism)
+    race(mechanism, SEEDS)
+    after = Picture.of(mechanism)
+    return sorted({*before.changeable, *after.changeable, *before.changed(after)})
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_owner_partitions_that_step_it_together_find_what_each_finds_alone(variant: Variant) -> None:
+    """Eight partitions of one worker share a mechanism: a release must not depend on what another one does meanwhile."""
+    expected = alone(variant, SEEDS)
+    assert race(cold(variant), SEEDS) == expected
+    assert len(set(expected)) == OWNERS
+
+
+@pytest.mark.parametrize("variant", PICKING, ids=str)
+def test_tables_that_grow_at_their_first_use_are_seen(variant: Variant) -> None:
+    """The defect itself, planted."""
+    expected = alone(variant, SEEDS)
+    with lazy_powers():
+        assert alone(variant, SEEDS) == expected  # one thread alone never sees it
+        assert any(race(cold(variant), SEEDS) != expected for _ in range(10))
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_nothing_that_a_mechanism_reaches_can_change_or_has_changed(variant: Variant) -> None:
+    """A race happens when it happens; what cannot change has none, on any machine."""
+    assert changeable(cold(variant)) == []
+
+
+def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
+    """The negative controls of the test above: the old tables, and an array that a mechanism fills as it goes."""
+    picking = next(variant for variant in VARIANTS if variant.mechanism == "known_gumbel")
+    with lazy_powers():
+        mechanism = cold(picking)
+        race(mechanism, [1])
+        before = Picture.of(mechanism)
+        assert any("LazyPowers" in where for where in before.changeable)
+        assert any("_tables: list" in where for where in before.changeable)
+    counting = next(variant for variant in VARIANTS if variant.mechanism == "known_base")
+    found = changeable(lazy_known_base(counting))
+    assert "known_base._sds: ndarray" in found
+    # What it held changed as well.
+    lazy = lazy_known_base(counting)
+    before = Picture.of(lazy)
+    race(lazy, [1])
+    assert before.changed(Picture.of(lazy)) == ["known_base._sds"]
+
+
+def test_what_caches_keep_is_looked_at() -> None:
+    """The test of what can change would be empty if no cache were found, or nothing in them."""
+    names = {cache.__name__ for cache in caches()}
+    assert {"_powers", "integer_gaussian", "discrete_laplace", "geometric", "counter_of", "constants_of"} <= names
+    mechanism = cold(VARIANTS[0])
+    empty = len(Picture.of(mechanism)._content)
+    race(mechanism, [1])
+    selection._powers(Fraction(3))
+    assert len(Picture.of(mechanism)._content) > empty
+
+
+def test_no_module_holds_what_threads_could_change() -> None:
+    """A table at the top of a module is shared by all threads, whoever fills it."""
+    roots = {
+        f"{module.__name__}.{name}": value
+        for module in modules()
+        for name, value in vars(module).items()
+        if isinstance(value, (list, dict, set, bytearray, np.ndarray, tuple, frozenset, MappingProxyType))
+        and not name.startswith("__")
+    }
+    assert len(roots) > 20
+    # Annotations such as Annotated[...] stand for themselves, and their arguments are not the product's.
+    assert Picture(roots).changeable == []
+    assert Picture({"planted": {}}).changeable == ["planted: dict"]
+
+
+def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_checks_it() -> None:
+    """`frozen.kept` refuses what could change; functools' own caches take anything, and keep it in the instance."""
+    found = []
+    for module in modules():
+        path = Path(str(module.__file__))
+        if path.name == "frozen.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                uses = [ast.unparse(decorator) for decorator in node.decorator_list]
+                lazy = any(word in use for use in uses for word in ("lru_cache", "cached_property", "functools.cache"))
+                found += [(path.name, node.name)] if lazy or "cache" in uses else []
+    assert found == list(OF_ONE_THREAD)
+
+
+def hammered(work: Callable[[int], object]) -> None:
+    """What eight threads find at once is what one finds."""
+    expected = [work(seed) for seed in SEEDS]
+    with switching(1e-6), ThreadPoolExecutor(OWNERS) as pool:
+        assert list(pool.map(work, SEEDS * 4)) == expected * 4
+
+
+def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -> None:
+    """Its cipher and its buffers are each thread's own."""
+    stream = KEY.stream(bytes(16))
+
+    def words(seed: int) -> bytes:
+        tags = np.random.default_rng(seed).integers(0, 2**63, (CHUNK_ROWS + seed, 2), dtype=np.uint64)
+        return b"".join(stream.words(tags, (seed, cell)).tobytes() for cell in range(3))
+
+    hammered(words)
+
+
+def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
+    """A worker has one reader of events, and one encoder and decoder of contributions, for all its threads."""
+    reader = EventReader(EventsSettings(topic="t", key="shop", items="products", timestamp="ts"), None)
+    lane = Lane(1000, 0, 2, 3)
+
+    def read(seed: int) -> object:
+        rng = random.Random(seed)
+        values = [
+            b'{"shop": "s%d", "products": ["p%d", "q"], "ts": %d}' % (rng.randrange(9), rng.randrange(99), i)
+            if rng.random() < 0.9
+            else b"{}"
+            for i in range(400)
+        ]
+        events, rejects = reader.read(values, [None] * 400, [0] * 400, latest_ms=None)
+        tally: Mapping[str, Mapping[str, int]] = {key: {f"p{seed}": seed, key: 1} for key in events.keys}
+        messages = encode([(lane, seed, tally)], source=seed, sequence=0, offset=seed, watermark=None, first=None)
+        sections = [decode(message).sections for message in messages]
+        return events.keys, events.items, events.times.tolist(), rejects, messages, sections
+
+    hammered(read)
+
+
+def test_a_mechanism_that_is_not_frozen_is_not_built() -> None:
+    """Whoever adds a mechanism need not know of threads: `build` refuses what threads could not share."""
+    variant = VARIANTS[0]
+
+    def unfrozen(*_: Any) -> Any:
+        class Loose:
+            kind = "loose"
+
+        return Loose()
+
+    from workers.mechanisms import registry
+
+    built_by = MappingProxyType({**registry._BUILT_BY, type(variant.build().config): unfrozen})  # type: ignore[attr-defined]  # each of them has one
+    with patch.object(registry, "_BUILT_BY", built_by), pytest.raises(TypeError, match="a Loose can change"):
+        variant.build()
+
+
+def test_a_short_soak_finds_no_difference() -> None:
+    """The long one is `python -m tests.contract.soak --minutes 60`."""
+    soak = Soak(seed=5)
+    for _ in range(20):
+        soak.round()
+    assert soak.differences == []
+    assert soak.rounds == 20 and soak.threads >= 40
+
+
+def test_a_soak_sees_the_planted_defect() -> None:
+    """An hour without a difference says something only if a difference would be seen."""
+    soak = Soak(seed=5, variants=[variant for variant in VARIANTS if variant.mechanism == "known_gumbel"])
+    soak.round()
+    with lazy_powers():
+        while not soak.differences and soak.rounds < 50:
+            soak.round()
+    assert soak.differences
+    assert "known_gumbel" in soak.differences[0] and "seed" in soak.differences[0]
+
+
+def test_streams_of_the_race_have_gaps_beyond_the_first_table() -> None:
+    """Weights of gaps from 256 on were wrong: without such gaps the race of picks would show nothing."""
+    gaps = {
+        max(histogram.values()) - count
+        for seed in SEEDS
+        for tick in stream_of(seed)
+        for histogram in tick.values()
+        for count in histogram.values()
+    }
+    assert any(256 <= gap < 512 for gap in gaps)
