@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.agents.board import declared_keys, histograms, lanes, mechanisms, stream_name
+from workers.agents.board import declared_keys, histograms, lanes, mechanisms
 from workers.agents.contribute import Contribute, Stream
 from workers.agents.events import EventReader
 from workers.agents.merge import Merge
@@ -21,6 +21,7 @@ from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.shard import Batch
+from workers.kafka.topic_ids import checked_id, stream_name
 from workers.kafka.topics import (
     Existing,
     Topic,
@@ -52,18 +53,24 @@ class Topics:
 
     plan: list[Topic]
     existing: dict[str, Existing]
+    embedded: bool = False
 
     def partitions(self, name: str) -> int:
         return self.existing[name].partitions
 
     def id(self, name: str) -> str | None:
-        """The broker's id of a topic; None where it gives none."""
-        return self.existing[name].topic_id
+        """Return the broker's id of a topic, None on the embedded cluster and nowhere else.
+
+        Raises:
+            SettingsError: a real cluster gave none.
+        """
+        topic_id = self.existing[name].topic_id
+        return None if self.embedded else checked_id(name, topic_id)
 
 
-def connection_of(settings: Settings) -> Connection:
-    """How to reach the cluster."""
-    return Connection(settings.kafka.bootstrap, settings.kafka.client)
+def connection_of(settings: Settings, embedded: str | None = None) -> Connection:
+    """Return how to reach the cluster, which is an embedded one where its id is given."""
+    return Connection(settings.kafka.bootstrap, settings.kafka.client, embedded=embedded)
 
 
 def look_at_topics(settings: Settings, connection: Connection) -> Topics:
@@ -77,7 +84,7 @@ def look_at_topics(settings: Settings, connection: Connection) -> Topics:
     internal = [contributions_topic(name), contribute_state_topic(name), release_state_topic(name), rejects_topic(name)]
     existing = describe(connection, [events, *internal, *outputs])
     plan = plan_topics(name, events, None, settings.worker.owner_partitions, outputs, existing)
-    return Topics(plan=plan, existing=existing)
+    return Topics(plan=plan, existing=existing, embedded=connection.embedded is not None)
 
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
@@ -209,12 +216,13 @@ def build_app(settings: Settings, factory: Factory, connection: Connection) -> Q
     return app
 
 
-def run(settings: Settings, *, metrics_port: int | None = None) -> int:
+def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | None = None) -> int:
     """Runs the worker until it is told to stop.
 
     Args:
         settings: of the worker.
         metrics_port: instead of the settings' own.
+        embedded: cluster id of the embedded Kafka that the caller started; None: a real cluster.
 
     Returns:
         The exit status: 0 after SIGTERM or SIGINT, 2 for refused settings or state, 75 when it stays fenced.
@@ -225,7 +233,7 @@ def run(settings: Settings, *, metrics_port: int | None = None) -> int:
     import uvloop
 
     key = NoiseKey(read_key(settings.worker.key_file))
-    connection = connection_of(settings)
+    connection = connection_of(settings, embedded)
     topics = check_topics(settings, connection)
     data_dir = settings.worker.data_dir
     try:
@@ -236,8 +244,7 @@ def run(settings: Settings, *, metrics_port: int | None = None) -> int:
         ) from error
     for caution in cautions(topics.plan, topics.existing):
         logger.warning("%s", caution)
-    embedded = topics.id(settings.events.topic) is None
-    factory = Factory(settings, connection, topics, key, None if embedded else data_dir)
+    factory = Factory(settings, connection, topics, key, None if topics.embedded else data_dir)
     logger.info("worker %s", settings.worker.name)
     for config, mechanism in zip(settings.histograms, factory.mechanisms, strict=True):
         promise = mechanism.guarantee

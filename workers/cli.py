@@ -82,8 +82,11 @@ def cli(context: click.Context, debug: bool) -> None:
     metavar="PORT",
     help="Overrides worker.metrics_port: where /metrics, /healthz and /readyz are.",
 )
+@click.option("--embedded", hidden=True, metavar="ID", help="Cluster id of the embedded Kafka of the demo.")
 @click.pass_context
-def run(context: click.Context, config: Path, log_format: str | None, metrics_port: int | None) -> int:
+def run(
+    context: click.Context, config: Path, log_format: str | None, metrics_port: int | None, embedded: str | None
+) -> int:
     """Run the worker until SIGTERM.
 
     Exit 0 after a clean hand-over, 2 for bad settings or state that does not belong to them, 75 where a newer owner
@@ -97,7 +100,7 @@ def run(context: click.Context, config: Path, log_format: str | None, metrics_po
         _log_as(log_format or settings.worker.log_format, state)
         from workers.app import run as run_worker
 
-        status = run_worker(settings, metrics_port=metrics_port)
+        status = run_worker(settings, metrics_port=metrics_port, embedded=embedded)
     # A shard's thread may be in a call to a broker that is away; nothing needs saving, so the process need not wait for it.
     last_resort = threading.Timer(EXIT_DEADLINE_S, os._exit, (status,))
     last_resort.daemon = True
@@ -123,9 +126,7 @@ def _clean_end_before_it_begins() -> Iterator[None]:
 @click.option(
     "--rate", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, metavar="N", help="Events a second."
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), metavar="P", help="Of the page. Default: 8080, or a free one."
-)
+@click.option("--port", type=click.IntRange(0, 65_535), metavar="P", help="Of the page. Default: 8080, or a free one.")
 @click.option("--bootstrap", metavar="B", help="A Kafka cluster to use, host:port. Default: an embedded one.")
 @click.option(
     "--picture", type=click.Path(path_type=Path), hidden=True, help="Write the last view as SVG; made docs/demo.svg."
@@ -205,7 +206,9 @@ def budget(context: click.Context, config: Path, as_json: bool) -> int:
     help="Events, one JSON object a line (also gzipped), or Parquet; - is standard input.",
 )
 @click.option("--topic", is_flag=True, help="Read the events topic instead, to the end that it has now.")
-@click.option("--from", "since", metavar="T", help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z.")
+@click.option(
+    "--from", "since", metavar="T", help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z."
+)
 @click.option("--to", "until", metavar="T", help="With --topic: the last ticks are those that end by T.")
 @click.option("--snapshots", metavar="OUT", help="Write every snapshot here, one a line; - is standard output.")
 @click.option(
@@ -220,8 +223,15 @@ def budget(context: click.Context, config: Path, as_json: bool) -> int:
     metavar="H.SETTING=V,V",
     help="With --report: try these values of a histogram's setting, each with each; may be repeated.",
 )
-@click.option("--seeds", type=click.IntRange(1, 1_000), metavar="N", help="With --report: run each so often with other noise. Default: 3.")
-@click.option("--top", type=click.IntRange(1, 1_000), metavar="N", help="With --report: the n of the top-n figures. Default: 10.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 1_000),
+    metavar="N",
+    help="With --report: run each so often with other noise. Default: 3.",
+)
+@click.option(
+    "--top", type=click.IntRange(1, 1_000), metavar="N", help="With --report: the n of the top-n figures. Default: 10."
+)
 @click.option("--force", is_flag=True, help="With --report: replace the results in a DIR that is not empty.")
 @click.pass_context
 def replay(

@@ -94,8 +94,8 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
         describe(Connection("127.0.0.1:1"), ["x"])
 
 
-def test_topics_of_the_embedded_cluster_have_no_id() -> None:
-    """It has no controller to ask: the demo must start all the same."""
+def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no controller to ask: the demo must start all the same, and nobody who was not told what it is."""
     with EmbeddedCluster() as cluster:
         plan = plan_topics("demo", "demo.events", PARTITIONS, None, ["demo.products"], {})
         names = [topic.name for topic in plan]
@@ -104,3 +104,6 @@ def test_topics_of_the_embedded_cluster_have_no_id() -> None:
         after = describe(cluster.connection, names)
         assert list(after.values()) == [Existing(name, PARTITIONS) for name in names]
         assert problems(plan, after) == []
+        monkeypatch.setattr("workers.kafka.topics._ANSWER_S", 1.0)
+        with pytest.raises(SettingsError, match="no controller"):
+            describe(Connection(cluster.bootstrap, cluster.connection.client), names)

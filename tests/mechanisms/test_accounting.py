@@ -186,5 +186,7 @@ def test_a_refused_delta_is_told_what_would_do() -> None:
         check_sampler_delta(0.01, 47.78, 4.2e-8, 1e-6)
     with pytest.raises(ValueError, match=r"delta = 0\.3: .* \(no delta is enough\): a smaller epsilon or rho"):
         check_sampler_delta(0.3, 75.4, 1.5e-4, 1e-6)
+    with pytest.raises(ValueError, match=r"\(4\.3e-02\): a larger delta, or a shorter horizon"):
+        check_sampler_delta(0.01, 1.0, 4.201e-8, 1e-6, "a shorter horizon")
     with pytest.raises(ValueError, match="no delta is enough"):
         check_sampler_delta(0.5, 1.0, math.nan, 1.0)

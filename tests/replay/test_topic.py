@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.worker.harness import Site, known, unk
-from workers.agents.board import stream_name
 from workers.agents.snapshots import Snapshot
 from workers.app import connection_of, look_at_topics
 from workers.cli import execute
+from workers.kafka.topic_ids import stream_name
 from workers.replay.offline import Summary, replay
 from workers.replay.quick_key import QuickKey
 from workers.replay.sources_topic import open_topic

@@ -13,11 +13,6 @@ from workers.mechanisms.registry import build
 from workers.settings import ALL_STREAM_KEY, Settings
 
 
-def stream_name(*topics: tuple[str, str | None]) -> str:
-    """Names topics with their incarnations (name, broker's id or None), for the mechanism ids."""
-    return " ".join(f"{name}#{topic_id or ''}" for name, topic_id in topics)
-
-
 def lanes(settings: Settings) -> list[Lane]:
     """The tick grids and bounds of all histograms, each once."""
     return list(dict.fromkeys(config.lane for config in settings.histograms))

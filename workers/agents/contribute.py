@@ -22,6 +22,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.ends import End
 from workers.kafka.placement import Placement
 from workers.kafka.shard import Batch, Outgoing, Shard
+from workers.kafka.topic_ids import ZERO_ID, refuse_without_ids
 from workers.logs import about
 from workers.mechanisms.config import Lane
 from workers.metrics import CONTRIBUTE, Metrics
@@ -57,7 +58,7 @@ class Stream:
 
     Attributes:
         events: settings of the events topic.
-        events_id: the broker's id of the events topic, None where it gives none.
+        events_id: the broker's id of the events topic, None on the embedded cluster only.
         sources: its number of partitions.
         contributions: topic of the contributions.
         owners: its number of partitions.
@@ -153,7 +154,9 @@ class Contribute(Shard):
                 f"the contributions topic {stream.contributions} has {stream.owners} partitions; the state was made with "
                 f"{len(progress.sequences)}: a changed partition count needs a new worker name (a new stream, charged anew)"
             )
-        if None not in (progress.topic_id, stream.events_id) and progress.topic_id != stream.events_id:
+        if progress.topic_id != stream.events_id:
+            if progress.topic_id in (None, ZERO_ID):
+                refuse_without_ids(f"the state of {stream.events.topic}")
             raise StateRefused(
                 f"the events topic {stream.events.topic} was deleted and made anew since the state was written: "
                 "its offsets mean other events now; take a new worker name (a new stream, charged anew)"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from workers.agents.intake import owner_of
 from workers.agents.snapshots import Frame, LabelCache, Snapshot, snapshots
 from workers.errors import StateRefused
+from workers.kafka.topic_ids import lacks_ids, refuse_without_ids
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
@@ -335,6 +336,8 @@ class Histogram:
         then_leaves, now_leaves = dict(_leaves(then)), dict(_leaves(now))
         changed = sorted(k for k in now_leaves.keys() | then_leaves.keys() if now_leaves.get(k) != then_leaves.get(k))
         if "stream" in changed:
+            if lacks_ids(str(then.get("stream", ""))):
+                refuse_without_ids(f"histogram {self.name!r}")
             raise StateRefused(
                 f"histogram {self.name!r}: the internal topics are not those its state was made with (deleted and made anew?): "
                 f"set generation = {life.generation + 1} to begin again, which is charged again"

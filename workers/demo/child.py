@@ -123,9 +123,15 @@ class Child:
         self.config.write_text(text, encoding="utf-8")
         return load(self.config)
 
-    def start(self) -> None:
-        """Starts the worker; a Ctrl-C at the terminal does not reach it, `stop` does."""
+    def start(self, embedded: str | None = None) -> None:
+        """Start the worker; a Ctrl-C at the terminal does not reach it, `stop` does.
+
+        Args:
+            embedded: cluster id of the embedded Kafka; None: it runs on a real one.
+        """
         command = [sys.executable, "-m", "workers.cli", "run", "-c", str(self.config)]
+        if embedded is not None:
+            command += ["--embedded", embedded]
         with (self.path / "worker.log").open("wb") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

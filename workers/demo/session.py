@@ -84,7 +84,7 @@ class Session:
             failed, ended = False, None
             try:
                 if not stop.wanted():
-                    child.start()
+                    child.start(connection.embedded)
                     generator.start()
                 failed = self._show(stop, child, consumer)
                 ended = child.exit_code

@@ -84,11 +84,13 @@ _UNHEARD.setLevel(logging.CRITICAL + 1)
 class Connection:
     """Where the cluster is and how to log in; makes every client, all of them with the same settings.
 
-    `client` holds secrets, so the repr leaves it out.
+    `client` holds secrets, so the repr leaves it out. `embedded` is the cluster id of the embedded
+    Kafka that this leads to, known from whoever started it; None means a cluster of somebody's own.
     """
 
     bootstrap: str
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    embedded: str | None = None
 
     def __post_init__(self) -> None:
         # A copy of its own, read only: the threads of all shards make their clients from it.

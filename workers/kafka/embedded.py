@@ -2,6 +2,8 @@
 
 It enforces nothing (read_committed sees open transactions, a fenced producer's commit is accepted, about 5 MiB are
 kept per partition), so nothing about delivery is proved on it. Topics appear when first asked for, with 4 partitions.
+They have no ids. A real cluster must give ids, so a worker takes a cluster for embedded only if whoever started it says
+so, by its cluster id (`Connection.embedded`).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ class EmbeddedCluster:
         self._brokers = brokers
         self._owner: Producer | None = None
         self._bootstrap = ""
+        self._id = ""
 
     @property
     def bootstrap(self) -> str:
@@ -38,17 +41,18 @@ class EmbeddedCluster:
     @property
     def connection(self) -> Connection:
         """A `Connection` to the running cluster; without CRC checks, for its transactional batches have wrong ones."""
-        return Connection(self.bootstrap, {"check.crcs": "false"})
+        return Connection(self.bootstrap, {"check.crcs": "false"}, embedded=self._id)
 
     def start(self) -> Self:
         """Start the cluster and learn the ports it listens on."""
         if self._owner is None:
             owner = Producer({"bootstrap.servers": "unused", "test.mock.num.brokers": self._brokers, "log_level": 2})
             try:
-                brokers = owner.list_topics(timeout=60).brokers.values()
+                metadata = owner.list_topics(timeout=60)
             except KafkaException as exc:
                 raise SettingsError(f"the embedded Kafka did not start: {exc}") from exc
-            self._bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+            self._bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in metadata.brokers.values())
+            self._id = metadata.cluster_id or ""
             self._owner = owner
         return self
 

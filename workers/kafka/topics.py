@@ -19,10 +19,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]  # re-exports
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
+from workers.kafka.topic_ids import checked_id
 
 INFINITE = -1
 #: Largest record batch of the internal topics: Kafka's own default; contributions and ledger blocks stay well below it.
@@ -31,6 +38,8 @@ MAX_INTERNAL_BYTES = 1_048_588
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
 _AGAIN_S = 0.05
+#: How librdkafka names its in-process clusters; Kafka's own ids are 22 characters of base64.
+_EMBEDDED = "mockCluster"
 _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
 
 
@@ -57,7 +66,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Existing:
-    """A topic the cluster has. `topic_id` is None, and `config` empty, where the cluster cannot tell them."""
+    """A topic the cluster has. On the embedded cluster `topic_id` is None and `config` empty."""
 
     name: str
     partitions: int
@@ -138,20 +147,18 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
     """Return those of `names` that the cluster has.
 
     Raises:
-        SettingsError: no broker answered within about ten seconds.
+        SettingsError: no broker answered within about ten seconds, or the cluster gives no ids.
     """
-    admin, metadata = connection.introduce(_ANSWER_S)  # all topics: asking for one by name may create it
+    admin, metadata = _introduce(connection)  # all topics: asking for one by name may create it
     found = {
         name: Existing(name, len(metadata.topics[name].partitions))
         for name in dict.fromkeys(names)
         if name in metadata.topics and metadata.topics[name].error is None
     }
-    if (
-        metadata.controller_id not in metadata.brokers or not found
-    ):  # the embedded cluster has no controller and knows neither
+    if connection.embedded is not None or not found:
         return found
     ids = {
-        name: str(future.result().topic_id)
+        name: checked_id(name, future.result().topic_id)
         for name, future in admin.describe_topics(TopicCollection(list(found)), request_timeout=_ANSWER_S).items()
     }
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
@@ -163,6 +170,34 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
             continue
         configs[resource.name] = {key: str(entries[key].value) for key in _SHOWN if key in entries}
     return {name: Existing(name, topic.partitions, ids[name], configs.get(name, {})) for name, topic in found.items()}
+
+
+def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
+    """Return an admin client and what the cluster says of itself, once it has a controller.
+
+    Raises:
+        SettingsError: no broker answered, no controller is there, or it is not the embedded cluster.
+    """
+    admin, metadata = connection.introduce(_ANSWER_S)
+    if connection.embedded is not None:
+        known = connection.embedded.startswith(_EMBEDDED) and metadata.cluster_id == connection.embedded
+        if not known or metadata.controller_id in metadata.brokers:
+            raise SettingsError(
+                f"kafka.bootstrap = {connection.bootstrap!r}: not the embedded Kafka that it is said to be; "
+                "leave --embedded out, it is for the demo's own worker"
+            )
+        return admin, metadata
+    # A cluster that elects a controller has none for a moment; the embedded one never has.
+    deadline = time.monotonic() + _ANSWER_S
+    while metadata.controller_id not in metadata.brokers:
+        if time.monotonic() >= deadline:
+            raise SettingsError(
+                f"kafka.bootstrap = {connection.bootstrap!r}: the cluster has had no controller for {_ANSWER_S:g} s, and "
+                "without one it tells no topic ids: see to its controllers, then start again"
+            )
+        time.sleep(_AGAIN_S)
+        metadata = admin.list_topics(timeout=_ANSWER_S)
+    return admin, metadata
 
 
 def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
@@ -213,13 +248,13 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
     """Create what is missing and return its names; what exists is never touched.
 
     Raises:
-        SettingsError: the cluster refused, or no broker answered.
+        SettingsError: the cluster refused, gives no ids, or no broker answered.
     """
     wanted = missing(plan, existing)
     if not wanted:
         return []
-    admin, metadata = connection.introduce(_ANSWER_S)
-    if metadata.controller_id not in metadata.brokers:  # embedded: a topic appears when asked for
+    admin, _ = _introduce(connection)
+    if connection.embedded is not None:  # a topic appears when asked for
         for topic in wanted:
             admin.list_topics(topic.name, timeout=_ANSWER_S)
         return [topic.name for topic in wanted]
@@ -234,6 +269,7 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
         else:
             created.append(name)
     _wait_until_seen(admin, [topic.name for topic in wanted])
+    describe(connection, [topic.name for topic in wanted])  # on an empty cluster the first to show whether it gives ids
     return created
 
 

@@ -146,24 +146,30 @@ def paper_epsilon(rho: float, delta: float) -> float:
     return _round_up(rho + 2 * math.sqrt(rho * math.log(1 / delta)))
 
 
-def sampler_delta(epsilon: float, max_items: int, tv: float) -> float:
-    """The delta charged for noise that is sampled from a table and not from the ideal law: (1 + e^epsilon) D0 TV.
+def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0.0) -> float:
+    """Return the delta charged for noise that is sampled from a table and not from the ideal law.
 
-    Only cells whose true value differs between neighbours matter, so it grows neither with items nor with ticks.
+    It is (1 + e^epsilon) D0 TV + D0 TV'. Of the noise on counts only the cells matter whose true value
+    differs between neighbours, so TV grows neither with items nor with ticks. TV' is for the tests that an
+    item of one event must fail in order to stay unseen: the noise passes each of them with a chance that
+    was bounded under the ideal law, so it grows with their number (docs/decisions/0009-derivations.md, 8).
 
     Args:
         epsilon: of the guarantee it is added to.
         max_items: D0, items one event may touch.
-        tv: `Counter.tv`, over all cells of one item.
+        tv: TV, `Counter.tv`, over all cells of one item.
+        tests_tv: TV', `Counter.test_tv` times the number of tests of one item; 0 for a known domain.
     """
     if not epsilon >= 0:
         raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
     if epsilon > _LARGEST_EXPONENT:
         return 1.0
-    return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv))
+    return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv + max_items * tests_tv))
 
 
-def check_sampler_delta(delta: float, epsilon: float, true: float, share: float) -> None:
+def check_sampler_delta(
+    delta: float, epsilon: float, true: float, share: float, otherwise: str = "a smaller epsilon or rho"
+) -> None:
     """Refuse a delta of which the part kept for the samplers does not cover them.
 
     Args:
@@ -171,6 +177,7 @@ def check_sampler_delta(delta: float, epsilon: float, true: float, share: float)
         epsilon: of the guarantee.
         true: what the samplers need, `sampler_delta`.
         share: the part of delta that is kept for them.
+        otherwise: what helps if delta is to stay.
 
     Raises:
         ValueError: it is too small, or no delta is large enough at this epsilon.
@@ -178,10 +185,12 @@ def check_sampler_delta(delta: float, epsilon: float, true: float, share: float)
     if true <= delta * share:
         return
     least = true / share
-    found, mend = (f"{least:.1e}", "a larger delta, or ") if least <= _LARGEST_DELTA else ("no delta is enough", "")
+    # To two digits, upwards: what is named must be enough. The margin is what `least` may have lost to rounding.
+    enough = float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(Decimal(least * (1 - _NARROW_MARGIN))))
+    found, mend = (f"{enough:.1e}", "a larger delta, or ") if least <= _LARGEST_DELTA else ("no delta is enough", "")
     raise ValueError(
         f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} ({found}): "
-        f"{mend}a smaller epsilon or rho"
+        f"{mend}{otherwise}"
     )
 
 

@@ -3,7 +3,8 @@
     delta = delta_conversion + delta_discovery + delta_numerical
 
 `delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items that show that they exist, and
-`delta_numerical` for the distance of the integer sampler from the ideal one (`accounting.sampler_delta`).
+`delta_numerical` for the distance of the integer sampler from the ideal one (`accounting.sampler_delta`): in the noise on counts, and in
+every tick's test of whether an item may be shown, whose bound is one on the ideal noise.
 An event touches at most D0 items by at most Dinf, so each item's counter gets rho / (D0 Dinf^2) (000 Alg. 2 and 3).
 """
 
@@ -13,12 +14,13 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, rho_of, sampler_delta
+from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.counters import Counter, make_counter
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.mechanism import Guarantee, Noise, State
 from workers.mechanisms.noise import NoiseStream
+from workers.mechanisms.tree import LONGEST_HORIZON
 
 # Reserved for the sampler's distance, as a share of delta; the true figure (about 1e-35) is checked against it.
 NUMERICAL_SHARE = 1e-6
@@ -74,13 +76,17 @@ class OnCounters(Frozen):
         return self._counter.columns(stream)
 
 
-def spend(config: HistogramConfig, *, unit: str, discovery_share: float) -> Budget:
+def spend(config: HistogramConfig, *, unit: str, discovery_share: float, every: int = 1) -> Budget:
     """Splits a histogram's budget.
 
     Args:
         config: with epsilon or rho, delta, max_items (D0) and max_count (Dinf).
         unit: whose presence is hidden; "event".
         discovery_share: part of delta spent on discovering items, 0 for a known domain.
+        every: only each of so many ticks tests for new items.
+
+    Raises:
+        ValueError: the budget cannot be met, or delta is below what the samplers can promise.
 
     Returns:
         The budget; every rounding goes to the private side.
@@ -97,8 +103,12 @@ def spend(config: HistogramConfig, *, unit: str, discovery_share: float) -> Budg
     counter = make_counter(config.counter, config.horizon_ticks, rho_item, config.radix)
     spent = min(rho, math.nextafter(counter.rho_item * sensitivity_squared, math.inf))
     epsilon = config.epsilon if config.epsilon is not None else epsilon_of(rho, delta_conversion)
-    true_numerical = sampler_delta(epsilon, config.max_items, counter.tv)
-    check_sampler_delta(config.delta, epsilon, true_numerical, NUMERICAL_SHARE)
+    tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovery_share else 0
+    tests_tv = float_up(tests * Fraction(counter.test_tv))
+    true_numerical = sampler_delta(epsilon, config.max_items, counter.tv, tests_tv)
+    mostly_tests = config.max_items * tests_tv > true_numerical / 2
+    otherwise = "a shorter horizon" if mostly_tests else "a smaller epsilon or rho"
+    check_sampler_delta(config.delta, epsilon, true_numerical, NUMERICAL_SHARE, otherwise)
     return Budget(
         guarantee=Guarantee(unit=unit, rho=spent, epsilon=epsilon, delta=config.delta),
         counter=counter,

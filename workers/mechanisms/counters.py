@@ -11,6 +11,7 @@ D0 items and Dinf each costs D0 Dinf^2 times as much.
     rho_item        zCDP that one unit of change of one item's count at one tick costs over all releases
     c_j, sigma_j^2  `terms(t)`: the release at t is h_t + floor(sum_j c_j Z_j + 1/2), Z_j ~ N_Z(0, sigma_j^2)
     TV              `tv`: total variation distance of the sampled noise from the ideal, over the cells one event changes
+    K               `test_tv`: the same for a single test of the noise at one tick against a threshold
 
 Kinds: `haar` (the default: half the error of `tree`), `tree` (the papers' baseline) and `sqrt` (three quarters of the error of `haar`,
 with O(T) state and time an item: for the few items of a declared domain, over at most 2^16 ticks).
@@ -80,6 +81,15 @@ class Counter(Protocol):
     @property
     def tv(self) -> float:
         """Upper bound on the total variation distance of these cells' noise, together, from the ideal."""
+        ...
+
+    @property
+    def test_tv(self) -> float:
+        """Upper bound on how much likelier than the ideal noise the sampled one passes a threshold at one tick.
+
+        It is a sum over the cells that a tick adds, of `IntegerGaussian.test_tv`: with all other cells
+        fixed, a threshold on the sum is a threshold on one cell, whatever its coefficient.
+        """
         ...
 
     def variance(self, t: int) -> Fraction:

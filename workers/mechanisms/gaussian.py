@@ -52,6 +52,8 @@ class IntegerGaussian(InversionTable):
         tv: upper bound on the total variation distance to N_Z(0, sigma_squared): half of 2 bound + 1 values that are
             off by at most one unit of 2^-128 each, one unit for values whose threshold rounded to 0, and the tail left
             out.
+        test_tv: upper bound on |P'(X >= x) - P(X >= x)| for every x, P' the sampler's law: a threshold is off by at
+            most half a unit, or less than half a unit where it rounded to 0, and by the tail left out.
 
     Raises:
         ValueError: sigma_squared is outside its range.
@@ -67,6 +69,7 @@ class IntegerGaussian(InversionTable):
         lower, tail = _lower_thresholds(self.sigma_squared)
         super().__init__(mirrored(lower), lowest=-len(lower))
         self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf)
+        self.test_tv = math.nextafter(math.ldexp(1, -WORD_BITS) + tail, math.inf)
 
     def __repr__(self) -> str:
         return f"IntegerGaussian(sigma_squared={self.sigma_squared})"

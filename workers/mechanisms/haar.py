@@ -95,6 +95,8 @@ class HaarCounter(Frozen):
         self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
         self.cells_per_event = self._levels + 1
         self.tv = float_up(sum((Fraction(table.tv) for table in self._tables), Fraction(0)))
+        # No release adds more than one cell of each level, and the root.
+        self.test_tv = float_up(self.cells_per_event * max(Fraction(table.test_tv) for table in self._tables))
         self._groups = self._make_groups()
 
     def __repr__(self) -> str:

@@ -86,6 +86,7 @@ class SqrtCounter(Frozen):
         self.rho_item = float_up(self._norm_squared / (2 * self._sigma_squared))
         self.cells_per_event = horizon
         self.tv = float_up(horizon * Fraction(self._table.tv))
+        self.test_tv = float_up(horizon * Fraction(self._table.test_tv))
         self._unit = 1 << (_INVERSE_BITS + self.bits)
         self._squares = tuple(itertools.accumulate(int(g) ** 2 for g in self._inverse.tolist()))
 

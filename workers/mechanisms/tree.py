@@ -78,6 +78,8 @@ class TreeCounter(Frozen):
         self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
         self.cells_per_event = self._levels
         self.tv = float_up(sum((Fraction(table.tv) for table in self._tables), Fraction(0)))
+        cells = min((self.radix - 1) * self._levels, self._last_tick)
+        self.test_tv = float_up(cells * max(Fraction(table.test_tv) for table in self._tables))
         # No release adds more than r - 1 cells of each level, nor more than T.
         largest = sum((self.radix - 1) * table.bound for table in self._tables)
         largest = min(largest, self._last_tick * max(table.bound for table in self._tables))

@@ -42,7 +42,7 @@ class UnkBase(OnCounters):
 
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
         self.config = config
-        super().__init__(spend(config, unit=unit, discovery_share=DISCOVERY_SHARE))
+        super().__init__(spend(config, unit=unit, discovery_share=DISCOVERY_SHARE, every=config.every or 1))
         self._discovery = make_discovery(
             self._counter,
             config.max_items,

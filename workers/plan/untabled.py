@@ -45,6 +45,7 @@ class UntabledCounter(Frozen):
 
     cells_per_event = 0
     tv = 0.0
+    test_tv = 0.0
 
     def __init__(self, kind: str, horizon: int | None, rho_item: float, radix: int | None = None) -> None:
         self.kind, self.horizon = kind, horizon

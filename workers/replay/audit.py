@@ -19,7 +19,7 @@ import msgspec
 import orjson
 from confluent_kafka import Message
 
-from workers.agents.board import histograms, mechanisms, stream_name
+from workers.agents.board import histograms, mechanisms
 from workers.agents.histogram import Histogram
 from workers.agents.merge import Merge
 from workers.agents.release import PROGRESS, read_progress
@@ -29,6 +29,7 @@ from workers.commands.progress import Progress
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
+from workers.kafka.topic_ids import stream_name
 from workers.mechanisms.noise import NoiseKey
 from workers.settings import Settings, read_key
 from workers.tables.store import Changelog, Store

@@ -47,7 +47,7 @@ _MOST_COPIES = 4
 
 @dataclass(frozen=True)
 class Changelog:
-    """Which partition a store is a copy of; `topic_id` tells a re-created topic from its namesake (None: unknown)."""
+    """Which partition a store is a copy of; `topic_id` tells a re-created topic from its namesake."""
 
     topic: str
     partition: int
@@ -232,8 +232,8 @@ class Store:
         meta, log = copy.meta(), self.changelog
         if meta is None:  # new: nothing was ever written without it
             return
-        same_id = log.topic_id is None or meta.topic_id is None or log.topic_id == meta.topic_id
-        if (meta.topic, meta.partition) == (log.topic, log.partition) and same_id:
+        # No id is an id of its own: a copy without one is never taken for that of a topic that has one.
+        if (meta.topic, meta.partition, meta.topic_id) == (log.topic, log.partition, log.topic_id):
             self._offset, self._written_s = meta.offset, meta.written_s
             return
         logger.warning("%s held the state of another topic: reading all of it again", self.path)

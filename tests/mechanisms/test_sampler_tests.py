@@ -1,0 +1,135 @@
+"""What sampling adds to the chance that an item is shown because of one event: exactly, and as it is charged."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from workers.mechanisms.budget import NUMERICAL_SHARE
+from workers.mechanisms.config import EPOCH, UnkBaseConfig
+from workers.mechanisms.counters import Counter, make_counter
+from workers.mechanisms.gaussian import IntegerGaussian, integer_gaussian
+from workers.mechanisms.unk_base import UnkBase
+
+Law = dict[int, int]
+# Masses are whole numbers over 2^300: far finer than the 2^-128 that is looked for, and fast to multiply.
+BITS = 300
+UNIT = 1 << (BITS - 128)
+
+
+def sampled(table: IntegerGaussian) -> Law:
+    """Return the law of a table: how many of the 2^128 words give each value."""
+    pairs = zip(table._high.tolist(), table._low.tolist(), strict=True)
+    steps = [0, *((high << 64) + low for high, low in pairs), 1 << 128]
+    return {table._lowest + i: (above - below) * UNIT for i, (below, above) in enumerate(pairwise(steps))}
+
+
+def ideal(sigma_squared: Fraction) -> Law:
+    """Return the discrete Gaussian out to 2^-200 of its centre, to 90 digits."""
+    with localcontext() as context:
+        context.prec = 100
+        twice = Decimal(2 * sigma_squared.numerator) / Decimal(sigma_squared.denominator)
+        reach = math.isqrt(math.ceil(400 * sigma_squared)) + 1
+        weights = {x: (-Decimal(x * x) / twice).exp() for x in range(-reach, reach + 1)}
+        scale = Decimal(1 << BITS) / sum(weights.values())
+        return {x: int(weight * scale) for x, weight in weights.items()}
+
+
+def of_sum(laws: list[tuple[int, Law]]) -> Law:
+    """Return the law of a sum of independent values with whole coefficients."""
+    total: Law = {0: 1 << BITS}
+    for coefficient, law in laws:
+        found: Law = {}
+        for at, mass in total.items():
+            for x, weight in law.items():
+                place = at + coefficient * x
+                found[place] = found.get(place, 0) + (mass * weight >> BITS)
+        total = found
+    return total
+
+
+def excess(one: Law, other: Law) -> Fraction:
+    """Return the largest difference of P(X >= x) between two laws, over all x."""
+    largest = difference = 0
+    for x in sorted(one.keys() | other.keys(), reverse=True):
+        difference += one.get(x, 0) - other.get(x, 0)
+        largest = max(largest, abs(difference))
+    return Fraction(largest, 1 << BITS)
+
+
+@pytest.mark.parametrize("sigma_squared", [Fraction(1, 5), Fraction(1), Fraction(77, 3), Fraction(900)])
+def test_a_table_passes_no_threshold_more_often_than_it_says(sigma_squared: Fraction) -> None:
+    """Half a unit for the rounding of one threshold; the total variation has that of all of them."""
+    table = integer_gaussian(sigma_squared)
+    found = excess(sampled(table), ideal(sigma_squared))
+    assert Fraction(1, 10 << 128) < found <= Fraction(table.test_tv) <= Fraction(table.tv)
+
+
+@pytest.mark.parametrize(
+    ("kind", "horizon", "radix"),
+    [("haar", 2, None), ("haar", 4, None), ("tree", 5, 3), ("tree", 4, 2), ("sqrt", 3, None)],
+)
+def test_no_tick_passes_a_threshold_more_often_than_its_counter_says(
+    kind: str, horizon: int, radix: int | None
+) -> None:
+    """A hybrid over the cells of a tick, with the coefficients they have: the bound is of the same size as the exact figure."""
+    counter = make_counter(kind, horizon, 40.0, radix)
+    largest = max(excess_at(counter, t) for t in range(1, horizon + 1))
+    assert Fraction(1, 10 << 128) < largest <= Fraction(counter.test_tv) <= 100 * largest
+
+
+def excess_at(counter: Counter, t: int) -> Fraction:
+    """Return the exact figure of one tick."""
+    terms = counter.terms(t)
+    whole = math.lcm(*(c.denominator for c, _ in terms))
+    tables = [(int(c * whole), sampled(integer_gaussian(sigma_squared))) for c, sigma_squared in terms]
+    return excess(of_sum(tables), of_sum([(int(c * whole), ideal(sigma_squared)) for c, sigma_squared in terms]))
+
+
+def settings(**changes: object) -> UnkBaseConfig:
+    """Return settings of many ticks, with a delta far smaller than anybody needs."""
+    values: dict[str, Any] = {
+        "name": "h", "tick_ms": 1000, "horizon": 1 << 17, "max_items": 2, "epsilon": 1.0, "delta": 1e-27,
+        "keys": "public",
+    }  # fmt: skip
+    return UnkBaseConfig(**(values | changes))
+
+
+@pytest.mark.parametrize("changes", [{}, {"counter": "tree"}, {"horizon": "unbounded", "start": EPOCH, "delta": 1e-21}])
+def test_a_delta_that_covers_the_counts_but_not_the_tests_is_refused_and_told_what_is_enough(
+    changes: dict[str, object],
+) -> None:
+    """The noise of an item is tested at every tick; charged once, 2^17 tests were paid for with two dozen cells."""
+    config = settings(**changes)
+    with pytest.raises(ValueError, match="a shorter horizon") as refused:
+        UnkBase(config)
+    found = re.search(r"\((\S+)\): a larger delta", str(refused.value))
+    assert found is not None
+    enough = UnkBase(
+        settings(**(changes | {"delta": float(found[1]) * 1.1}))
+    )  # a smaller delta has a little more noise
+    counter = enough._budget.counter
+    of_counts = (1 + math.e) * 2 * counter.tv
+    assert of_counts < config.delta * NUMERICAL_SHARE < enough._budget.delta_numerical, (
+        "by what was charged before it passed"
+    )
+
+
+def test_the_tests_of_an_epoch_are_charged_each() -> None:
+    """D0 tests at each tick, or at each n-th; none over a known domain."""
+    with pytest.raises(ValueError, match="shorter horizon"):
+        UnkBase(settings())
+    UnkBase(settings(threshold="every", every=1 << 10))
+    UnkBase(settings(horizon=1 << 7))
+    small = [UnkBase(settings(delta=1e-9, horizon=horizon)) for horizon in (1 << 7, 1 << 17)]
+    for mechanism in small:
+        budget, ticks = mechanism._budget, mechanism.config.horizon_ticks
+        assert ticks is not None
+        exact = 2 * ticks * Fraction(budget.counter.test_tv) + Fraction(1 + math.e) * 2 * Fraction(budget.counter.tv)
+        assert exact < Fraction(budget.delta_numerical)
