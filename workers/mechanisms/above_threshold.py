@@ -3,7 +3,7 @@
 What: one noise tau for the threshold, one noise mu_t for each tick; it stops at the first tick with value + mu_t > threshold + tau.
 Why: ticks that do not stop cost nothing more, however many there are. It is restarted after each stop; an event changes the values of
 one run only (the next begins with values that are private already), so all runs together cost what one does.
-Neighbours: one event added or removed. It changes every value of a run by 0..Dinf, all in one direction.
+Neighbours: the content of one event emptied, or the reverse. It changes every value of a run by 0..Dinf, all in one direction.
 
     Symbol      Here
     Dinf        `reach`

@@ -1,7 +1,7 @@
 """Adding up what mechanisms cost, and converting it once, at the end, to (epsilon, delta).
 
 What: zCDP costs are data (`Cost`); they compose by addition, and one conversion turns the sum into (epsilon, delta).
-Neighbours: one event added or removed.
+Neighbours: the content of one event emptied, or the reverse.
 
     Symbol      Here
     rho         zCDP parameter: every integer Renyi order a >= 2 obeys D_a <= a rho

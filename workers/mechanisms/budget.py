@@ -91,7 +91,7 @@ def spend(config: HistogramConfig, *, unit: str, discovery_share: float, every: 
     Returns:
         The budget; every rounding goes to the private side.
 
-    Guarantee: (guarantee.epsilon, guarantee.delta)-DP for one event added or removed, over all snapshots of an epoch, for a mechanism
+    Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all snapshots of an epoch, for a mechanism
     whose counts come from `counter` and whose discoveries cost at most `delta_discovery`; adaptive streams included (integer orders).
     """
     sensitivity_squared = config.max_items * config.max_count**2

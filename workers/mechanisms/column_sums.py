@@ -2,7 +2,7 @@
 
 What: after the n-th interval each column's sum is published once with the noise of a continual counter at its n-th step. The counter may
 be fed adaptively: what the n-th interval holds depends on what was published before.
-Neighbours: one event added or removed; it lies in one interval and changes D columns by at most Dinf.
+Neighbours: the content of one event emptied, or the reverse; it lies in one interval and changes D columns by at most Dinf.
 
     zCDP    a haar or tree counter with rho / (D Dinf^2) each (`counters`)
     pure    a binary tree, every node with discrete Laplace noise of scale L D Dinf / epsilon, L its levels (001 Fact 4, Algorithm 19)

@@ -3,8 +3,8 @@
 What: a counter says which noise an item's count gets at tick t, what one event costs, and how large the error is. It is
 stateless: the noise of (item, t) is a function of the key, so an item first seen at t0 gets the counter that ran from
 tick 1, as it must (a fresh counter at t0 would show when the item came: t0 is data).
-Neighbours: one event added or removed; the costs here are for an event that changes one count by one. An event of up to
-D0 items and Dinf each costs D0 Dinf^2 times as much.
+Neighbours: the content of one event emptied, or the reverse. The costs here are for
+an event that changes one count by one. One of up to D0 items and Dinf each costs D0 Dinf^2 times as much.
 
     Symbol          Here
     T               `horizon`, ticks; None is unbounded

@@ -2,7 +2,7 @@
 
 What: an item whose true count is at most Dinf (it may be there because of one event alone) is shown at tick t with
 probability at most delta_t, whatever t is; over all ticks and the D0 items of the event that is at most delta.
-Neighbours: one event added or removed.
+Neighbours: the content of one event emptied, or the reverse.
 
     Symbol          Here
     D0, Dinf        `max_items`, `max_count`

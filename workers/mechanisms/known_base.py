@@ -26,7 +26,7 @@ from workers.mechanisms.rows import Contributions, Tags
 class KnownBase(OnCounters):
     """Running counts of a declared domain.
 
-    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for one event added or removed, over all ticks of an epoch together.
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, over all ticks of an epoch together.
     """
 
     kind = "known_base"

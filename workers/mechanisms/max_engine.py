@@ -114,7 +114,7 @@ class MaxNoise:
 class UnknownMax(Frozen):
     """What `bounded_max`, `doubling`, `two_level` and `two_level_k` share; each of them sets the levels it has.
 
-    Guarantee: of `guarantee`, for one event added or removed, over all ticks of an epoch together, on streams that may react to what was
+    Guarantee: of `guarantee`, for the content of one event, over all ticks of an epoch together, on streams that may react to what was
     published (zCDP: at integer orders). Nothing of the segments depends on the partitions in them, so the outer level is one mechanism
     and the partitions, given its outcome, are disjoint in ticks: their costs add, each taken once.
     """

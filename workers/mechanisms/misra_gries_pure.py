@@ -44,7 +44,7 @@ from workers.mechanisms.sketch_state import SketchState
 class PureMisraGries(MisraGries):
     """Running counts of the frequent items of a domain.
 
-    Guarantee: epsilon-DP, up to the samplers' distance (delta), for one event added or removed, over all ticks of an epoch together, on
+    Guarantee: epsilon-DP, up to the samplers' distance (delta), for the content of one event, over all ticks of an epoch together, on
     streams that may react to what was released.
     Error: see the module; too high by no more than the noise, and half a count for rounding.
     """

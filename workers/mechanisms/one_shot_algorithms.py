@@ -1,6 +1,7 @@
 """The one-shot algorithms, calibrated: from (rho, delta) to noise, and from a histogram to what is shown of it.
 
-Neighbours: one event added or removed; it changes at most D0 counts of one stream key, by at most Dinf each, all in one direction.
+Neighbours: the content of one event emptied, or the reverse. It changes at most D0 counts of one
+stream key, by at most Dinf each, all in one direction.
 
     name                source                      cost                                            shown iff
     known_gauss         000 Alg. 4                  D0 Dinf^2/(2 s2)                                always

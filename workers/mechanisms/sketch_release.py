@@ -10,7 +10,7 @@
     q           P(1 + Z <= threshold): a counter that one neighbour alone has, at its largest, is not shown
     H_j(e)      hockey-stick divergence of order exp(e) of N_Z(0, sigma^2)^j and itself shifted by one in every coordinate
 
-Neighbours: one item of the stream added or removed (`pmg`, `pure`), one item of one of the merged streams, or one user (PAMG).
+Neighbours: one item of the sketch's input added or removed (`pmg`, `pure`), one item of one of the merged streams, or one user (PAMG).
 What is shown is sorted by label: the order in which a sketch holds its keys would leak.
 
 Corrections to the paper. Section 6: gamma moves by +1/(k+1), not -1/(k+1), when one counter grows, so the l1 sensitivity of Algorithm 3 is
@@ -111,7 +111,7 @@ def pmg_threshold(epsilon: float, delta: float, *, zeros: int | None = None, pri
 def pmg(sketch: Sketch, epsilon: float, threshold: int, stream: NoiseStream, key_tag: Tags, block: int = 0) -> Shown:
     """Algorithm 2.
 
-    Guarantee: (epsilon, delta)-DP for one item of the stream added or removed, delta that of `pmg_threshold`, plus the samplers' distance.
+    Guarantee: (epsilon, delta)-DP for one item of the input added or removed, delta that of `pmg_threshold`, plus the samplers' distance.
 
     Args:
         sketch: fed, not merged.
@@ -161,7 +161,7 @@ def pure(
 ) -> Shown:
     """The k largest noisy counts of a declared domain.
 
-    Guarantee: epsilon-DP for one item of the stream added or removed (up to the sampler's distance).
+    Guarantee: epsilon-DP for one item of the input added or removed (up to the sampler's distance).
 
     Args:
         sketch: fed, not merged, with items of the domain alone.

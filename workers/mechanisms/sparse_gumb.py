@@ -16,7 +16,7 @@ Tick 1 of a stream key chooses k items by the exponential mechanism. Each later 
 count + Y above (the least published count inside) + eta_t + Z? Then k are chosen anew, a switch is used, and Z drawn anew. When all
 are used, nothing is tested any more and counts go on.
 
-Cost, each term once for the whole epoch, event added or removed (counts move one way, by 0..Dinf):
+Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts move one way, by 0..Dinf):
     counters   at most k (s + 1) items are ever shown, Dinf^2 rho_item each:                               k Dinf^2 / (2 tau^2)
     picks      k (s + 1), each (Dinf / b)-bounded range:                                                    k Dinf^2 / (2 tau^2)
     tests      at most s, each stopping time (e_1 + 2 e_2)-bounded range, e_i = Dinf / b_i:                   Dinf^2 / (8 tau^2)
@@ -92,7 +92,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
 class SparseGumb(Frozen):
     """Continual top k with at most s switches for each stream key.
 
-    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for one event added or removed, whatever number of items it has, over
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, whatever number of items it has, over
     all ticks of an epoch together.
     """
 

@@ -134,7 +134,7 @@ export function guarantee(snapshot, catalogue) {
     ["ε (epsilon)", figure(epsilon), "the smaller, the more private"],
     ["δ (delta)", figure(delta), "chance that the promise fails"],
     ["ρ (rho, zCDP)", figure(rho), "what ε and δ come from"],
-    ["Protected", unit === "user" ? "one user" : `one ${unit}`, "added or removed"],
+    ["Protected", unit === "user" ? "one user" : `one ${unit}`, unit === "user" ? "what is in their events; not how many, or when" : "what is in it; not when it came"],
     ["Mechanism", snapshot.mechanism, ""],
     ["Id", snapshot.id, "of histogram, parameters and epoch"],
     ["Epoch, tick", `${count(snapshot.epoch)}, ${count(snapshot.tick)}`, ticks ? `of ${count(ticks)}; a tick is ${span(width)}` : `a tick is ${span(width)}`],
