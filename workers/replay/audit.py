@@ -31,6 +31,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
 from workers.mechanisms.noise import NoiseKey
 from workers.settings import Settings, read_key
+from workers.tables.paging import joined
 from workers.tables.store import Changelog, Store
 
 EXIT_DIFFERENCE = 1
@@ -105,7 +106,7 @@ class Auditor:
         topic, contributions = self._settings.release_state_topic, self._settings.contributions_topic
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
         store.load(self._connection)
-        value = store.get(PROGRESS)
+        value = joined(PROGRESS, store.get)
         if value is None:
             return None
         stored = read_progress(value)
