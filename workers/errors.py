@@ -25,6 +25,10 @@ class Fenced(QuietcountError):
     """A newer owner holds this partition's transactional id: nothing more may be published here."""
 
 
+class MessageTooLong(QuietcountError):
+    """A message that no broker need take was about to be sent; no settings and no data should lead here."""
+
+
 class HorizonExceeded(QuietcountError):
     """A tick outside the mechanism's horizon was asked for."""
 

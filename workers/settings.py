@@ -48,7 +48,7 @@ RECORD_KEY = "$key"
 ALL_STREAM_KEY = "all"
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
-_FIELD = "the name of a JSON field"
+_FIELD = "the name of a JSON field, at most 1,000 characters"
 
 Record = TypeVar("Record", bound=Checked)
 T = TypeVar("T")
@@ -119,11 +119,11 @@ class EventsSettings(Checked, frozen=True, kw_only=True):
             pattern=TOPIC_NAME, description='a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
         ),
     ]
-    key: Annotated[str, Meta(min_length=1, description=f'{_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"')]
-    items: Annotated[str, Meta(min_length=1, description=_FIELD)]
-    timestamp: Annotated[Annotated[str, Meta(min_length=1)] | None, Meta(description=_FIELD)] = None
+    key: Annotated[str, Meta(min_length=1, max_length=1_000, description=f'{_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"')]
+    items: Annotated[str, Meta(min_length=1, max_length=1_000, description=_FIELD)]
+    timestamp: Annotated[Annotated[str, Meta(min_length=1, max_length=1_000)] | None, Meta(description=_FIELD)] = None
     user: Annotated[
-        Annotated[str, Meta(min_length=1)] | None, Meta(description=f'{_FIELD} or "{RECORD_KEY}" (the record key)')
+        Annotated[str, Meta(min_length=1, max_length=1_000)] | None, Meta(description=f'{_FIELD} or "{RECORD_KEY}" (the record key)')
     ] = None
     partitioner: Annotated[
         Literal["murmur2", "crc32"],

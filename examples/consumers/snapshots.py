@@ -177,6 +177,22 @@ def _item(label: object, count: object) -> tuple[str, int]:
     return label, count
 
 
+def _answer(pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What is a list goes on from page to page; so does the list of an answer whose query the next page names again."""
+    whole = dict(pages[0])
+    for page in pages[1:]:
+        for name in ("labels", "value"):
+            if isinstance(whole.get(name), list):
+                whole[name] = whole[name] + page[name]
+        for one in page.get("answers", []):
+            last = whole["answers"][-1]
+            if one["query"] == last["query"]:
+                whole["answers"] = [*whole["answers"][:-1], {**last, "value": last["value"] + one["value"]}]
+            else:
+                whole["answers"] = [*whole["answers"], one]
+    return whole
+
+
 def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot:
     first = pages[0]
     try:
@@ -184,8 +200,8 @@ def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot
             **{name: first[name] for name in FRAME if name not in ("guarantee", "page", "pages")},
             guarantee=Guarantee(**first["guarantee"]),
             items=[_item(*item) for page in pages for item in page["items"]] if "items" in first else None,
-            answer={name: field for name, field in first.items() if name not in FRAME and name != "items"},
+            answer=_answer([{name: page[name] for name in page if name not in FRAME and name != "items"} for page in pages]),
             digest=hashlib.sha256(b"\n".join(values)).hexdigest(),
         )
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, LookupError):
         raise NotASnapshot("a snapshot without all that one has") from None

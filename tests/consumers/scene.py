@@ -20,6 +20,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.worker.harness import PATIENCE_S, Bare, Site, known, unk, until
+from workers.agents import answers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "consumers"
 LABELS = [
@@ -151,8 +152,11 @@ def joined(documents: Sequence[Document]) -> dict[Place, Document]:
     for place, parts in pages.items():
         first = parts[1]
         assert len(parts) == first["pages"]
+        pages_of = [parts[i + 1] for i in range(len(parts))]
         items = (
-            {"items": [item for i in range(len(parts)) for item in parts[i + 1]["items"]]} if "items" in first else {}
+            {"items": [item for page in pages_of for item in page["items"]]}
+            if "items" in first
+            else answers.joined(pages_of)
         )
         found[place] = first | items
     return found

@@ -121,7 +121,8 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     else:
         yield "also items", document | {"items": []}
         yield "a threshold without counts", document | {"threshold": 3}
-        yield "another page", document | {"pages": 2}
+        if not {"answers", "labels"} & set(document) and not isinstance(document.get("value"), list):
+            yield "another page", document | {"pages": 2}
     for i, answer in enumerate(document.get("answers", [])):
         for change in ({"query": "mean"}, {"value": {"a": 1}}, {"exact": 1}):
             other = copy.deepcopy(document)

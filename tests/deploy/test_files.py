@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from tests.deploy.messages import ROOT
-from workers.kafka.topics import MAX_INTERNAL_BYTES, plan_topics
+from workers.kafka.topics import plan_topics
+from workers.mechanisms.sizes import TOPIC_BYTES
 from workers.settings import Settings, settings_of
 
 DEPLOY = ROOT / "deploy"
@@ -245,7 +246,7 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
         assert {"sources": 3, "owners": 2}[partitions] == topic.partitions
         assert cleanup == topic.cleanup_policy
         assert (retention == "-1") == (topic.retention_ms == -1)
-        assert (size == str(MAX_INTERNAL_BYTES)) == (topic.max_message_bytes is not None)
+        assert (size == str(TOPIC_BYTES)) == (topic.max_message_bytes is not None)
         assert stamp.startswith("LogAppendTime" if topic.name == "<events>" else "CreateTime")
     commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
     assert commands is not None

@@ -88,6 +88,27 @@ def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("short", ["contributions", "contribute-state", "release-state", "rejects", "products"])
+def test_every_topic_that_takes_too_short_batches_is_refused(bootstrap: str, short: str) -> None:
+    """Long labels in the data would make a message that it never takes, and the worker would end with it, again and again."""
+    connection, name = Connection(bootstrap), unique("topics")
+    plan = plan_topics(name, f"{name}.events", 2, 2, [f"{name}.products"], {})
+    for topic in plan:
+        limit = "999999" if topic.name == f"{name}.{short}" else "1000000"
+        create_topic(
+            connection, topic.name, topic.partitions, max_message_bytes=limit, cleanup_policy=topic.cleanup_policy
+        )
+    [line] = problems(plan, describe(connection, [topic.name for topic in plan]))
+    assert line.startswith(f"{name}.{short} has max.message.bytes = 999999 and needs 1000000: long labels")
+    assert "kafka-configs.sh" in line
+
+
+def test_what_create_makes_is_long_enough_whatever_the_cluster_has() -> None:
+    """A cluster's own default may be lower than Kafka's."""
+    _, *written = plan_topics("w", "e", 4, 2, ["w.products"], {})
+    assert {topic.config()["max.message.bytes"] for topic in written} == {"1048588"}
+
+
 def test_a_broker_that_does_not_answer_is_named() -> None:
     """The first mistake everybody makes: the message says which address and what to check."""
     with pytest.raises(SettingsError, match=r"kafka\.bootstrap = '127\.0\.0\.1:1'.*Check the address"):

@@ -25,8 +25,10 @@ from workers.kafka.shard import Batch, Outgoing, Shard
 from workers.kafka.topic_ids import ZERO_ID, refuse_without_ids
 from workers.logs import about
 from workers.mechanisms.config import Lane
+from workers.mechanisms.sizes import MESSAGE_BYTES, VALUE_BYTES
 from workers.metrics import CONTRIBUTE, Metrics
 from workers.settings import EventsSettings
+from workers.tables.paging import joined, pages
 from workers.tables.store import Store
 
 logger = logging.getLogger(__name__)
@@ -35,9 +37,11 @@ VERSION = 1
 PROGRESS = b"progress"
 # While a backlog is read, closes that follow each other faster than this share a transaction (one takes about 10 ms).
 CLOSES_APART_S = 0.1
-# A rejected record longer than this is kept only up to here, with the header `truncated`.
-REJECT_BYTES_MAX = 900_000
+# Rejects are committed at the latest when there are so many, or when they have so many bytes.
 REJECTS_MAX = 10_000
+REJECTS_BYTES_MAX = 32 << 20
+# A record key longer than this is left out of a reject.
+REJECT_KEY_BYTES_MAX = VALUE_BYTES // 10
 
 
 class Progress(msgspec.Struct, kw_only=True, frozen=True):
@@ -115,6 +119,7 @@ class Contribute(Shard):
         )
         self._sequences = [0] * stream.owners
         self._rejects: list[Outgoing] = []
+        self._reject_bytes = 0
         self._interval_s = commit_interval_s
         self._last_commit_s = 0.0
         self._new_rejects: Counter[str] = Counter()
@@ -135,7 +140,7 @@ class Contribute(Shard):
 
     def restore(self) -> None:
         self._last_commit_s = time.monotonic()
-        value = self.store.get(PROGRESS)
+        value = joined(PROGRESS, self.store.get)
         if value is None:
             return
         progress = msgspec.json.decode(value, type=Progress)
@@ -175,7 +180,12 @@ class Contribute(Shard):
             self._reject(batch, reject)
         self._intake.add(found, now_ms)
         self._new_events += len(found.keys)
-        if self._due() or len(self._rejects) >= REJECTS_MAX or self._intake.full:
+        if (
+            self._due()
+            or len(self._rejects) >= REJECTS_MAX
+            or self._reject_bytes >= REJECTS_BYTES_MAX
+            or self._intake.full
+        ):
             self._commit_all(batch.end)
 
     def wants_end(self, now_ms: int) -> bool:
@@ -213,7 +223,7 @@ class Contribute(Shard):
             sources=self._stream.sources,
             topic_id=self._stream.events_id,
         )
-        self.transact(messages + self._rejects, [*users, (PROGRESS, msgspec.json.encode(progress))], offset)
+        self.transact(messages + self._rejects, [*users, *pages(PROGRESS, msgspec.json.encode(progress))], offset)
         self._last_commit_s = time.monotonic()
         self.metrics.events.inc(self._new_events)
         self.metrics.ticks_closed.inc(closed)
@@ -230,21 +240,49 @@ class Contribute(Shard):
             )
             for reason, n in self._new_rejects.items():
                 self.metrics.rejects.labels(reason).inc(n)
-            self._rejects, self._new_rejects = [], Counter()
+            self._rejects, self._reject_bytes, self._new_rejects = [], 0, Counter()
 
     def _reject(self, batch: Batch, reject: Reject) -> None:
-        value = batch.values[reject.index]
-        headers = [
-            ("reason", reject.reason.encode()),
-            ("topic", self._stream.events.topic.encode()),
-            ("partition", str(self.partition).encode()),
-            ("offset", str(batch.offsets[reject.index]).encode()),
-        ]
-        if value is not None and len(value) > REJECT_BYTES_MAX:
-            value = value[:REJECT_BYTES_MAX]
-            headers.append(("truncated", b"true"))
-        key = batch.keys[reject.index]
-        if key is not None and len(key) > REJECT_BYTES_MAX // 10:
-            key = None
-        self._rejects.append(Outgoing(self._stream.rejects, None, key, value, headers))
+        message = rejected(
+            self._stream.rejects,
+            batch.keys[reject.index],
+            batch.values[reject.index],
+            reason=reject.reason,
+            source=(self._stream.events.topic, self.partition, batch.offsets[reject.index]),
+        )
+        self._rejects.append(message)
+        self._reject_bytes += message.nbytes
         self._new_rejects[reject.reason] += 1
+
+
+def rejected(
+    topic: str, key: bytes | None, value: bytes | None, *, reason: str, source: tuple[str, int, int]
+) -> Outgoing:
+    """Return the reject of a record: as it came, but for what is too long to be sent on.
+
+    Bound: the key has at most 90,000 bytes; topic, partition and offset together 400, with the names of the headers. A reason quotes one
+    name of a field, which has at most 1,000 characters, 10 bytes each when they are escaped. The value takes what is left, and at most
+    900,000.
+
+    Args:
+        topic: of the rejects.
+        key: the record's.
+        value: the record's.
+        reason: why it is no event.
+        source: its topic, partition and offset.
+    """
+    origin, partition, offset = source
+    headers = [
+        ("reason", reason.encode()),
+        ("topic", origin.encode()),
+        ("partition", str(partition).encode()),
+        ("offset", str(offset).encode()),
+    ]
+    if key is not None and len(key) > REJECT_KEY_BYTES_MAX:
+        key = None
+    message = Outgoing(topic, None, key, b"", headers)
+    room = min(VALUE_BYTES, MESSAGE_BYTES - message.nbytes - len("truncated") - len(b"true"))
+    if value is not None and len(value) > room:
+        value = value[:room]
+        headers.append(("truncated", b"true"))
+    return message._replace(value=value)

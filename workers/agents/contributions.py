@@ -7,6 +7,10 @@ A message is MessagePack, versioned, with whole columns as byte strings; it is e
     sections one for each (lane, tick) that the commit touched: stream keys with their number of rows, then for all rows
              label lengths (uint16), labels end to end, counts (uint8/16/32/64, the narrowest that holds the largest)
 
+Bound, in MessagePack, whose numbers take at most 9 bytes and whose lengths at most 5: the header takes 1 + 8 * 9 + 5 bytes, a section
+beside its keys and rows 2 + 7 * 9 + 6 * 5, a key its text, its length and its number of rows, a row its label, 2 and at most 8 bytes.
+Nothing is escaped. Rows and keys are what is cut between, and a label or key has at most 1,024 bytes.
+
 A *lane* is what makes two histograms share their contributions: tick grid and bounds. The watermark counts only on the last page.
 """
 
@@ -22,11 +26,11 @@ from workers.errors import StateRefused
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise import NoiseKey
 from workers.mechanisms.rows import Contributions
+from workers.mechanisms.sizes import VALUE_BYTES
 from workers.tables.packing import pack, unpack
 
 VERSION = 1
-# Below Kafka's default limit of 1 MiB for a message, with room for the header and for what a record batch adds.
-MAX_BYTES = 900_000
+_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 78, 95, 10, 10
 
 
 class Section(msgspec.Struct, array_like=True, frozen=True):
@@ -91,7 +95,7 @@ def encode(
     offset: int,
     watermark: int | None,
     first: int | None,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = VALUE_BYTES,
 ) -> list[bytes]:
     """The messages of one commit for one owner: at least one, each at most `max_bytes` long.
 
@@ -104,7 +108,7 @@ def encode(
         first: the watermark that the first event set, ms since 1970.
         max_bytes: upper limit of a message.
     """
-    room = max_bytes - 200
+    room = max_bytes - _HEADER_BYTES
     pages: list[list[Section]] = [[]]
     left = room
     for lane, tick, tally in sections:
@@ -139,8 +143,7 @@ def _halves(
 ) -> Iterator[tuple[Section, int]]:
     """The rows as one section if it fits, else as the sections of both halves."""
     n = len(labels)
-    # A row: its label, two bytes of length, at most eight of count. A key: its text, its own length, its number of rows.
-    size = sum(map(len, labels)) + 10 * n + sum(len(key.encode()) + 10 for key in keys) + 64
+    size = _SECTION_BYTES + sum(map(len, labels)) + _ROW_BYTES * n + sum(len(key.encode()) + _KEY_BYTES for key in keys)
     if size <= room or (n <= 1 and len(keys) <= 1):
         yield _section(lane, tick, keys, key_of, labels, counts), size
         return

@@ -1,7 +1,7 @@
 """One histogram's life in one owner partition: its epochs, its stream keys, its ledger, its snapshots. No Kafka, no clock.
 
-What it stores, under `<name>/<generation>/`: `keys/<block>` the stream keys in the order met, and `<epoch>/<block>` the ledger's and
-the mechanism's blocks. An epoch that is over leaves nothing behind.
+What it stores, under `<name>/<generation>/`: the stream keys in the order met (tables/key_blocks.py), and `<epoch>/<block>` the ledger's
+and the mechanism's blocks. An epoch that is over leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.mechanisms.noise import NoiseKey
 from workers.mechanisms.rows import Columns, Contributions
 from workers.mechanisms.ticks import TickGrid
-from workers.tables import ledger
+from workers.tables import key_blocks, ledger
 
 Change = tuple[bytes, bytes | None]
-KEYS_TO_A_BLOCK = 1024
 # No label is this: it is not UTF-8. The tag of a whole stream key.
 KEY_LABEL = b"\xff"
 # A stated start is published from the first tick of its epoch on, unless that lies further back than this.
@@ -250,11 +249,8 @@ class Histogram:
         """What changed in the store since the last call."""
         changes: list[Change] = [(key, None) for key in self._gone]
         self._gone = []
-        for block in range(self._stored_keys // KEYS_TO_A_BLOCK, -(-len(self._keys) // KEYS_TO_A_BLOCK)):
-            if self._stored_keys < len(self._keys):
-                rows = slice(block * KEYS_TO_A_BLOCK, (block + 1) * KEYS_TO_A_BLOCK)
-                pairs = list(zip(self._keys[rows], self._since[rows], strict=True))
-                changes.append((self._name(f"keys/{block:08x}"), msgspec.json.encode(pairs)))
+        for name, value in key_blocks.changes(self._keys, self._since, self._stored_keys):
+            changes.append((self._name(name), value))
         self._stored_keys = len(self._keys)
         if self._epoch is not None:
             for name, value in (*ledger.changes(self._state.columns), *self._state.changed()):
@@ -288,8 +284,8 @@ class Histogram:
         blocks: list[tuple[str, bytes]] = []
         for key, value in stored:
             name = key.decode()[len(self.prefix) :]
-            if name.startswith("keys/"):
-                for known, since in msgspec.json.decode(value, type=list[tuple[str, int]]):
+            if name.startswith(key_blocks.PREFIX):
+                for known, since in key_blocks.decode(value):
                     self._index[known] = len(self._keys)
                     self._keys.append(known)
                     self._since.append(since)

@@ -17,6 +17,7 @@ from workers.errors import StateRefused
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Batch, Outgoing, Shard
 from workers.metrics import RELEASE, Metrics
+from workers.tables.paging import joined, pages
 from workers.tables.store import Store
 
 PROGRESS = b"progress"
@@ -63,7 +64,7 @@ class Release(Shard):
         super().open()
 
     def restore(self) -> None:
-        value = self.store.get(PROGRESS)
+        value = joined(PROGRESS, self.store.get)
         if value is not None:
             progress = read_progress(value)
             self.merge.restore(progress, self.store.items)
@@ -96,7 +97,7 @@ class Release(Shard):
             ]
             changes = self.merge.changes()
             progress = self.merge.progress()
-            changes.append((PROGRESS, msgspec.json.encode(progress)))
+            changes += pages(PROGRESS, msgspec.json.encode(progress))
             self.transact(messages, changes, progress.offset)
             self._count(released, before)
 

@@ -1,22 +1,27 @@
 """Snapshots: one tick's release as the JSON that consumers read (interfaces.md). The same release gives the same bytes, always.
 
 Items stand largest first, ties by label. A snapshot too long for one message is cut into pages.
+
+Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most 1,024. So the frame of a page has
+fewer than 8,000 bytes and an item fewer than 6,200: there is always room for more than a hundred, and pages are cut by what items take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from workers.agents.answers import LISTS, parts
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.rows import Columns
+from workers.mechanisms.sizes import VALUE_BYTES, cuts
 
-MAX_BYTES = 900_000
+# For two page numbers of ten digits, where the frame was measured with one digit each.
+_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +104,7 @@ def snapshots(
     columns: Columns,
     keys: list[str],
     labels: LabelCache,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = VALUE_BYTES,
 ) -> Iterator[tuple[str, bytes]]:
     """(stream key, JSON) for every stream key, also those with nothing to show; in pages where needed.
 
@@ -113,7 +118,7 @@ def snapshots(
     """
     if isinstance(release, Answers):
         for index, key in enumerate(keys):
-            yield key, _render(frame, release.sd, None, key, release.of_key[index], 1, 1)
+            yield from ((key, page) for page in _answer_pages(frame, release.sd, key, release.of_key[index], max_bytes))
         return
     key_of = columns.keys[release.rows] if isinstance(release, Release) else release.keys
     if isinstance(release, Release):
@@ -176,16 +181,23 @@ def _pages(
     if len(whole) <= max_bytes:
         yield whole
         return
-    room = max_bytes - len(render([], 1, 1)) - 20
-    sizes = np.cumsum([len(orjson.dumps(item)) + 1 for item in items])
-    cuts, taken = [0], 0
-    while cuts[-1] < len(items):
-        fits = int(np.searchsorted(sizes, taken + room, side="right"))
-        cuts.append(max(fits, cuts[-1] + 1))
-        taken = int(sizes[cuts[-1] - 1])
-    pages = len(cuts) - 1
-    for page, (start, stop) in enumerate(pairwise(cuts), 1):
-        yield render(items[start:stop], page, pages)
+    room = max_bytes - len(render([], 1, 1)) - _DIGITS
+    cut = cuts([len(orjson.dumps(item)) + 1 for item in items], room)
+    for page, (start, stop) in enumerate(cut, 1):
+        yield render(items[start:stop], page, len(cut))
+
+
+def _answer_pages(
+    frame: Frame, sd: float | None, key: str, fields: Mapping[str, object], max_bytes: int
+) -> Iterator[bytes]:
+    whole = _render(frame, sd, None, key, fields, 1, 1)
+    if len(whole) <= max_bytes:
+        yield whole
+        return
+    without = {name: [] if name in LISTS else field for name, field in fields.items()}
+    cut = parts(fields, max_bytes - len(_render(frame, sd, None, key, without, 1, 1)) - _DIGITS)
+    for page, part in enumerate(cut, 1):
+        yield _render(frame, sd, None, key, part, page, len(cut))
 
 
 def _render(

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import orjson
 
+from workers.agents.answers import joined
 from workers.errors import QuietcountError
 
 #: Pages of a tick that has not come whole are forgotten when so many other ticks have begun.
@@ -116,8 +117,6 @@ class Pages:
         if frame.pages == 1:
             line = value or b""
             return _snapshot(frame, line if b"\n" not in line and b"\r" not in line else _one_line(line))
-        if frame.items is None:
-            raise NotASnapshot("a record that is no snapshot: a page without items")
         place = (frame.histogram, frame.key, frame.id, frame.tick)
         if place not in self._waiting and len(self._waiting) >= UNFINISHED:
             self._waiting.pop(next(iter(self._waiting)))
@@ -179,7 +178,17 @@ def _one_line(value: bytes) -> bytes:
 
 
 def _joined(pages: list[bytes]) -> bytes:
-    """One page with the items of all."""
+    """One page with the items of all, or with all of what an answer lists.
+
+    Raises:
+        NotASnapshot: the pages do not belong together.
+    """
     documents = [orjson.loads(page) for page in pages]
-    items = [item for document in documents for item in document["items"]]
-    return orjson.dumps({**documents[0], "items": items, "page": 1, "pages": 1})
+    try:
+        if "items" in documents[0]:
+            whole = {**documents[0], "items": [item for document in documents for item in document["items"]]}
+        else:
+            whole = joined(documents)
+    except (KeyError, TypeError):
+        raise NotASnapshot("a record that is no snapshot: a page without what the others list") from None
+    return orjson.dumps({**whole, "page": 1, "pages": 1})

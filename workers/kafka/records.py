@@ -21,6 +21,12 @@ class Outgoing(NamedTuple):
     headers: Sequence[tuple[str, bytes]] = ()
     timestamp_ms: int | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of key, value and headers together."""
+        named = sum(len(name.encode()) + len(value) for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + named
+
 
 class Batch:
     """Consecutive records of one partition, as columns; `start` and `end` are positions, not the records' offsets.

@@ -23,10 +23,11 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from workers.errors import Fenced
+from workers.errors import Fenced, MessageTooLong
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End, Ends
 from workers.kafka.records import Batch, Outgoing, ShardStats
+from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
 from workers.metrics import Metrics
 from workers.tables.store import Change, Store
 
@@ -56,7 +57,10 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _CALL_S = 30.0  # one call to the broker
 _AGAIN_S = 0.05  # between two calls that ask for the same thing
 _PATIENCE_S = 120.0  # repeating a transaction: longer outages end the worker, and its supervisor starts it again
-TRANSACTION_TIMEOUT_MS = 60_000  # must exceed the longest commit, or the broker aborts it
+# Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million new items is about 700 MB, which at
+# 5 MB/s takes 140 s. Whoever takes a partition over ends its open transaction at once, however long this is. The broker's
+# transaction.max.timeout.ms is 15 minutes unless it was lowered.
+TRANSACTION_TIMEOUT_MS = 300_000
 
 
 class ShardClosed(Exception):
@@ -138,7 +142,9 @@ class Shard:
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "compression.type": "lz4",
                 "linger.ms": 5,  # commit flushes at once; this only lets messages of one transaction travel together
-                "message.max.bytes": 4_000_000,
+                # A batch of several messages stays below both; a longer message never gets here (`_refuse_unsendable`).
+                "batch.size": BATCH_BYTES,
+                "message.max.bytes": BATCH_BYTES,
                 "partitioner": "murmur2_random",  # a key's snapshots lie where a Java producer would put them
                 "queue.buffering.max.messages": 1_000_000,
             },
@@ -244,6 +250,7 @@ class Shard:
         producer = self._producer
         if producer is None:
             raise RuntimeError(f"{self.transactional_id}: the shard is not open")
+        self._refuse_unsendable(messages, changes)
         started = time.perf_counter()
         deadline, pause = time.monotonic() + _PATIENCE_S, 0.05
         while not self._attempt(producer, messages, changes):
@@ -260,6 +267,15 @@ class Shard:
         self.stats.transactions += 1
         self.stats.last_commit_s = time.monotonic()
         self._counted.commit_seconds.observe(time.perf_counter() - started)
+
+    def _refuse_unsendable(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> None:
+        """Raise where a message is longer than any encoder makes one: the last line of defence, which nothing should reach."""
+        for message in (*messages, *(Outgoing(self.state_topic, None, key, value) for key, value in changes)):
+            if message.nbytes > MESSAGE_BYTES:
+                raise MessageTooLong(
+                    f"{message.topic}: a message of {message.nbytes:,} bytes, at most {MESSAGE_BYTES:,}: this is a defect of Quietcount. "
+                    "Nothing of this transaction was sent; please report it"
+                )
 
     def _attempt(self, producer: Producer, messages: Sequence[Outgoing], changes: Sequence[Change]) -> bool:
         """Try one transaction; False: it was aborted and may be repeated (`_failure` says why)."""
@@ -302,7 +318,7 @@ class Shard:
             options["headers"] = list(message.headers)
         if message.timestamp_ms is not None:
             options["timestamp"] = message.timestamp_ms
-        deadline = time.monotonic() + _CALL_S
+        deadline, left = time.monotonic() + _CALL_S, len(producer)
         while True:
             try:
                 producer.produce(message.topic, message.value, message.key, on_delivery=self._delivered, **options)
@@ -311,6 +327,9 @@ class Shard:
                 if time.monotonic() > deadline:
                     raise
                 self._serve(producer, 0.1)
+                if len(producer) < left:  # the broker takes what it was sent: slow is not stuck
+                    deadline, left = time.monotonic() + _CALL_S, len(producer)
+                    self.goes_on()
 
     def _serve(self, producer: Producer, wait_s: float) -> None:
         """Serve delivery reports, raising `KafkaException` for a fatal error."""
@@ -333,7 +352,7 @@ class Shard:
                 self._state_end = max(self._state_end, offset + 1)
 
     def _commit(self, producer: Producer) -> None:
-        self._insist("commit", producer.commit_transaction)
+        self._insist("commit", producer.commit_transaction, producer)
 
     def _abort(self, producer: Producer) -> None:
         self._insist("abort", producer.abort_transaction)
@@ -342,9 +361,9 @@ class Shard:
         """Fence the older owner and end its transaction; the broker may be busy with that for a while."""
         self._insist("initialise", producer.init_transactions)
 
-    def _insist(self, name: str, call: Callable[[float], object]) -> None:
-        """Call, and call again while the outcome is not known, unless the shard is given up meanwhile."""
-        deadline = time.monotonic() + _PATIENCE_S
+    def _insist(self, name: str, call: Callable[[float], object], sending: Producer | None = None) -> None:
+        """Call, and call again while the outcome is not known or `sending` sends, unless the shard is given up meanwhile."""
+        deadline, left = time.monotonic() + _PATIENCE_S, 0 if sending is None else len(sending)
         while True:
             try:
                 call(_CALL_S)
@@ -352,6 +371,9 @@ class Shard:
             except KafkaException as exc:
                 error: KafkaError = exc.args[0]
                 self._raise_if_fenced(error)
+                if sending is not None and len(sending) < left:  # large and under way, which is not stuck
+                    deadline, left = time.monotonic() + _PATIENCE_S, len(sending)
+                    self.goes_on()
                 if not error.retriable() or time.monotonic() > deadline or self.closed:
                     raise
                 logger.info("%s: %s asked again: %s", self.transactional_id, name, error.str())

@@ -8,6 +8,7 @@ topic                        partitions        cleanup   retention   holds
 <name>.rejects               as events         delete    default     dead letters
 <name>.<histogram>           owners            delete    infinite    what is published, with the ticks' times
 
+All but the events topic take record batches of 1,048,588 bytes (Kafka's default) and need 1,000,000: see mechanisms/sizes.py.
 Snapshots bear their tick's time, so with a finite retention those of an old stream would go as soon as they come.
 """
 
@@ -30,10 +31,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.topic_ids import checked_id
+from workers.mechanisms.sizes import BATCH_BYTES, TOPIC_BYTES
 
 INFINITE = -1
-#: Largest record batch of the internal topics: Kafka's own default; contributions and ledger blocks stay well below it.
-MAX_INTERNAL_BYTES = 1_048_588
 #: Partitions of an events topic that does not exist yet and whose number nobody gave.
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
@@ -135,11 +135,11 @@ def plan_topics(
     owners = counts.pop() if counts else owners or sources
     return [
         Topic(events_topic, sources, "delete", None, None, "events"),
-        Topic(contributions_topic(name), owners, "delete", INFINITE, MAX_INTERNAL_BYTES, "contributions"),
-        Topic(contribute_state_topic(name), sources, "compact", None, MAX_INTERNAL_BYTES, "state of stage 1"),
-        Topic(release_state_topic(name), owners, "compact", None, MAX_INTERNAL_BYTES, "state of stage 2"),
-        Topic(rejects_topic(name), sources, "delete", None, None, "dead letters"),
-        *(Topic(topic, owners, "delete", INFINITE, None, "snapshots") for topic in histogram_topics),
+        Topic(contributions_topic(name), owners, "delete", INFINITE, TOPIC_BYTES, "contributions"),
+        Topic(contribute_state_topic(name), sources, "compact", None, TOPIC_BYTES, "state of stage 1"),
+        Topic(release_state_topic(name), owners, "compact", None, TOPIC_BYTES, "state of stage 2"),
+        Topic(rejects_topic(name), sources, "delete", None, TOPIC_BYTES, "dead letters"),
+        *(Topic(topic, owners, "delete", INFINITE, TOPIC_BYTES, "snapshots") for topic in histogram_topics),
     ]
 
 
@@ -220,9 +220,12 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
             found.append(f"{topic.name} has cleanup.policy = {policy} and needs compact: state would be lost")
         if topic.purpose == "contributions" and "compact" in policy:
             found.append(f"{topic.name} has cleanup.policy = {policy} and needs delete: records would vanish")
-        limit = int(here.config.get("max.message.bytes", topic.max_message_bytes or 0))
-        if topic.max_message_bytes is not None and limit < topic.max_message_bytes:
-            found.append(f"{topic.name} has max.message.bytes = {limit} and needs {topic.max_message_bytes}")
+        limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
+        if topic.max_message_bytes is not None and limit < BATCH_BYTES:
+            found.append(
+                f"{topic.name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could stop the worker; "
+                f"raise it with kafka-configs.sh, to {TOPIC_BYTES} as Kafka has it by default"
+            )
     return found
 
 

@@ -1,6 +1,8 @@
 """State of the mechanisms of paper 001: for each stream key where it stands in its segments and partition, beside the exact sums.
 
-Stored block "mNNNNNNNN" (stream key's index, hexadecimal), written only at a tick that ends a segment or closes an interval:
+Stored block "mNNNNNNNN" (stream key's index, hexadecimal), written only at a tick that ends a segment or closes an interval; where it is
+longer than a message may be (8 (6 + k + 3 d) bytes, so beyond 28,000 columns), it goes on in "mNNNNNNNN.PPPP". k and d never change, nor
+does the number of pages.
 
     version, segment, interval, since, k, d     six little-endian int64
     thresholds    k int64     K_i
@@ -22,10 +24,12 @@ from numpy.typing import NDArray
 
 from workers.errors import StateRefused
 from workers.mechanisms.mechanism import State
+from workers.mechanisms.sizes import VALUE_BYTES
 
 BLOCK_VERSION = 1
 _NUMBER = np.dtype("<i8")
 _HEAD = 6
+_HEXADECIMAL = frozenset("0123456789abcdef")
 NO_ANSWER: Mapping[str, object] = MappingProxyType({})
 
 
@@ -95,6 +99,7 @@ class MaxState(State):
     def __init__(self) -> None:
         super().__init__()
         self.of: list[KeyState | None] = []
+        self._begun: dict[int, bytes] = {}  # blocks of which pages are still to come
 
     def __repr__(self) -> str:
         return f"MaxState({len(self.of)} keys)"
@@ -106,19 +111,35 @@ class MaxState(State):
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
         """The blocks of the stream keys that closed or ended something since the last call."""
-        blocks = []
+        blocks: list[tuple[str, bytes]] = []
         for key, state in enumerate(self.of):
             if state is not None and state.changed:
                 state.changed = False
-                blocks.append((f"m{key:08x}", state.encode()))
+                blocks += _pages(f"m{key:08x}", state.encode())
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
-        if len(name) != 9 or name[0] != "m":
+        """Take a block back; pages of one block come in their order."""
+        of_key, _, number = name[1:].partition(".")
+        if name[:1] != "m" or len(of_key) != 8 or len(number) not in (0, 4) or not set(of_key + number) <= _HEXADECIMAL:
             super().restore(name, block)
-        try:
-            key = int(name[1:], 16)
-        except ValueError:
-            super().restore(name, block)
-            raise
-        self.set(key, KeyState.decode(block))
+        key, page = int(of_key, 16), int(number or "0", 16)
+        before = self._begun.pop(key, b"")
+        if page * VALUE_BYTES != len(before):
+            raise StateRefused(f"stored state: a page of block m{of_key} is missing")
+        whole = before + block
+        if len(block) == VALUE_BYTES and len(whole) < _length(whole):
+            self._begun[key] = whole
+        else:
+            self.set(key, KeyState.decode(whole))
+
+
+def _pages(name: str, block: bytes) -> list[tuple[str, bytes]]:
+    parts = [block[at : at + VALUE_BYTES] for at in range(0, len(block), VALUE_BYTES)]
+    return [(name + (f".{page:04x}" if page else ""), part) for page, part in enumerate(parts)]
+
+
+def _length(block: bytes) -> int:
+    """Return how long a block is by what its head says."""
+    k, d = np.frombuffer(block, dtype=_NUMBER, count=_HEAD)[4:].tolist()
+    return 8 * int(_HEAD + k + 3 * d)

@@ -32,7 +32,9 @@ from workers.mechanisms.rows import Rows, Tags
 from workers.mechanisms.selection import SELECTION_VERSION, selection_tv
 from workers.mechanisms.tick_rows import Parts
 
+# What is left of each stream key's budgets: 8 bytes a key, 524,289 a block.
 _BLOCK = "mpay"
+_BLOCK_KEYS = 65_536
 _VERSION = b"\x01"
 
 
@@ -73,14 +75,21 @@ class PayState(State):
         if not self._changed:
             return ()
         self._changed = False
-        return ((_BLOCK, _VERSION + np.array(self.left, dtype="<i4").tobytes()),)
+        left = np.array(self.left, dtype="<i4").reshape(-1, 2)
+        parts = (left[at : at + _BLOCK_KEYS] for at in range(0, len(left), _BLOCK_KEYS))
+        return [(_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes()) for i, part in enumerate(parts)]
 
     def restore(self, name: str, block: bytes) -> None:
-        if name != _BLOCK:
+        """Take a block back; they come in their order."""
+        _, _, number = name.partition(".")
+        if not name.startswith(_BLOCK) or not set(number) <= set("0123456789abcdef"):
             super().restore(name, block)
+        # In older versions the first block holds all stream keys.
+        if len(self.left) != int(number or "0", 16) * _BLOCK_KEYS:
+            raise StateRefused(f"stored state: a block before {name!r} is missing")
         if block[:1] != _VERSION or len(block) % 8 != 1:
             raise StateRefused(f"stored state: block {name!r} is damaged or of another version")
-        self.left = np.frombuffer(block[1:], dtype="<i4").reshape(-1, 2).tolist()
+        self.left += np.frombuffer(block[1:], dtype="<i4").reshape(-1, 2).tolist()
 
 
 class PayWhatYouGet(OnShare):

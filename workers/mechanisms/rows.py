@@ -3,7 +3,7 @@
     tags    uint64 (n, 2)   128-bit keyed tag of (stream key, label): the row's identity, and what its noise is made from
     keys    int32  (n,)     index of the stream key
     counts  int64  (n,)     the exact running count (sensitive)
-    shown   int32  (n,)     first tick at which the row was shown, 0 while it never was
+    shown   int32  (n,)     first tick at which the row was shown, 0 while it never was; int64 once a tick needs it
     labels                  UTF-8 bytes of all rows, end to end, with their ends
 
 Rows are only ever appended. A label is a slice of one byte column, never a Python object of its own; a row is found by its tag in
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,7 +119,7 @@ class Columns:
         self._tags = np.zeros((FIRST_CAPACITY, 2), dtype=np.uint64)
         self._keys = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._counts = np.zeros(FIRST_CAPACITY, dtype=np.int64)
-        self._shown = np.zeros(FIRST_CAPACITY, dtype=np.int32)
+        self._shown: NDArray[np.int32] | NDArray[np.int64] = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._ends = np.zeros(FIRST_CAPACITY, dtype=np.int64)
         self._text = np.zeros(16 * FIRST_CAPACITY, dtype=np.uint8)
         self._index = TagIndex()
@@ -143,8 +143,22 @@ class Columns:
         return self._counts[: self.n]
 
     @property
-    def shown(self) -> NDArray[np.int32]:
+    def shown(self) -> NDArray[np.int32] | NDArray[np.int64]:
         return self._shown[: self.n]
+
+    def _grow_shown(self, n: int) -> None:
+        shown: NDArray[Any] = self._shown
+        self._shown = grown(shown, n)
+
+    def shown_to(self, tick: int) -> NDArray[np.int32] | NDArray[np.int64]:
+        """Return `shown`, wide enough for `tick`.
+
+        Four bytes an item suffice for 68 years of ticks of a second. Where ticks are narrower, an epoch without an end passes 2^31 (in
+        25 days with ticks of 1 ms): from then on, and only there, it takes eight.
+        """
+        if tick > np.iinfo(self._shown.dtype).max:
+            self._shown = self._shown.astype(np.int64)
+        return self.shown
 
     @property
     def nbytes(self) -> int:
@@ -180,7 +194,8 @@ class Columns:
         first, n = self.n, self.n + len(tags)
         start = int(self._ends[first - 1]) if first else 0
         self._tags, self._keys = grown(self._tags, n), grown(self._keys, n)
-        self._counts, self._shown = grown(self._counts, n), grown(self._shown, n)
+        self._counts = grown(self._counts, n)
+        self._grow_shown(n)
         self._ends, self._text = grown(self._ends, n), grown(self._text, start + len(text))
         self._tags[first:n] = tags
         self._keys[first:n] = keys
@@ -220,7 +235,7 @@ class Columns:
 
     def mark_shown(self, rows: Rows, tick: int) -> None:
         """Notes `tick` as the first tick at which `rows` were shown."""
-        self._shown[rows] = tick
+        self.shown_to(tick)[rows] = tick
         self.newly_shown.append(rows)
 
     def clean(self) -> None:

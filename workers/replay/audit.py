@@ -32,6 +32,7 @@ from workers.kafka.reading import read_partition
 from workers.kafka.topic_ids import stream_name
 from workers.mechanisms.noise import NoiseKey
 from workers.settings import Settings, read_key
+from workers.tables.paging import joined
 from workers.tables.store import Changelog, Store
 
 EXIT_DIFFERENCE = 1
@@ -106,7 +107,7 @@ class Auditor:
         topic, contributions = self._settings.release_state_topic, self._settings.contributions_topic
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
         store.load(self._connection)
-        value = store.get(PROGRESS)
+        value = joined(PROGRESS, store.get)
         if value is None:
             return None
         stored = read_progress(value)

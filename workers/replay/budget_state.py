@@ -7,6 +7,7 @@ longer have. No key is needed, and nothing exact is looked at.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -22,6 +23,7 @@ from workers.mechanisms.ticks import TickGrid
 from workers.plan.adding_up import Part
 from workers.replay.budget_model import Status
 from workers.settings import Settings
+from workers.tables.paging import joined
 
 # The progress record ends every transaction, so it lies at the end of the log but for a commit marker and what was aborted.
 _NEWEST = 256
@@ -132,12 +134,16 @@ def _newest(connection: Connection, topic: str, partition: int) -> bytes | None:
     """The newest progress record of a partition."""
     newest: int | None = _NEWEST
     while True:
-        value = None
+        found: dict[bytes, bytes | None] = {}
         for message in read_partition(connection, topic, partition, newest=newest):
-            if message.key() == PROGRESS:
-                value = message.value()
-        if value is not None or newest is None:
-            return value
+            key = message.key() or b""
+            if key == PROGRESS or key.startswith(PROGRESS + b"."):
+                found[key] = message.value()
+        if newest is None:
+            return joined(PROGRESS, found.get)
+        with suppress(StateRefused):  # pages of it lie further back
+            if (value := joined(PROGRESS, found.get)) is not None:
+                return value
         newest = None if newest >= _NEWEST * _FURTHER**2 else newest * _FURTHER
 
 

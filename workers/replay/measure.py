@@ -62,8 +62,8 @@ class Watch:
         self._boards: dict[int, list[BoardRow]] = {}
         self._delays = Delays()
         self._columns: Columns | None = None
-        self._reached: NDArray[np.int32] = np.empty((0, len(SIZES)), dtype=np.int32)
-        self._first: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+        self._reached: NDArray[np.int64] = np.empty((0, len(SIZES)), dtype=np.int64)
+        self._first: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         histogram.observe = self.seen
 
     # ---- at every tick ---------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Watch:
         if self.discovers and self._columns is not None:
             first = self._columns.shown if self._own_shown else self._first
             self._delays.add(self._reached, first)
-        self._columns, self._first, self._threshold = None, np.empty(0, dtype=np.int32), None
+        self._columns, self._first, self._threshold = None, np.empty(0, dtype=np.int64), None
 
     # ---- at a measured tick ----------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ RANKED = ("error_mean", "shown_rate")
 WEIGHTS = {"coverage": "shown", "deserving_shown": "deserving"}
 
 Numbers = NDArray[np.float64]
+Ticks = NDArray[np.int32] | NDArray[np.int64]
 
 
 class Delays:
@@ -35,9 +36,9 @@ class Delays:
         self._passed = np.zeros(len(SIZES), dtype=np.int64)
         self._of: list[Counter[int]] = [Counter() for _ in SIZES]
 
-    def add(self, reached: NDArray[np.int32], first: NDArray[np.int32]) -> None:
+    def add(self, reached: Ticks, first: Ticks) -> None:
         """An epoch that is over: for each row the ticks at which it reached each size, and at which it was first shown (0: never)."""
-        shown = np.zeros(len(reached), dtype=np.int32)
+        shown = np.zeros(len(reached), dtype=np.int64)
         shown[: min(len(first), len(reached))] = first[: len(reached)]
         for size, counter in enumerate(self._of):
             rows = np.flatnonzero(reached[:, size])

@@ -37,13 +37,13 @@ class TruthState(State):
 
     Attributes:
         level: int8 (capacity,), how many of SIZES a row has reached.
-        reached: int32 (capacity, sizes), tick of the epoch at which it did; 0: not yet.
+        reached: int64 (capacity, sizes), tick of the epoch at which it did; 0: not yet.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.level = np.zeros(0, dtype=np.int8)
-        self.reached = np.zeros((0, len(SIZES)), dtype=np.int32)
+        self.reached = np.zeros((0, len(SIZES)), dtype=np.int64)
 
     def note(self, rows: Rows, t: int) -> None:
         """Notes what `rows` reached at tick t."""
@@ -140,7 +140,7 @@ class Mirror(Columns):
         self.n = truth.n
         self._tags, self._keys, self._counts = truth._tags, truth._keys, truth._counts
         self._ends, self._text, self._index = truth._ends, truth._text, truth._index
-        self._shown = grown(self._shown, self.n)
+        self._grow_shown(self.n)
 
     def append(self, tags: Tags, keys: NDArray[np.int32], lengths: NDArray[np.int64], text: bytes) -> Rows:
         """The rows that the truth has of a stream key's domain."""
@@ -178,8 +178,8 @@ class Truth(Histogram):
         return self._keys
 
     @property
-    def reached(self) -> NDArray[np.int32]:
-        """int32 (rows, sizes): tick of the running epoch at which each row reached each of SIZES; 0: not yet."""
+    def reached(self) -> NDArray[np.int64]:
+        """int64 (rows, sizes): tick of the running epoch at which each row reached each of SIZES; 0: not yet."""
         return self.mechanism.state.reached[: self.columns.n]
 
 

@@ -1,27 +1,37 @@
 """The ledger's blocks: the columns of one histogram and epoch as key-value pairs of the changelog, 1,024 rows to a block.
 
-    L<block>  tags, stream key indices, label lengths and text   written when rows are added to the block
-    C<block>  counts, in the narrowest width that holds them     written when a tick changed one of them
-    S<block>  first tick at which each row was shown             written when a row is shown for the first time
+    L<block>         tags, stream key indices, label lengths and text   written when rows are added to the block
+    L<block>.<part>  the same of the rows that do not fit before it     as above; parts from 1, where labels are long
+    C<block>         counts, in the narrowest width that holds them     written when a tick changed one of them
+    S<block>         first tick at which each row was shown             written when a row is shown for the first time
 
 A tick writes the blocks that it touched; recovery reads blocks, never items one by one. Every value begins with its version.
+
+Labels are cut by bytes: 1,024 of 1,024 bytes each take 1,071,107 bytes, and no broker with its default limit takes that message. A part
+holds as many rows as fit, and rows are only ever appended: so a part that is followed by another never changes, says that it is followed,
+and no part is ever left behind by a block that grows. Counts take at most 8 bytes a row, 8,196 a block.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import StateRefused
 from workers.mechanisms.rows import Columns
+from workers.mechanisms.sizes import VALUE_BYTES, cuts
 from workers.tables.packing import pack, unpack
 
 BLOCK_ROWS = 1024
 VERSION = 1
-_HEAD = struct.Struct("<BBH")  # version, width code, rows
+# Version, width code (of labels: whether another part follows), rows.
+_HEAD = struct.Struct("<BBH")
+# Beside its text a label has a tag, the index of its stream key and a length.
+_ROW_BYTES = 16 + 4 + 2
 
 
 def block_key(kind: str, block: int) -> str:
@@ -33,7 +43,7 @@ def changes(columns: Columns) -> Iterator[tuple[str, bytes]]:
     """The blocks that changed since `columns.clean()`, as (name, value)."""
     if columns.n > columns.clean_rows:
         for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
-            yield block_key("L", block), _encode_labels(columns, block)
+            yield from _encode_labels(columns, block)
     for kind, rows, column in (("C", columns.touched, columns.counts), ("S", columns.newly_shown, columns.shown)):
         for block in _blocks_of(rows):
             part = column[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
@@ -49,18 +59,32 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Columns:
     Raises:
         StateRefused: a block is missing, damaged, or of another version.
     """
-    by_kind: dict[str, dict[int, bytes]] = {"L": {}, "C": {}, "S": {}}
+    labels: dict[tuple[int, int], bytes] = {}
+    by_kind: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
     for name, value in blocks:
-        by_kind[name[0]][int(name[1:], 16)] = value
+        block, _, part = name[1:].partition(".")
+        if name[0] == "L":
+            labels[int(block, 16), int(part or "0", 16)] = value
+        else:
+            by_kind[name[0]][int(block, 16)] = value
     columns = Columns()
-    for block, value in sorted(by_kind["L"].items()):
-        if columns.n != block * BLOCK_ROWS:
+    expected = (0, 0)
+    for place, value in sorted(labels.items()):
+        if place != expected:
             raise StateRefused(
-                f"stored ledger: block {block} of labels follows {columns.n} rows; a block before it is missing"
+                f"stored ledger: block {place[0]}, part {place[1]} of labels follows {columns.n} rows; "
+                "a block before it is missing"
             )
-        _decode_labels(columns, value)
-    _fill(columns.counts, by_kind["C"])
-    _fill(columns.shown, by_kind["S"])
+        followed = _decode_labels(columns, value)
+        expected = (place[0], place[1] + 1) if followed else (place[0] + 1, 0)
+        if not followed and place != max(labels) and columns.n != expected[0] * BLOCK_ROWS:
+            raise StateRefused(
+                f"stored ledger: block {place[0]} of labels ends at row {columns.n}; a part of it is missing"
+            )
+    if expected[1]:
+        raise StateRefused(f"stored ledger: part {expected[1]} of block {expected[0]} of labels is missing")
+    _fill(columns.n, by_kind["C"], lambda _: columns.counts)
+    _fill(columns.n, by_kind["S"], columns.shown_to)
     columns.clean()
     return columns
 
@@ -72,22 +96,35 @@ def _blocks_of(rows: list[NDArray[np.int64]]) -> list[int]:
     return blocks
 
 
-def _encode_labels(columns: Columns, block: int) -> bytes:
-    start, stop = block * BLOCK_ROWS, min(columns.n, (block + 1) * BLOCK_ROWS)
-    lengths, text = columns.label_column(start, stop)
-    return b"".join(
-        (
-            _HEAD.pack(VERSION, 0, stop - start),
-            columns.tags[start:stop].astype("<u8").tobytes(),
-            columns.keys[start:stop].astype("<u4").tobytes(),
-            lengths.astype("<u2").tobytes(),
-            text,
+def _encode_labels(columns: Columns, block: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the parts of a block that hold new rows, or that the new rows follow."""
+    first, end = block * BLOCK_ROWS, min(columns.n, (block + 1) * BLOCK_ROWS)
+    lengths, text = columns.label_column(first, end)
+    ends = np.cumsum(lengths)
+    parts = cuts(lengths + _ROW_BYTES, VALUE_BYTES - _HEAD.size)
+    for part, (start, stop) in enumerate(parts):
+        followed = part + 1 < len(parts)
+        if first + stop + followed <= columns.clean_rows:
+            continue
+        rows = slice(first + start, first + stop)
+        name = block_key("L", block) + (f".{part:02x}" if part else "")
+        yield (
+            name,
+            b"".join(
+                (
+                    _HEAD.pack(VERSION, followed, stop - start),
+                    columns.tags[rows].astype("<u8").tobytes(),
+                    columns.keys[rows].astype("<u4").tobytes(),
+                    lengths[start:stop].astype("<u2").tobytes(),
+                    text[int(ends[start] - lengths[start]) : int(ends[stop - 1])],
+                )
+            ),
         )
-    )
 
 
-def _decode_labels(columns: Columns, value: bytes) -> None:
-    _, n = _head(value)
+def _decode_labels(columns: Columns, value: bytes) -> bool:
+    """Append the rows of a part; return whether another part of the block follows."""
+    followed, n = _head(value)
     at = _HEAD.size
     lengths = np.frombuffer(value[at + 20 * n : at + 22 * n], dtype="<u2") if len(value) >= at + 22 * n else None
     if lengths is None or len(value) != at + 22 * n + int(lengths.sum(dtype=np.int64)):
@@ -95,6 +132,7 @@ def _decode_labels(columns: Columns, value: bytes) -> None:
     tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=at).reshape(n, 2)
     keys = np.frombuffer(value, dtype="<u4", count=n, offset=at + 16 * n)
     columns.append(tags.astype(np.uint64), keys.astype(np.int32), lengths.astype(np.int64), value[at + 22 * n :])
+    return bool(followed)
 
 
 def _encode_column(column: NDArray[np.int64] | NDArray[np.int32]) -> bytes:
@@ -102,15 +140,17 @@ def _encode_column(column: NDArray[np.int64] | NDArray[np.int32]) -> bytes:
     return _HEAD.pack(VERSION, width, len(column)) + data
 
 
-def _fill(column: NDArray[np.int64] | NDArray[np.int32], blocks: Mapping[int, bytes]) -> None:
+def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:
+    """Write the blocks' numbers to a column of `rows`, which `column` gives in a width for the largest of them."""
     for block, value in blocks.items():
         width, n = _head(value)
         start = block * BLOCK_ROWS
-        if start + n > len(column):
+        if start + n > rows:
             raise StateRefused(f"stored ledger: block {block} has more rows than labels; the label block is missing")
         if width > 3 or len(value) != _HEAD.size + (n << width):
             raise StateRefused(f"stored ledger: block {block} of {n} numbers is cut short or too long")
-        column[start : start + n] = unpack(width, value, count=n, offset=_HEAD.size)
+        numbers = unpack(width, value, count=n, offset=_HEAD.size)
+        column(int(numbers.max(initial=0)))[start : start + n] = numbers
 
 
 def _head(value: bytes) -> tuple[int, int]:

@@ -1,0 +1,240 @@
+"""The longest content that settings and events allow, for every kind of message that a worker writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from workers.agents import contribute
+from workers.agents.contribute import rejected
+from workers.agents.contributions import encode
+from workers.agents.histogram import Life
+from workers.agents.merge import Progress
+from workers.agents.snapshots import Frame, LabelCache, snapshots
+from workers.agents.users import Users
+from workers.kafka.records import Outgoing
+from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
+from workers.mechanisms.max_queries import Queries
+from workers.mechanisms.max_state import KeyState, MaxState
+from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release, State
+from workers.mechanisms.meta_state import MetaState
+from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.pay import PayState
+from workers.mechanisms.rows import Columns
+from workers.mechanisms.sketch_domain import DomainTags
+from workers.mechanisms.sketch_state import SketchState
+from workers.mechanisms.sparse_state import SparseState
+from workers.tables import key_blocks, ledger
+from workers.tables.paging import pages
+
+KEY = NoiseKey(bytes(range(32)))
+LARGEST = 2**63 - 1
+TICK = 2**40
+#: Every number of a lane at its longest, with ticks and times up to 2^63 - 1: more than the settings allow.
+LANE = Lane(31_622_400_000, 253_402_300_799_000, 10_000, 1_000_000, 10_000, 2**30)
+FRAME = Frame(
+    histogram="h" * 100,
+    epoch=LARGEST,
+    tick=LARGEST,
+    start_ms=LARGEST,
+    end_ms=LARGEST,
+    guarantee=Guarantee(
+        unit="event", rho=0.12345678901234567, epsilon=1.2345678901234567e-05, delta=1.2345678901234567e-45
+    ),
+    mechanism="m" * 30,
+    id="f" * 32,
+)
+
+
+def longest(number: int) -> str:
+    """A label or stream key of 1,024 bytes; of control characters, JSON makes six times as many of them."""
+    return f"{number:08d}" + "\x01" * (LABEL_BYTES_MAX - 8)
+
+
+def table(labels: Iterable[str]) -> Columns:
+    """Rows of one stream key with the widest counts, all of them shown at a late tick."""
+    columns, text = Columns(), [label.encode() for label in labels]
+    lengths = np.fromiter(map(len, text), np.int64, len(text))
+    rows = columns.append(KEY.tags("k", text), np.zeros(len(text), np.int32), lengths, b"".join(text))
+    columns.counts[:] = LARGEST
+    columns.touched.append(rows)
+    columns.mark_shown(rows, TICK)
+    return columns
+
+
+def state(pairs: Iterable[tuple[str | bytes, bytes | None]]) -> list[Outgoing]:
+    """Changes of a state topic; in front of a name is that of the histogram, its generation and the epoch."""
+    prefix = b"h" * 100 + b"/2147483647/9223372036854775807/"
+    return [
+        Outgoing("state", 0, prefix + (name.encode() if isinstance(name, str) else name), value)
+        for name, value in pairs
+    ]
+
+
+def contributions(
+    keys: int, rows: int, ticks: int, label: Callable[[int], str], key: Callable[[int], str] = longest
+) -> list[Outgoing]:
+    tally = {key(k): {label(i): LARGEST for i in range(rows)} for k in range(keys)}
+    values = encode(
+        [(LANE, LARGEST - tick, tally) for tick in range(ticks)],
+        source=2**31, sequence=2**40, offset=LARGEST, watermark=LARGEST, first=LARGEST,
+    )  # fmt: skip
+    return [Outgoing("contributions", 0, None, value) for value in values]
+
+
+def of_ledger() -> list[Outgoing]:
+    return state(ledger.changes(table(map(longest, range(3_000)))))
+
+
+def published(release: Release | Items | Answers, columns: Columns | None = None) -> list[Outgoing]:
+    made = snapshots(FRAME, release, columns or Columns(), [longest(0)], LabelCache())
+    return [Outgoing("snapshots", None, key.encode(), value, (), LARGEST) for key, value in made]
+
+
+def snapshot_of_rows() -> list[Outgoing]:
+    columns = table(longest(i) for i in range(1_500))
+    return published(Release(np.arange(1_500), np.full(1_500, -LARGEST), 1.2345e300, 2**62), columns)
+
+
+def snapshot_of_items() -> list[Outgoing]:
+    labels = [longest(i).encode() for i in range(1_500)]
+    return published(Items(np.zeros(1_500, np.int32), labels, np.full(1_500, -LARGEST), 1.2345e300, 2**62))
+
+
+def answers_to_all_queries() -> list[Outgoing]:
+    queries = ["max", "argmax", "histogram", "top_k:1000", *(f"top_k_select:{k}" for k in range(905, 1_001))]
+    found = Queries(queries, [longest(i) for i in range(1_000)]).answers(np.full(1_000, -LARGEST))
+    return published(Answers({0: {"answers": found, "since": LARGEST, "error": 1.2345e300}}, None))
+
+
+def answer_to_one_query() -> list[Outgoing]:
+    [found] = Queries(["top_k_select:1000"], [longest(i) for i in range(1_000)]).answers(np.full(1_000, -LARGEST))
+    return published(Answers({0: {**found, "since": LARGEST, "error": 1.2345e300}}, None))
+
+
+def labels_for_a_budget() -> list[Outgoing]:
+    fields = {"query": "top", "labels": [longest(i) for i in range(1_000)], "complete": True}
+    return published(Answers({0: {**fields, "labels_left": LARGEST, "queries_left": LARGEST}}, None))
+
+
+def max_state() -> MaxState:
+    made, d = MaxState(), 40_000
+    columns = np.full(d, -LARGEST)
+    made.set(2**20, KeyState(LARGEST, LARGEST, LARGEST, columns, columns, columns, columns))
+    return made
+
+
+def pay_state() -> PayState:
+    made = PayState()
+    for _ in range(200_000):
+        made.meet(2**31 - 1, 2**31 - 1)
+    return made
+
+
+def sparse_state() -> SparseState:
+    made = SparseState()
+    made.choose(2**20, range(10_000), 10_000)
+    return made
+
+
+def meta_state() -> MetaState:
+    made = MetaState(3)
+    made.columns = table(str(i) for i in range(9_000))
+    made.grow()
+    made.add_open(1, np.full(9_000, LARGEST))
+    made.add_noisy(2, np.arange(9_000), np.full(9_000, -LARGEST))
+    return made
+
+
+def sketch_state() -> SketchState:
+    made, labels = SketchState(3_000), [longest(i).encode() for i in range(3_000)]
+    made.show(2**20, 3, ((label, -LARGEST) for label in labels))
+    [sketch] = made.opened(2**20, [3])
+    sketch.tags, sketch.labels, sketch.counts, sketch.total = (
+        KEY.tags("k", labels),
+        labels,
+        np.full(3_000, LARGEST),
+        LARGEST,
+    )
+    made.declare(2**20, KEY.tags("k", [b"%d" % i for i in range(70_000)]))
+    assert isinstance(made.domain_of(2**20), DomainTags)
+    return made
+
+
+def users() -> list[Outgoing]:
+    held = Users([LANE])
+    held.take(LANE, 1, "user", "k", [str(i) for i in range(20_000)])
+    return [Outgoing("state", 0, name, value) for name, value in held.changes()]
+
+
+def progress_of_release() -> list[Outgoing]:
+    life = Life(
+        generation=2**31 - 1, description={f"{i}": "x" * 100 for i in range(30)}, first=LARGEST, next=LARGEST, epochs=LARGEST,
+        rho=0.1, epsilon=0.1, delta=0.1, unit="event", deltas={"numerical": 0.1},
+    )  # fmt: skip
+    numbers = [LARGEST] * 10_000
+    record = Progress(
+        version=1, offset=LARGEST, position=LARGEST, owners=10_000, key="f" * 64, watermarks=list[int | None](numbers),
+        firsts=list[int | None](numbers), sequences=numbers, histograms={f"{i:0100d}": life for i in range(200)},
+        retired=[(f"{i:0100d}", life) for i in range(200)],
+    )  # fmt: skip
+    return [Outgoing("state", 0, name, value) for name, value in pages(b"progress", msgspec.json.encode(record))]
+
+
+def progress_of_contribute() -> list[Outgoing]:
+    record = contribute.Progress(
+        version=1,
+        offset=LARGEST,
+        watermark=LARGEST,
+        first=LARGEST,
+        sequences=[LARGEST] * 100_000,
+        sources=10_000,
+        topic_id="x" * 36,
+    )
+    return [Outgoing("state", 0, name, value) for name, value in pages(b"progress", msgspec.json.encode(record))]
+
+
+def rejects() -> list[Outgoing]:
+    reason = f"field {chr(0x10FFFE) * 1_000!r} has an item that is not a string"
+    source = ("t" * 249, 2**31 - 1, LARGEST)
+    records = [
+        (b"\xff" * key, b"\xff" * value) for key in (0, 90_000, 90_001, 10**6) for value in (0, 899_999, 900_001, 10**7)
+    ]
+    return [rejected("rejects", key, value, reason=reason, source=source) for key, value in records]
+
+
+def of_state(make: Callable[[], State]) -> list[Outgoing]:
+    return state(make().changed())
+
+
+#: The State subclasses that write blocks of their own.
+STATES: dict[str, Callable[[], State]] = {
+    "MaxState": max_state,
+    "PayState": pay_state,
+    "SparseState": sparse_state,
+    "MetaState": meta_state,
+    "SketchState": sketch_state,
+}
+
+MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
+    "contributions: longest labels": lambda: contributions(1, 3_000, 1, longest),
+    "contributions: longest stream keys": lambda: contributions(1_500, 1, 1, str),
+    "contributions: shortest rows": lambda: contributions(2, 200_000, 1, str),
+    "contributions: most sections": lambda: contributions(1, 1, 20_000, str, str),
+    "contributions: stream keys without rows": lambda: contributions(2_000, 0, 1, str),
+    "ledger: longest labels": of_ledger,
+    "stream keys": lambda: state(key_blocks.changes([longest(i) for i in range(2_100)], [TICK] * 2_100, 0)),
+    "snapshots of rows": snapshot_of_rows,
+    "snapshots of items": snapshot_of_items,
+    "answers to all queries": answers_to_all_queries,
+    "answer to one query": answer_to_one_query,
+    "labels for a budget": labels_for_a_budget,
+    **{f"state: {name}": partial(of_state, make) for name, make in STATES.items()},
+    "users' pairs": users,
+    "progress of stage 1": progress_of_contribute,
+    "progress of stage 2": progress_of_release,
+    "rejects": rejects,
+}
