@@ -13,9 +13,9 @@ import time
 
 import numpy as np
 
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.order_statistics.two_level import TwoLevelK, TwoLevelKConfig
 from workers.mechanisms.rows import Contributions
-from workers.mechanisms.two_level import TwoLevelK, TwoLevelKConfig
 
 TARGET_US = 100.0
 NOISE_KEY = NoiseKey(bytes(32))

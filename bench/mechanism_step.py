@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.mechanisms.config import UnkBaseConfig
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.rows import Contributions
-from workers.mechanisms.unk_base import UnkBase
+from workers.mechanisms.running.unk_base import UnkBase
 
 KEYS = 10
 

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.misra_gries.release import pmg, pmg_threshold, pure, sparse_gaussian
+from workers.mechanisms.misra_gries.sketch import Sketch, batch, pamg
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.rows import Contributions
-from workers.mechanisms.sketch import Sketch, batch, pamg
-from workers.mechanisms.sketch_release import pmg, pmg_threshold, pure, sparse_gaussian
 
 KEY = "shop"
 NOISE_KEY = NoiseKey(bytes(32))

@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 
-from workers.mechanisms.counters import KINDS, make_counter
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.counters.counter import KINDS, make_counter
+from workers.mechanisms.noise.keyed import NoiseKey
 
 
 def measure(kind: str, horizon: int | None, rho_item: float, rows: int, first: int, ticks: int) -> str:

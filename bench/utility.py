@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bench.utility_cases import Case, cases
 from bench.utility_run import measure
-from workers.plan.theorems import Promise, promises
+from workers.plan.theorems.theorems import Promise, promises
 
 FALSE_ALARM = 1e-4
 

@@ -1,4 +1,4 @@
-"""Runs one mechanism over one stream, without Kafka, and measures the errors that `workers.plan.theorems` promises."""
+"""Runs one mechanism over one stream, without Kafka, and measures the errors that `workers.plan.theorems.theorems` promises."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
-from workers.mechanisms.max_config import MaxConfig
-from workers.mechanisms.max_engine import UnknownMax
 from workers.mechanisms.mechanism import Answers, Items, Mechanism
-from workers.mechanisms.misra_gries import MisraGriesConfig
-from workers.mechanisms.noise import NoiseKey
-from workers.mechanisms.one_shot_algorithms import LIMITED
-from workers.mechanisms.one_shot_config import MetaConfig, OneShotConfig, PayWhatYouGetConfig, limit_dom_parameters
+from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.one_shot.algorithms import LIMITED
+from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig, limit_dom_parameters
+from workers.mechanisms.order_statistics.config import MaxConfig
+from workers.mechanisms.order_statistics.engine import UnknownMax
 from workers.mechanisms.registry import build
 from workers.mechanisms.rows import Contributions
-from workers.mechanisms.sparse_gumb import SparseGumbConfig
-from workers.mechanisms.sparse_state import SparseState
+from workers.mechanisms.running.sparse_gumb import SparseGumbConfig
+from workers.mechanisms.running.sparse_state import SparseState
 
 Counts = Mapping[bytes, int]
 _INDEX = np.zeros(1, dtype=np.int32)

@@ -1,33 +1,93 @@
-"""Imports run one way: cli -> app -> agents -> mechanisms; and the core knows no Kafka, clock, environment or log."""
+"""Imports run one way, through every layer and folder; and the core knows no Kafka, clock, environment or log."""
 
 import ast
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent / "workers"
+# A module may import its own layer and those after it. The longest prefix says which layer it is in;
+# `mechanisms` alone is the files that are directly in that folder.
 LAYERS = (
-    "cli", "commands", "demo", "dashboard", "replay", "app", "plan", "monitor", "agents", "kafka", "tables", "mechanisms",
-    "metrics", "logs", "errors",
-)  # fmt: skip
+    "cli",
+    "demo",
+    "commands",
+    "report",
+    "backtest",
+    "spending",
+    "audit",
+    "replay",
+    "app",
+    "dashboard",
+    "plan",
+    "monitor",
+    "agents",
+    "histogram",
+    "kafka",
+    "settings",
+    "files",
+    "mechanisms.registry",
+    "mechanisms.running",
+    "mechanisms.misra_gries",
+    "mechanisms.order_statistics",
+    "mechanisms.one_shot",
+    "mechanisms.counters",
+    "mechanisms.mechanism",
+    "mechanisms.noise",
+    "mechanisms",
+    "progress",
+    "metrics",
+    "durations",
+    "logs",
+    "errors",
+)
 # What the pure core may use: itself, arithmetic, and what turns keys into words.
 CORE = {
     "__future__", "cryptography", "bisect", "collections", "dataclasses", "datetime", "decimal", "fractions", "functools", "hashlib",
     "heapq", "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "struct", "threading", "types", "typing",
     "workers.errors", "workers.mechanisms",
 }  # fmt: skip
+LINES_MAX = 400
+FILES_MAX = 16
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name below `workers`."""
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return {name: path for name, path in found.items() if name}
 
 
 def imported(path: Path) -> set[str]:
-    """Dotted names of the modules that a file imports."""
+    """Dotted names of the modules that a file imports, wherever in the file it does."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            names.add(node.module or "")
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                names.add(full if full.removeprefix("workers.") in modules() else node.module or "")
     return names
+
+
+def layer(module: str) -> int:
+    """The rank of a module's layer: the longest of `LAYERS` that it is in."""
+    found = [name for name in LAYERS if module == name or module.startswith(name + ".")]
+    assert found, f"workers.{module} is in no layer"
+    return LAYERS.index(max(found, key=len))
+
+
+def above(module: str, names: set[str]) -> Iterator[str]:
+    """Those of `names` that lie above the module."""
+    own = {name.removeprefix("workers.") for name in names if name.startswith("workers.")}
+    return (name for name in own if layer(name) < layer(module))
 
 
 def allowed_in_core(name: str) -> bool:
@@ -36,33 +96,41 @@ def allowed_in_core(name: str) -> bool:
 
 def test_the_core_does_arithmetic_and_nothing_else() -> None:
     """A release must be a function of its inputs: time, offsets and randomness arrive as arguments."""
-    for path in (ROOT / "mechanisms").glob("*.py"):
+    files = list((ROOT / "mechanisms").rglob("*.py"))
+    assert len(files) > 50
+    for path in files:
         foreign = {name for name in imported(path) if not allowed_in_core(name)}
         assert not foreign, f"{path.name} imports {foreign}"
 
 
 def test_no_layer_imports_one_above_it() -> None:
     """What knows Kafka may know the core; never the other way round."""
-    rank = {layer: i for i, layer in enumerate(LAYERS)}
-    for path in ROOT.rglob("*.py"):
-        own = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        for name in imported(path):
-            layer = name.split(".")[1] if name.startswith("workers.") else None
-            if own in rank and layer in rank:
-                if own == "tables" and layer == "kafka":
-                    continue  # the store reads its changelog through a connection
-                if {own, layer} <= {"cli", "commands", "demo", "replay", "app"}:
-                    continue  # the outermost ring
-                assert rank[own] <= rank[layer], f"{path.relative_to(ROOT)} imports {name}"
+    for module, path in modules().items():
+        found = sorted(above(module, imported(path)))
+        assert not found, f"workers.{module} imports {found}, which lie above it"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Within a layer too: a circle is one idea in two files, or two ideas that do not know which comes first."""
+    own = modules().keys()
+    edges = {m: {n.removeprefix("workers.") for n in imported(p)} & own - {m} for m, p in modules().items()}
+    while leaves := {module for module, to in edges.items() if not to & edges.keys()}:
+        edges = {module: to for module, to in edges.items() if module not in leaves}
+    assert not edges, f"each of these imports another of them: {sorted(edges)}"
 
 
 @pytest.mark.parametrize("name", ["time", "os", "random", "logging", "confluent_kafka", "workers.kafka.shard"])
 def test_the_check_refuses_what_it_is_there_for(name: str) -> None:
     """A rule that lets everything through tests nothing."""
     assert not allowed_in_core(name)
+    assert list(above("mechanisms.noise.keyed", {"workers.kafka.shard"})) == ["kafka.shard"]
+    assert list(above("mechanisms.noise.keyed", {"workers.mechanisms.counters.haar"})) == ["mechanisms.counters.haar"]
 
 
-def test_no_file_holds_two_ideas() -> None:
-    """Past 400 lines a file is looked through, not found."""
-    long = [p for folder in (ROOT, ROOT.parent / "tests", ROOT.parent / "bench") for p in folder.rglob("*.py")]
-    assert not [str(p) for p in long if len(p.read_text().splitlines()) > 400]
+def test_no_file_holds_two_ideas_and_no_folder_many_subjects() -> None:
+    """Past that one does not find things, one looks through everything."""
+    folders = (ROOT, ROOT.parent / "tests", ROOT.parent / "bench")
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    assert not [str(path) for path in files if len(path.read_text().splitlines()) > LINES_MAX]
+    sizes = {path.parent: len(list(path.parent.glob("[!_]*.py"))) for path in ROOT.rglob("*.py")}
+    assert not {str(folder): n for folder, n in sizes.items() if n > FILES_MAX}

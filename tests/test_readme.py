@@ -21,12 +21,12 @@ from typing import cast
 
 import pytest
 
-from workers.agents.board import mechanisms
+from workers.agents.factory import mechanisms
 from workers.kafka.clients import Connection
 from workers.mechanisms.config import Checked, KnownBaseConfig, UnkBaseConfig, rules
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.offline import replay
-from workers.replay.sources import JsonLines
+from workers.replay.sources_lines import JsonLines
 from workers.settings import EventsSettings, KafkaSettings, PrivacySettings, WorkerSettings, load
 
 ROOT = Path(__file__).resolve().parents[1]

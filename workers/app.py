@@ -12,15 +12,16 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.agents.board import declared_keys, histograms, lanes, mechanisms
 from workers.agents.contribute import Contribute, Stream
 from workers.agents.events import EventReader
+from workers.agents.factory import declared_keys, histograms, lanes, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import Release
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
-from workers.kafka.shard import Batch
+from workers.kafka.records import Batch
+from workers.kafka.store import Changelog, Store
 from workers.kafka.topic_ids import checked_id, stream_name
 from workers.kafka.topics import (
     Existing,
@@ -38,11 +39,10 @@ from workers.kafka.topics import (
 from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_app
 from workers.mechanisms.frozen import check_frozen
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.metrics import CONTRIBUTE, RELEASE, Metrics
 from workers.monitor.server import monitor
 from workers.settings import Settings, read_key
-from workers.tables.store import Changelog, Store
 
 logger = logging.getLogger(__name__)
 

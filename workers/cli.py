@@ -290,7 +290,7 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
     """
     settings = _load(config)
     _only_one_line(context)
-    from workers.replay.audit import audit as audit_topics
+    from workers.audit import audit as audit_topics
 
     return audit_topics(settings, exact)
 

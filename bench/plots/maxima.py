@@ -11,7 +11,7 @@ from bench.utility_cases import config, labels
 from bench.utility_run import Run
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.plan.theorems import Data, promised_error
+from workers.plan.theorems.theorems import Data, promised_error
 
 COLUMNS, SEEDS = 8, 3
 LINES = {

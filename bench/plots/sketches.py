@@ -11,7 +11,7 @@ import numpy as np
 from bench.plots.style import BLACK, BLUE, GREY, ORANGE, Line, below, grid, plain, save
 from bench.utility_cases import Stream, config
 from bench.utility_run import Counts, Run
-from workers.mechanisms.misra_gries import MisraGries, MisraGriesConfig
+from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.registry import build
 
 LABELS, TICKS, EVENTS, TOP, SEEDS = 20_000, 64, 4_000, 20, 4

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 
 from workers.agents.events import Events
-from workers.agents.histogram import Histogram
 from workers.agents.intake import Intake
 from workers.agents.merge import Merge, Progress
-from workers.agents.snapshots import Snapshot
+from workers.histogram.histogram import Histogram
+from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.bounding import Items, bound
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 
 KEY = NoiseKey(bytes(range(32)))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from workers.agents.contributions import columns_of, decode, encode
 from workers.errors import StateRefused
 from workers.mechanisms.config import Lane
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 
 KEY = NoiseKey(bytes(32))
 LANE = Lane(1000, 0, 3, 1)

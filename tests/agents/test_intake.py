@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from workers.agents.contributions import Section, columns_of, decode
 from workers.agents.events import Events
-from workers.agents.intake import Intake, owner_of
+from workers.agents.intake import Intake
+from workers.histogram.owners import owner_of
 from workers.mechanisms.config import Lane
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 
 KEY = NoiseKey(bytes(32))
 LANES = [Lane(10, 0, 2, 1), Lane(10, 20, 1, 3), Lane(7, 3, 2, 1)]

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.agents.pipeline import KEY, Event, Partition, contribute, exact, unk
-from workers.agents.histogram import Histogram
-from workers.agents.intake import owner_of
 from workers.errors import StateRefused
+from workers.histogram.histogram import Histogram
+from workers.histogram.owners import owner_of
 from workers.mechanisms.config import EPOCH, KnownBaseConfig
-from workers.mechanisms.counters import make_counter
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 
 EVENTS = st.lists(

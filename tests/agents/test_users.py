@@ -19,11 +19,11 @@ from workers.agents.events import EventReader, Events
 from workers.agents.intake import Intake
 from workers.agents.users import Users
 from workers.errors import StateRefused
+from workers.kafka.store import Changelog, Store
 from workers.mechanisms.config import KnownBaseConfig, Lane, UnkBaseConfig
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, build, protects_users
 from workers.settings import EventsSettings
-from workers.tables.store import Changelog, Store
 
 KEY = NoiseKey(bytes(32))
 LANE = Lane(10, 0, 3, 1, 2, 4)

@@ -20,7 +20,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.worker.harness import PATIENCE_S, Bare, Site, known, unk, until
-from workers.agents import answers
+from workers.histogram import answers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "consumers"
 LABELS = [

@@ -17,10 +17,10 @@ from jsonschema.protocols import Validator
 
 from tests.consumers.scene import Scene
 from tests.plan.test_examples import EXAMPLES, events
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS
 from workers.replay.offline import replay
-from workers.replay.sources import JsonLines
+from workers.replay.sources_lines import JsonLines
 from workers.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]

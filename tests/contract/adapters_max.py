@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from tests.contract.adapters import NAME, block, counter_moves
 from tests.contract.coupling import Adapter, Events, Moves, Test, World
 from tests.contract.stage import Run, Tick
-from workers.mechanisms.column_sums import LaplaceTree
-from workers.mechanisms.haar import HaarCounter
-from workers.mechanisms.max_engine import (
+from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.tree import TreeCounter
+from workers.mechanisms.order_statistics.column_sums import LaplaceTree
+from workers.mechanisms.order_statistics.engine import (
     INNER_COLUMNS,
     INNER_MU,
     INNER_TAU,
@@ -23,8 +24,7 @@ from workers.mechanisms.max_engine import (
     UPDATES,
     UnknownMax,
 )
-from workers.mechanisms.max_state import MaxState
-from workers.mechanisms.tree import TreeCounter
+from workers.mechanisms.order_statistics.state import MaxState
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from fractions import Fraction
 from tests.contract.probe import Block, Peel, Probe
 from tests.contract.stage import Histogram, Run, Tick, with_events
 from tests.contract.variants import Variant
-from workers.mechanisms.discrete_laplace import DiscreteLaplace, Geometric
-from workers.mechanisms.gaussian import IntegerGaussian
-from workers.mechanisms.inversion import InversionTable
 from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric
+from workers.mechanisms.noise.gaussian import IntegerGaussian
+from workers.mechanisms.noise.inversion import InversionTable
 
 Events = Sequence[tuple[int, Histogram]]
 

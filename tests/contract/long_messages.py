@@ -11,24 +11,24 @@ import numpy as np
 from workers.agents import contribute
 from workers.agents.contribute import rejected
 from workers.agents.contributions import encode
-from workers.agents.histogram import Life
 from workers.agents.merge import Progress
-from workers.agents.snapshots import Frame, LabelCache, snapshots
 from workers.agents.users import Users
+from workers.histogram import key_blocks, ledger
+from workers.histogram.histogram import Life
+from workers.histogram.paging import pages
+from workers.histogram.snapshots import Frame, LabelCache, snapshots
 from workers.kafka.records import Outgoing
 from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
-from workers.mechanisms.max_queries import Queries
-from workers.mechanisms.max_state import KeyState, MaxState
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release, State
-from workers.mechanisms.meta_state import MetaState
-from workers.mechanisms.noise import NoiseKey
-from workers.mechanisms.pay import PayState
+from workers.mechanisms.misra_gries.domain import DomainTags
+from workers.mechanisms.misra_gries.state import SketchState
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.one_shot.pay import PayState
+from workers.mechanisms.order_statistics.queries import Queries
+from workers.mechanisms.order_statistics.state import KeyState, MaxState
 from workers.mechanisms.rows import Columns
-from workers.mechanisms.sketch_domain import DomainTags
-from workers.mechanisms.sketch_state import SketchState
-from workers.mechanisms.sparse_state import SparseState
-from workers.tables import key_blocks, ledger
-from workers.tables.paging import pages
+from workers.mechanisms.running.meta_state import MetaState
+from workers.mechanisms.running.sparse_state import SparseState
 
 KEY = NoiseKey(bytes(range(32)))
 LARGEST = 2**63 - 1

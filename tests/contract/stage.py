@@ -9,12 +9,12 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.histogram import KEY_LABEL
+from workers.histogram import ledger
+from workers.histogram.histogram import KEY_LABEL
 from workers.mechanisms.bounding import bound
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release, State
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.rows import Contributions, Tags
-from workers.tables import ledger
 
 KEY = NoiseKey(b"c" * 32)
 KEYS = ("s1", "s2")

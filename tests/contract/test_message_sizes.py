@@ -12,15 +12,16 @@ from confluent_kafka import KafkaException
 
 from tests.contract.long_messages import MESSAGES, STATES, longest, table
 from tests.kafka.harness import create_topic, read, settled, unique
-from workers.agents import answers, contributions, snapshots
+from workers.agents import contributions
 from workers.errors import MessageTooLong
+from workers.histogram import answers, key_blocks, ledger, paging, snapshots
 from workers.kafka.clients import Connection
 from workers.kafka.records import Outgoing
 from workers.kafka.shard import Shard
-from workers.mechanisms import max_state, pay
+from workers.kafka.store import Changelog, Store
+from workers.mechanisms.one_shot import pay
+from workers.mechanisms.order_statistics import state as max_state
 from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES, TOPIC_BYTES, VALUE_BYTES, cuts
-from workers.tables import key_blocks, ledger, paging
-from workers.tables.store import Changelog, Store
 
 ROOT = Path(__file__).resolve().parents[2] / "workers"
 #: Where messages are made that a producer sends; `demo` has its own events, of a few hundred bytes each.

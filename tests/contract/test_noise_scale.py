@@ -24,16 +24,16 @@ from tests.contract.probe import Probe
 from tests.contract.stage import Run, Tick
 from tests.contract.variants import PER_TICK, TICKS, VARIANTS, Variant, built
 from tests.contract.worst import NAME, worst
-from workers.mechanisms.column_sums import LaplaceTree
-from workers.mechanisms.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace
-from workers.mechanisms.gaussian import IntegerGaussian
-from workers.mechanisms.haar import HaarCounter
-from workers.mechanisms.inversion import InversionTable
-from workers.mechanisms.max_engine import UnknownMax
-from workers.mechanisms.max_state import MaxState
+from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
-from workers.mechanisms.misra_gries_pure import PureMisraGries
-from workers.mechanisms.tree import TreeCounter
+from workers.mechanisms.misra_gries.pure import PureMisraGries
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace
+from workers.mechanisms.noise.gaussian import IntegerGaussian
+from workers.mechanisms.noise.inversion import InversionTable
+from workers.mechanisms.order_statistics.column_sums import LaplaceTree
+from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.state import MaxState
 
 Z = 4.5
 # Estimates from fewer values than these could not tell half the variance from all of it.

@@ -28,15 +28,15 @@ from tests.contract.coupling import Price, check, pure
 from tests.contract.families import adapter_of
 from tests.contract.variants import TICKS, VARIANTS, Variant, built
 from tests.contract.worst import worst
-from workers.mechanisms.discrete_laplace import DiscreteLaplace
-from workers.mechanisms.gaussian import IntegerGaussian
-from workers.mechanisms.inversion import InversionTable
-from workers.mechanisms.meta import Meta
-from workers.mechanisms.misra_gries import MisraGries
-from workers.mechanisms.one_shot_algorithms import LIMITED
-from workers.mechanisms.one_shot_mechanism import OneShot
-from workers.mechanisms.pay import PayWhatYouGet
-from workers.mechanisms.unk_base import UnkBase
+from workers.mechanisms.misra_gries.misra_gries import MisraGries
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
+from workers.mechanisms.noise.gaussian import IntegerGaussian
+from workers.mechanisms.noise.inversion import InversionTable
+from workers.mechanisms.one_shot.algorithms import LIMITED
+from workers.mechanisms.one_shot.mechanism import OneShot
+from workers.mechanisms.one_shot.pay import PayWhatYouGet
+from workers.mechanisms.running.meta import Meta
+from workers.mechanisms.running.unk_base import UnkBase
 
 ORDERS = np.arange(2, 400)
 # Share of the stated rho that the worst neighbours here do cost, where it is not all of it, and why.

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tests.agents.pipeline import Event, Partition, contribute
-from workers.agents.board import mechanisms
+from workers.agents.factory import mechanisms
 from workers.errors import QuietcountError
 from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.settings import load
 

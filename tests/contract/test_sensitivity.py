@@ -22,17 +22,17 @@ from tests.contract.families import ADAPTERS, adapter_of
 from tests.contract.stage import KEYS, Histogram, Tick, bounded
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built
 from tests.contract.worst import fourfold, worst
-from workers.mechanisms import one_shot_mechanism
-from workers.mechanisms.column_sums import counter_of
-from workers.mechanisms.gaussian import round_up_sigma_squared
-from workers.mechanisms.max_engine import MaxNoise
-from workers.mechanisms.misra_gries_pure import PureMisraGries
-from workers.mechanisms.one_shot import OneShotNoise
+from workers.mechanisms.misra_gries.pure import PureMisraGries
+from workers.mechanisms.misra_gries.release import pure_scale
+from workers.mechanisms.misra_gries.sketch import Sketch
+from workers.mechanisms.noise.gaussian import round_up_sigma_squared
+from workers.mechanisms.one_shot import mechanism as one_shot_mechanism
+from workers.mechanisms.one_shot.release import OneShotNoise
+from workers.mechanisms.order_statistics.column_sums import counter_of
+from workers.mechanisms.order_statistics.engine import MaxNoise
 from workers.mechanisms.registry import MECHANISMS
 from workers.mechanisms.rows import Columns
-from workers.mechanisms.sketch import Sketch
-from workers.mechanisms.sketch_release import pure_scale
-from workers.mechanisms.sparse_gumb import SparseGumb
+from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.mechanisms.tick_rows import tick_rows
 
 LABELS = [*DOMAIN, *OTHERS]
@@ -175,7 +175,7 @@ def test_a_wrong_sensitivity_of_the_reduced_sketch_is_seen() -> None:
     [variant] = [variant for variant in VARIANTS if str(variant) == "misra_gries-pure_one"]
     for factor in (Fraction(6, 7), Fraction(1, 3)):
         patched = patch(
-            "workers.mechanisms.misra_gries_pure.pure_scale",
+            "workers.mechanisms.misra_gries.pure.pure_scale",
             lambda size, epsilon, factor=factor: pure_scale(size, epsilon) * factor,
         )
         with patched:

@@ -24,11 +24,11 @@ from tests.contract.stage import KEY
 from tests.contract.variants import VARIANTS, Variant
 from workers.agents.contributions import decode, encode
 from workers.agents.events import EventReader
-from workers.mechanisms import selection
 from workers.mechanisms.config import Lane
-from workers.mechanisms.known_base import KnownBase
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.noise import CHUNK_ROWS
+from workers.mechanisms.noise import selection
+from workers.mechanisms.noise.keyed import CHUNK_ROWS
+from workers.mechanisms.running.known_base import KnownBase
 from workers.settings import EventsSettings
 
 ROOT = Path(__file__).parents[2]

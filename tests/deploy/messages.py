@@ -24,25 +24,25 @@ INTERNAL = {
     "workers/dashboard/feed.py",
     "workers/demo/flights.py",
     "workers/kafka/embedded.py",
-    "workers/mechanisms/discovery.py",
-    "workers/mechanisms/noise.py",
-    "workers/mechanisms/one_shot.py",
-    "workers/mechanisms/partition.py",
-    "workers/mechanisms/selection.py",
-    "workers/mechanisms/sketch.py",
-    "workers/mechanisms/sketch_release.py",
+    "workers/mechanisms/running/discovery.py",
+    "workers/mechanisms/noise/keyed.py",
+    "workers/mechanisms/one_shot/release.py",
+    "workers/mechanisms/order_statistics/partition.py",
+    "workers/mechanisms/noise/selection.py",
+    "workers/mechanisms/misra_gries/sketch.py",
+    "workers/mechanisms/misra_gries/release.py",
     "workers/plan/adding_up.py",
-    "workers/plan/promise.py",
-    "workers/plan/theorems.py",
-    "workers/replay/measure_numbers.py",
-    "workers/tables/store.py",
+    "workers/plan/theorems/promise.py",
+    "workers/plan/theorems/theorems.py",
+    "workers/backtest/numbers.py",
+    "workers/kafka/store.py",
 }
 #: Where sentences are gathered in a list and said elsewhere.
 GATHERED = {"workers/kafka/topics.py", "workers/monitor/health.py"}
 #: Functions and tables whose strings are said elsewhere.
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
-    "workers/replay/audit.py": {"_unlike"},
+    "workers/audit.py": {"_unlike"},
     "workers/settings.py": {"_complaints", "_user_complaints"},
 }
 LEVELS = {"warning", "error", "critical", "exception"}

@@ -20,9 +20,10 @@ from typing import Any
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End
 from workers.kafka.handover import Handover
-from workers.kafka.shard import Batch, Outgoing, Shard
+from workers.kafka.records import Batch, Outgoing
+from workers.kafka.shard import Shard
+from workers.kafka.store import Change, Changelog, Store
 from workers.kafka.transport import BatchSchema, create_app, run_app
-from workers.tables.store import Change, Changelog, Store
 
 #: Stage 1 commits when this many records are pending, so that a test has many transactions.
 COMMIT_RECORDS = 500

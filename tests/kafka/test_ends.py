@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from workers.kafka.clients import Connection
 from workers.kafka.ends import MOST_ENDS, End, Ends
-from workers.kafka.shard import Batch, Shard
-from workers.tables.store import Changelog, Store
+from workers.kafka.records import Batch
+from workers.kafka.shard import Shard
+from workers.kafka.store import Changelog, Store
 
 
 class Recorder(Shard):

@@ -14,8 +14,9 @@ from workers.kafka.clients import Connection
 from workers.kafka.ends import End
 from workers.kafka.handover import MOST_WAITING, Handover, Partition
 from workers.kafka.lag import Reading
-from workers.kafka.shard import Batch, Shard
-from workers.tables.store import Changelog, Store
+from workers.kafka.records import Batch
+from workers.kafka.shard import Shard
+from workers.kafka.store import Changelog, Store
 
 EVENTS: list[Partition] = [("events", 0), ("events", 1)]
 

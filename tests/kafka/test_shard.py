@@ -13,8 +13,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tests.kafka.harness import create_topic, read, settled, unique
 from workers.errors import Fenced
 from workers.kafka.clients import Connection
-from workers.kafka.shard import Batch, Outgoing, Shard, ShardClosed
-from workers.tables.store import Change, Changelog, Store
+from workers.kafka.records import Batch, Outgoing
+from workers.kafka.shard import Shard, ShardClosed
+from workers.kafka.store import Change, Changelog, Store
 
 
 class Keeper(Shard):

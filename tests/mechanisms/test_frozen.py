@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.frozen import Frozen, check_frozen, kept, read_only, thawed
-from workers.mechanisms.haar import HaarCounter
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 
 
 class Pair(Frozen):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from workers.mechanisms.config import UnkBaseConfig
-from workers.mechanisms.counters import make_counter
+from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.identity import describe, mechanism_id
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 
 KEY = NoiseKey(b"i" * 32)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.rows import Columns, Contributions
 
 KEY = NoiseKey(bytes(range(32)))

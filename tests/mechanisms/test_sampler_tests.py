@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config import EPOCH, UnkBaseConfig
-from workers.mechanisms.counters import Counter, make_counter
-from workers.mechanisms.gaussian import IntegerGaussian, integer_gaussian
-from workers.mechanisms.unk_base import UnkBase
+from workers.mechanisms.counters.budget import NUMERICAL_SHARE
+from workers.mechanisms.counters.counter import Counter, make_counter
+from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
+from workers.mechanisms.running.unk_base import UnkBase
 
 Law = dict[int, int]
 # Masses are whole numbers over 2^300: far finer than the 2^-128 that is looked for, and fast to multiply.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from workers.mechanisms.counters import make_counter
-from workers.mechanisms.discrete_laplace import discrete_laplace, geometric
-from workers.mechanisms.gaussian import integer_gaussian
-from workers.mechanisms.inversion import InversionTable
-from workers.mechanisms.noise import NoiseKey
-from workers.mechanisms.selection import gumbel_top_k, gumbel_top_k_or_bottom
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.noise.discrete_laplace import discrete_laplace, geometric
+from workers.mechanisms.noise.gaussian import integer_gaussian
+from workers.mechanisms.noise.inversion import InversionTable
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.noise.selection import gumbel_top_k, gumbel_top_k_or_bottom
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "noise.json"
 ROOT = bytes(range(32))

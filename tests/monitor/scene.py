@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers.agents.board import histograms, lanes, mechanisms
 from workers.agents.contribute import Contribute, Stream
 from workers.agents.events import EventReader
+from workers.agents.factory import histograms, lanes, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import Release
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.lag import Lag, Reading
-from workers.mechanisms.noise import NoiseKey
+from workers.kafka.store import Changelog, Store
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.settings import Settings, load
-from workers.tables.store import Changelog, Store
 
 SETTINGS = """\
 [worker]

@@ -14,11 +14,11 @@ from scipy.stats import norm
 
 from tests.plan.test_noise import LABELS, START, config
 from workers.mechanisms.accounting import compose, epsilon_of
-from workers.mechanisms.bounded_max import BoundedMaxConfig
 from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.max_engine import UnknownMax
-from workers.mechanisms.misra_gries import MisraGriesConfig
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.order_statistics.bounded_max import BoundedMaxConfig
+from workers.mechanisms.order_statistics.engine import UnknownMax
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.rows import Columns
 from workers.plan.make import plan_of

@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.counters import make_counter
+from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.noise import NoiseKey
-from workers.mechanisms.one_shot_config import PositiveLaplaceConfig
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.one_shot.config import PositiveLaplaceConfig
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.sparse_gumb import SparseGumbConfig
+from workers.mechanisms.running.sparse_gumb import SparseGumbConfig
 from workers.plan.curves import HaarCurve, curve_of, rho_item_of, sqrt_curve
 from workers.plan.noise import (
     curve,

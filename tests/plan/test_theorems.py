@@ -10,10 +10,10 @@ import pytest
 from bench.utility import rows_of, tail
 from bench.utility_cases import Case, cases, config, labels
 from workers.mechanisms.accounting import paper_epsilon
-from workers.mechanisms.counters import make_counter
+from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.plan.promise import most_blocks, paper_rho, worst_variance
-from workers.plan.theorems import Data, promised_error, promises
+from workers.plan.theorems.promise import most_blocks, paper_rho, worst_variance
+from workers.plan.theorems.theorems import Data, promised_error, promises
 
 SHORT = cases(128)
 # Where a union over many noises, or several bounds in a row, stand between the promise and what happens, less of it is used.

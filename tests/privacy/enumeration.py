@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms import selection
-from workers.mechanisms.inversion import WORD_BITS, InversionTable
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, State
-from workers.mechanisms.noise import NoiseKey, NoiseStream
+from workers.mechanisms.noise import selection
+from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable
+from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 from workers.mechanisms.rows import Contributions
 
 KEY = NoiseKey(b"k" * 32)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.privacy.enumeration import KEY, STREAM_KEY, Addresses, Event, parts, replaced
-from workers.mechanisms.max_engine import MaxNoise, UnknownMax
+from workers.mechanisms.order_statistics.engine import MaxNoise, UnknownMax
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.rows import Tags
 

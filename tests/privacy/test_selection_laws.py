@@ -20,9 +20,9 @@ from scipy.stats import chisquare
 
 from tests.contract.probe import Probe
 from tests.contract.stage import Run
-from workers.mechanisms.max_engine import UnknownMax
-from workers.mechanisms.max_state import MaxState
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
+from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.state import MaxState
 from workers.mechanisms.registry import MECHANISMS, build
 
 Law = Mapping[object, float]

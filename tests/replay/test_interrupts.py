@@ -14,17 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.replay.backtests import KEY, events, text_of
+from tests.backtest.backtests import KEY, events, text_of
 from tests.replay.site import settings_of
 from tests.worker.harness import ROOT
+from workers.backtest import results
+from workers.backtest.grid import make_grid
+from workers.backtest.pool import Pool
+from workers.backtest.results import Results, read
+from workers.backtest.sweep import tasks_of
 from workers.cli import execute
-from workers.replay import interrupts, results
-from workers.replay.grid import make_grid
+from workers.replay import interrupts
 from workers.replay.interrupts import HEEDED, Interrupts
-from workers.replay.results import Results, read
-from workers.replay.sources import Batch, JsonLines
-from workers.replay.sweep import tasks_of
-from workers.replay.sweep_pool import Pool
+from workers.replay.source import Batch
+from workers.replay.sources_lines import JsonLines
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +61,7 @@ class Pressed(JsonLines):
 def site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Settings and an input of several batches; the arguments of a replay of it."""
     monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
-    monkeypatch.setattr("workers.replay.report.write_report", lambda directory: (directory / "report.html").touch())
+    monkeypatch.setattr("workers.report.report.write_report", lambda directory: (directory / "report.html").touch())
     path = directory / "in.jsonl"
     path.write_bytes(text_of(events(4_000)))
     settings_of(directory)

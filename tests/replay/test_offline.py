@@ -22,15 +22,16 @@ import pytest
 
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import ROOT, Bare, known, unk
-from workers.agents.histogram import Histogram, Shown
-from workers.agents.snapshots import Snapshot
 from workers.cli import execute
+from workers.histogram.histogram import Histogram, Shown
+from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.mechanism import Release
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import Offline, Summary, few_collections, fresh_histograms, replay
 from workers.replay.quick_key import QuickKey
-from workers.replay.sources import Batch, JsonLines
+from workers.replay.source import Batch
+from workers.replay.sources_lines import JsonLines
 from workers.settings import Settings, read_key
 
 ROOT_KEY = bytes(range(32))

@@ -22,7 +22,9 @@ from tests.replay.site import T0, settings_of
 from workers.agents.event_columns import EventColumns
 from workers.errors import SettingsError
 from workers.replay import sources, sources_parquet
-from workers.replay.sources import Batch, JsonLines, open_source
+from workers.replay.source import Batch
+from workers.replay.sources import open_source
+from workers.replay.sources_lines import JsonLines
 from workers.settings import Settings
 
 LIST, MAP = pa.list_(pa.string()), pa.map_(pa.string(), pa.int32())

@@ -32,7 +32,7 @@ from workers.durations import parse_duration
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
 from workers.mechanisms.config import Lane
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]

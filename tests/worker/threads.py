@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.worker.harness import HORIZON, Site, until
-from workers.agents.intake import owner_of
+from workers.histogram.owners import owner_of
 from workers.mechanisms.registry import MECHANISMS
 
 OWNERS = 8

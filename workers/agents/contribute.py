@@ -18,18 +18,19 @@ import msgspec
 from workers.agents.events import EventReader, Reject
 from workers.agents.intake import Intake
 from workers.errors import StateRefused
+from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End
 from workers.kafka.placement import Placement
-from workers.kafka.shard import Batch, Outgoing, Shard
+from workers.kafka.records import Batch, Outgoing
+from workers.kafka.shard import Shard
+from workers.kafka.store import Store
 from workers.kafka.topic_ids import ZERO_ID, refuse_without_ids
 from workers.logs import about
 from workers.mechanisms.config import Lane
 from workers.mechanisms.sizes import MESSAGE_BYTES, VALUE_BYTES
 from workers.metrics import CONTRIBUTE, Metrics
 from workers.settings import EventsSettings
-from workers.tables.paging import joined, pages
-from workers.tables.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ import msgspec
 import numpy as np
 
 from workers.errors import StateRefused
+from workers.histogram.packing import pack, unpack
 from workers.mechanisms.config import Lane
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.rows import Contributions
 from workers.mechanisms.sizes import VALUE_BYTES
-from workers.tables.packing import pack, unpack
 
 VERSION = 1
 _HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 78, 95, 10, 10

@@ -14,7 +14,6 @@ and on what was closed before it, never on where a batch or a commit ended.
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -26,13 +25,9 @@ from workers.agents.contributions import encode
 from workers.agents.event_columns import EventColumns
 from workers.agents.events import Events
 from workers.agents.users import Change, Stored, Users
+from workers.histogram.owners import owner_of
 from workers.mechanisms.bounding import Items, bound, bound_lists
 from workers.mechanisms.config import Lane
-
-
-def owner_of(key: str, owners: int) -> int:
-    """The owner partition of a stream key; part of the stored format, never to change."""
-    return zlib.crc32(key.encode()) % owners
 
 
 class Intake:

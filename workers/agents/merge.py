@@ -18,11 +18,11 @@ from typing import IO
 import msgspec
 
 from workers.agents.contributions import Message, Ready, Section, columns_of, decode
-from workers.agents.histogram import Change, Histogram, Life
-from workers.agents.snapshots import Snapshot
 from workers.errors import StateRefused
+from workers.histogram.histogram import Change, Histogram, Life
+from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.config import Lane
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 
 VERSION = 1
 WAITING_BYTES_MAX = 256 << 20

@@ -14,11 +14,12 @@ import msgspec
 
 from workers.agents.merge import Merge, Progress, Released
 from workers.errors import StateRefused
+from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
-from workers.kafka.shard import Batch, Outgoing, Shard
+from workers.kafka.records import Batch, Outgoing
+from workers.kafka.shard import Shard
+from workers.kafka.store import Store
 from workers.metrics import RELEASE, Metrics
-from workers.tables.paging import joined, pages
-from workers.tables.store import Store
 
 PROGRESS = b"progress"
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from workers.agents.snapshots import Snapshot
-from workers.commands.progress import Progress
+from workers.backtest.grid import Grid, make_grid
+from workers.backtest.pool import Pool, processes_for
+from workers.backtest.recommend import Outcome, outcomes, recommend
+from workers.backtest.results import Tables, prepare, read, write
+from workers.backtest.sweep import Backtest, run_backtest, tasks_of
 from workers.errors import SettingsError
-from workers.mechanisms.noise import NoiseKey
-from workers.replay.grid import Grid, make_grid
+from workers.histogram.snapshots import Snapshot
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.progress import Progress
 from workers.replay.offline import Summary
-from workers.replay.recommend import Outcome, outcomes, recommend
-from workers.replay.results import Tables, prepare, read, write
-from workers.replay.sources import Source
-from workers.replay.sweep import Backtest, run_backtest, tasks_of
-from workers.replay.sweep_pool import Pool, processes_for
+from workers.replay.source import Source
 from workers.settings import Settings
 
 PROGRESS_INTERVAL_S = 0.2
@@ -32,7 +32,7 @@ class Options:
     Attributes:
         config: the settings file.
         report: the results directory.
-        vary: see `workers.replay.grid`.
+        vary: see `workers.backtest.grid`.
         seeds: how often each combination runs.
         top: n of the top-n metrics.
         force: whether results that are there are replaced.
@@ -107,7 +107,7 @@ class Prepared:
         begun, directory = time.perf_counter(), self._options.report
         write(directory, self._runs.results(summary, word, self._grid.left_out))
         yield from table(read(directory))
-        from workers.replay.report import write_report
+        from workers.report.report import write_report
 
         write_report(directory)
         seconds = time.perf_counter() - begun

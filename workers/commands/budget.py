@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from workers.app import connection_of
-from workers.commands.progress import Progress
 from workers.durations import format_duration
-from workers.replay.budget import budget_of
-from workers.replay.budget_model import Budget, Counted, Epoch, Generation, Histogram, Total
-from workers.replay.budget_state import read_states
+from workers.progress import Progress
 from workers.settings import Settings
+from workers.spending.model import Budget, Counted, Epoch, Generation, Histogram, Total
+from workers.spending.spent import budget_of
+from workers.spending.state import read_states
 
 WIDTH = 100
 # Of many epochs the text shows the oldest few and the newest.

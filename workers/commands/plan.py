@@ -23,12 +23,12 @@ def show_plan(settings: Settings, *, as_json: bool, report: Path | None = None, 
         SettingsError: the directory is not empty and `force` was not given, or cannot be written.
     """
     if report is not None:
-        from workers.replay.results import prepare
+        from workers.backtest.results import prepare
 
         prepare(report, force=force)
     plan = make_plan(settings)
     if report is not None:
-        from workers.replay.report_plan import write_plan_report
+        from workers.report.plan import write_plan_report
 
         write_plan_report(report, plan)
     if as_json:

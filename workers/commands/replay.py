@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import IO, Self
 
 from workers.agents.events import TIME_MAX
-from workers.agents.snapshots import Snapshot
 from workers.commands.backtest import Options
-from workers.commands.progress import Progress
 from workers.errors import SettingsError
+from workers.histogram.snapshots import Snapshot
+from workers.progress import Progress
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import REJECTS_LISTED, Summary, replay
 from workers.replay.quick_key import QuickKey
-from workers.replay.sources import Source, open_source, when
+from workers.replay.source import Source, when
+from workers.replay.sources import open_source
 from workers.settings import Settings, read_key
 
 EXIT_INTERRUPTED = 130

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import msgspec
 import orjson
 
-from workers.agents.answers import joined
 from workers.errors import QuietcountError
+from workers.histogram.answers import joined
 
 #: Pages of a tick that has not come whole are forgotten when so many other ticks have begun.
 UNFINISHED = 1_000

@@ -23,10 +23,10 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from workers.errors import StateRefused, describe
-from workers.kafka.columns import ColumnRecords
+from workers.kafka.decoding import ColumnRecords
 from workers.kafka.handover import Partition
 from workers.kafka.lag import Reading
-from workers.kafka.shard import Batch
+from workers.kafka.records import Batch
 
 logger = logging.getLogger(__name__)
 

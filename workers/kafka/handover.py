@@ -33,7 +33,8 @@ from workers.errors import Fenced, QuietcountError, StateRefused, describe
 from workers.kafka.clients import forbidden
 from workers.kafka.ends import End
 from workers.kafka.lag import Lag, Reading
-from workers.kafka.shard import Batch, Shard, ShardClosed
+from workers.kafka.records import Batch
+from workers.kafka.shard import Shard, ShardClosed
 from workers.logs import about
 from workers.metrics import Metrics
 
@@ -194,13 +195,13 @@ class Handover:
 
     def expect(self, batch: Batch) -> None:
         """Count `batch` as on its way to `feed`."""
-        if batch.shard is not None:
+        if isinstance(batch.shard, Shard):
             self._waiting[batch.shard] += 1
 
     async def feed(self, batch: Batch) -> None:
         """Hand `batch` to its shard's thread and return; what waits there is bounded by `has_room`."""
         shard = batch.shard
-        if shard is not None and not shard.closed:
+        if isinstance(shard, Shard) and not shard.closed:
             self._start(self._run(shard, shard.feed, batch, done=lambda: self._processed(shard)))
 
     def beat(self) -> None:

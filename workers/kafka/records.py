@@ -5,10 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from workers.kafka.shard import Shard
+from typing import NamedTuple
 
 
 class Outgoing(NamedTuple):
@@ -44,7 +41,7 @@ class Batch:
         keys: list[bytes | None],
         timestamps: list[int],
         offsets: list[int],
-        shard: Shard | None = None,
+        shard: object | None = None,
     ) -> None:
         self.shard = shard
         self.start = start

@@ -27,11 +27,9 @@ from workers.errors import Fenced, MessageTooLong
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End, Ends
 from workers.kafka.records import Batch, Outgoing, ShardStats
+from workers.kafka.store import Change, Store
 from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
 from workers.metrics import Metrics
-from workers.tables.store import Change, Store
-
-__all__ = ["TRANSACTION_TIMEOUT_MS", "Batch", "Outgoing", "Shard", "ShardClosed", "ShardStats"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +56,7 @@ _CALL_S = 30.0  # one call to the broker
 _AGAIN_S = 0.05  # between two calls that ask for the same thing
 _PATIENCE_S = 120.0  # repeating a transaction: longer outages end the worker, and its supervisor starts it again
 # Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million new items is about 700 MB, which at
-# 5 MB/s takes 140 s. Whoever takes a partition over ends its open transaction at once, however long this is. The broker's
-# transaction.max.timeout.ms is 15 minutes unless it was lowered.
+# 5 MB/s takes 140 s. Whoever takes a partition over ends its open transaction at once. The broker allows 15 minutes, unless told otherwise.
 TRANSACTION_TIMEOUT_MS = 300_000
 
 

@@ -35,7 +35,7 @@ from workers.kafka.clients import Connection, faust_credentials, forbidden
 from workers.kafka.fetch import ConsumerThread, Fetched
 from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, Handover, Partition
 from workers.kafka.lag import Reading
-from workers.kafka.shard import Batch
+from workers.kafka.records import Batch
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from workers.errors import StateRefused
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.noise import NoiseStream
+from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.rows import Columns, Contributions, Rows, Tags
 
 

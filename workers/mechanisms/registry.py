@@ -8,16 +8,12 @@ from typing import Any
 
 from msgspec import structs
 
-from workers.mechanisms.bounded_max import BoundedMax, BoundedMaxConfig
 from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.doubling import Doubling, DoublingConfig
 from workers.mechanisms.frozen import check_frozen
-from workers.mechanisms.known_base import KnownBase
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.meta import Meta
-from workers.mechanisms.misra_gries import MisraGriesConfig
-from workers.mechanisms.misra_gries_pure import make_misra_gries
-from workers.mechanisms.one_shot_config import (
+from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
+from workers.mechanisms.misra_gries.pure import make_misra_gries
+from workers.mechanisms.one_shot.config import (
     KnownGaussConfig,
     KnownGumbelConfig,
     LimitDomConfig,
@@ -28,11 +24,15 @@ from workers.mechanisms.one_shot_config import (
     PositiveLaplaceConfig,
     UnkGaussConfig,
 )
-from workers.mechanisms.one_shot_mechanism import OneShot
-from workers.mechanisms.pay import PayWhatYouGet
-from workers.mechanisms.sparse_gumb import SparseGumb, SparseGumbConfig
-from workers.mechanisms.two_level import TwoLevel, TwoLevelConfig, TwoLevelK, TwoLevelKConfig
-from workers.mechanisms.unk_base import UnkBase
+from workers.mechanisms.one_shot.mechanism import OneShot
+from workers.mechanisms.one_shot.pay import PayWhatYouGet
+from workers.mechanisms.order_statistics.bounded_max import BoundedMax, BoundedMaxConfig
+from workers.mechanisms.order_statistics.doubling import Doubling, DoublingConfig
+from workers.mechanisms.order_statistics.two_level import TwoLevel, TwoLevelConfig, TwoLevelK, TwoLevelKConfig
+from workers.mechanisms.running.known_base import KnownBase
+from workers.mechanisms.running.meta import Meta
+from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
+from workers.mechanisms.running.unk_base import UnkBase
 
 _BUILT_BY: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = MappingProxyType(
     {

@@ -15,13 +15,13 @@ What is written, and why it stays within MESSAGE: a label or stream key has at m
 
     message                  cut by                                       where
     contributions            rows, then stream keys                       agents/contributions.py
-    snapshots, answers       items, labels, answers and what they list    agents/snapshots.py, agents/answers.py
-    ledger, labels           rows                                         tables/ledger.py
-    ledger, counts           1,024 rows of 8 bytes                        tables/ledger.py
-    stream keys              keys                                         tables/key_blocks.py
+    snapshots, answers       items, labels, answers and what they list    histogram/snapshots.py, histogram/answers.py
+    ledger, labels           rows                                         histogram/ledger.py
+    ledger, counts           1,024 rows of 8 bytes                        histogram/ledger.py
+    stream keys              keys                                         histogram/key_blocks.py
     mechanisms' state        bytes, rows or stream keys                   mechanisms/*_state.py, pay.py
     users' pairs             max_items_per_user, 10,000 of 8 bytes        agents/users.py
-    progress                 bytes                                        tables/paging.py
+    progress                 bytes                                        histogram/paging.py
     rejects                  bytes: the record is kept up to there        agents/contribute.py
 """
 

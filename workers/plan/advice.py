@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
-from workers.mechanisms.max_engine import UnknownMax
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.one_shot_mechanism import OneShot
-from workers.mechanisms.sparse_gumb import SparseGumb
+from workers.mechanisms.one_shot.mechanism import OneShot
+from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.plan.alternatives import RUNNING
 from workers.plan.model import Alternative, CounterChoice, Noise
 

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
-from workers.mechanisms.max_config import MaxConfig
-from workers.mechanisms.max_engine import UnknownMax
 from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.order_statistics.config import MaxConfig
+from workers.mechanisms.order_statistics.engine import UnknownMax
 from workers.mechanisms.registry import MECHANISMS, build, protects_users
 from workers.plan.model import Alternative, Noise
 from workers.plan.noise import Figures, last_tick, law, noise_of, thresholds_of, worst_of_all

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from workers.mechanisms.config import SQRT_HORIZON_MAX, SQRT_MECHANISMS, HistogramConfig
-from workers.mechanisms.max_config import MaxConfig
-from workers.mechanisms.max_engine import UnknownMax
+from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.meta import Meta
-from workers.mechanisms.misra_gries import MisraGries
+from workers.mechanisms.misra_gries.misra_gries import MisraGries
+from workers.mechanisms.order_statistics.config import MaxConfig
+from workers.mechanisms.order_statistics.engine import UnknownMax
 from workers.mechanisms.registry import build
-from workers.mechanisms.tree import best_radix, digits_of
+from workers.mechanisms.running.meta import Meta
 from workers.plan.curves import Curve, curve_of, rho_item_of, sqrt_curve
 from workers.plan.memory import memory_of
 from workers.plan.model import CounterChoice, Noise

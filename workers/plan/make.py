@@ -10,14 +10,14 @@ import msgspec
 
 from workers.errors import SettingsError
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
-from workers.mechanisms.max_config import MaxConfig
-from workers.mechanisms.max_engine import UnknownMax
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.misra_gries import MisraGries
-from workers.mechanisms.one_shot_config import KnownGumbelConfig, LimitDomConfig, MetaConfig, OneShotConfig
-from workers.mechanisms.pay import PayWhatYouGet
+from workers.mechanisms.misra_gries.misra_gries import MisraGries
+from workers.mechanisms.one_shot.config import KnownGumbelConfig, LimitDomConfig, MetaConfig, OneShotConfig
+from workers.mechanisms.one_shot.pay import PayWhatYouGet
+from workers.mechanisms.order_statistics.config import MaxConfig
+from workers.mechanisms.order_statistics.engine import UnknownMax
 from workers.mechanisms.registry import build, in_events
-from workers.mechanisms.sparse_gumb import SparseGumb, SparseGumbConfig
+from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.plan.advice import advice
 from workers.plan.alternatives import alternatives
 from workers.plan.counter_choices import counter_choices
@@ -35,8 +35,8 @@ from workers.plan.model import (
     Worst,
 )
 from workers.plan.noise import law, mean_over_ticks, noise_of, thresholds_of, worst_of_all
-from workers.plan.printed import printed_of
-from workers.plan.theorems import BETA, Data, promises
+from workers.plan.theorems.printed import printed_of
+from workers.plan.theorems.theorems import BETA, Data, promises
 from workers.plan.total import Built, total_of
 from workers.settings import Settings
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.max_engine import UnknownMax
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.meta import Meta
-from workers.mechanisms.misra_gries import MisraGries
-from workers.mechanisms.noise import NoiseKey
-from workers.mechanisms.one_shot_mechanism import OneShot
+from workers.mechanisms.misra_gries.misra_gries import MisraGries
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.one_shot.mechanism import OneShot
+from workers.mechanisms.order_statistics.engine import UnknownMax
 from workers.mechanisms.rows import Columns
-from workers.mechanisms.sparse_gumb import SparseGumb
+from workers.mechanisms.running.meta import Meta
+from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.plan.model import Memory, Size
 
 LABEL_BYTES = 16

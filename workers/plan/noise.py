@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
-from workers.mechanisms.max_engine import UnknownMax
-from workers.mechanisms.meta import Meta
-from workers.mechanisms.misra_gries import MisraGries
-from workers.mechanisms.misra_gries_pure import PureMisraGries
-from workers.mechanisms.one_shot_mechanism import OneShot
-from workers.mechanisms.pay import PayWhatYouGet
+from workers.mechanisms.misra_gries.misra_gries import MisraGries
+from workers.mechanisms.misra_gries.pure import PureMisraGries
+from workers.mechanisms.one_shot.mechanism import OneShot
+from workers.mechanisms.one_shot.pay import PayWhatYouGet
+from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.running.meta import Meta
 from workers.plan.curves import Curve, DigitCurve, TableCurve, curve_of
 from workers.plan.model import Bucket, Noise, Thresholds, Tick
 

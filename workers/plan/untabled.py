@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import float_up, rho_of
-from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.counters import NoiseColumns
-from workers.mechanisms.discovery import Discovery
-from workers.mechanisms.discovery_schedule import make_discovery
+from workers.mechanisms.counters.budget import NUMERICAL_SHARE
+from workers.mechanisms.counters.counter import NoiseColumns
+from workers.mechanisms.counters.haar import _bounded_weights, _unbounded_weights
+from workers.mechanisms.counters.tree import LONGEST_HORIZON, best_radix, digits_of
 from workers.mechanisms.frozen import Frozen
-from workers.mechanisms.gaussian import LARGEST_SIGMA_SQUARED, round_up_sigma_squared
-from workers.mechanisms.haar import _bounded_weights, _unbounded_weights
-from workers.mechanisms.noise import NoiseStream
-from workers.mechanisms.sparse_gumb import SparseGumbConfig
-from workers.mechanisms.tree import LONGEST_HORIZON, best_radix, digits_of
-from workers.mechanisms.unk_base import DISCOVERY_SHARE
+from workers.mechanisms.noise.gaussian import LARGEST_SIGMA_SQUARED, round_up_sigma_squared
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.running.discovery import Discovery
+from workers.mechanisms.running.discovery_schedule import make_discovery
+from workers.mechanisms.running.sparse_gumb import SparseGumbConfig
+from workers.mechanisms.running.unk_base import DISCOVERY_SHARE
 
 UNBOUNDED_RADIX = 5
 

@@ -21,16 +21,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from workers.agents.board import histograms as board_histograms
-from workers.agents.board import mechanisms
 from workers.agents.contributions import Ready
-from workers.agents.histogram import Histogram
+from workers.agents.factory import histograms as board_histograms
+from workers.agents.factory import mechanisms
 from workers.agents.intake import Intake
 from workers.agents.merge import Merge, Released
-from workers.agents.snapshots import Snapshot
-from workers.mechanisms.noise import NoiseKey
+from workers.histogram.histogram import Histogram
+from workers.histogram.snapshots import Snapshot
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import Interrupts
-from workers.replay.sources import Batch, Source
+from workers.replay.source import Batch, Source
 from workers.settings import Settings
 
 STREAM = "replay"

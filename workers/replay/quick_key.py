@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.noise import NoiseKey
+from workers.mechanisms.noise.keyed import NoiseKey
 
 # About 200 bytes each.
 TAGS_MAX = 500_000

@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from workers.agents.board import declared_keys
 from workers.agents.event_columns import Codes, EventColumns, Longs, distinct
+from workers.agents.factory import declared_keys
 from workers.errors import SettingsError
 from workers.replay import arrow_columns as arrow
 from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG, WRONG, Texts
-from workers.replay.sources import Batch, InOrder, as_read
+from workers.replay.source import Batch, InOrder, as_read
 from workers.settings import ALL_KEYS, ALL_STREAM_KEY, Settings
 
 ROWS_AT_ONCE = 1 << 16

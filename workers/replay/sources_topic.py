@@ -20,14 +20,14 @@ from operator import attrgetter
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from workers.agents.board import declared_keys, lanes
 from workers.agents.event_columns import Vocabulary, columns_of_events, distinct
 from workers.agents.events import EventReader, Events
+from workers.agents.factory import declared_keys, lanes
 from workers.app import connection_of
 from workers.errors import SettingsError
 from workers.kafka.placement import Placement
 from workers.kafka.topics import describe
-from workers.replay.sources import Batch, Source, when
+from workers.replay.source import Batch, Source, when
 from workers.settings import Settings
 
 # Asked for at once, of all partitions together; and handed on at once, of one.

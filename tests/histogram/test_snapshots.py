@@ -1,0 +1,118 @@
+"""A snapshot is what consumers rely on: its fields, its order, its pages, and the same bytes for the same release."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from workers.histogram.snapshots import Frame, LabelCache, snapshots
+from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.rows import Columns
+
+FRAME = Frame(
+    histogram="products",
+    epoch=3,
+    tick=42,
+    start_ms=1795219200000,
+    end_ms=1795219210000,
+    guarantee=Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9),
+    mechanism="unk_base",
+    id="ab" * 16,
+)
+
+
+def columns(labels: list[tuple[int, str]]) -> Columns:
+    out = Columns()
+    for key, label in labels:
+        text = label.encode()
+        out.append(
+            NoiseKey(bytes(32)).tags(str(key), [text]), np.array([key], np.int32), np.array([len(text)], np.int64), text
+        )
+    return out
+
+
+def test_a_snapshot_has_the_fields_of_the_interface_in_their_order() -> None:
+    """Names and order are a contract with every consumer."""
+    table = columns([(0, "p1"), (1, "q"), (0, "p2")])
+    release = Release(np.array([0, 2]), np.array([900, 1234]), 17.3, 121)
+    one, other = snapshots(FRAME, release, table, ["s1", "s2"], LabelCache())
+    assert one == (
+        "s1",
+        (
+            b'{"histogram":"products","key":"s1","epoch":3,"tick":42,"start":1795219200000,"end":1795219210000,'
+            b'"items":[["p2",1234],["p1",900]],"sd":17.3,"threshold":121.0,'
+            b'"guarantee":{"unit":"event","rho":0.021,"epsilon":1.0,"delta":1e-9},'
+            b'"mechanism":"unk_base","id":"abababababababababababababababab","page":1,"pages":1}'
+        ),
+    )
+    assert json.loads(other[1])["items"] == []
+
+
+def test_items_stand_largest_first_and_ties_by_label() -> None:
+    """Any other order could tell in which order items came."""
+    names = ["b", "é", "a", "Z", "\U0001f600", "n", "aa"]
+    table = columns([(0, name) for name in names])
+    counts = np.array([5, 5, 5, 5, 5, -3, 9])
+    [(_, value)] = snapshots(FRAME, Release(np.arange(7), counts, 1.0, None), table, ["k"], LabelCache())
+    expected = sorted(zip(names, counts.tolist(), strict=True), key=lambda item: (-item[1], item[0]))
+    assert json.loads(value)["items"] == [list(item) for item in expected]
+
+
+def test_the_order_is_the_same_however_labels_were_met() -> None:
+    """Labels come one by one and in heaps, under several stream keys, with counts that do not fit one number with them."""
+    rng = random.Random(3)
+    names = [rng.choice("abcxyzé") * rng.randint(1, 4) + str(rng.randint(0, 30)) for _ in range(400)]
+    rows = list(dict.fromkeys((rng.randint(0, 2), name) for name in names))
+    table, cache = columns(rows), LabelCache()
+    known: list[int] = []
+    ranks = []
+    for new, scale in [
+        (1, 1),
+        (200, 1),
+        (0, 1),
+        (0, 1),
+        (3, 1 << 40),
+        (1, 1),
+        (0, 1),
+        (60, 1 << 60),
+        (0, 1 << 60),
+        (2, 1),
+        (0, 1),
+    ]:
+        known = rng.sample(
+            [*known, *range(len(known), min(len(known) + new, len(rows)))], min(len(known) + new, len(rows))
+        )
+        counts = np.array([rng.randint(-3, 3) * scale for _ in known], dtype=np.int64)
+        release = Release(np.array(known), counts, 1.0, None)
+        for key, value in snapshots(FRAME, release, table, ["0", "1", "2"], cache):
+            own = [
+                (name, n)
+                for (k, name), n in zip((rows[i] for i in known), counts.tolist(), strict=True)
+                if str(k) == key
+            ]
+            expected = sorted(own, key=lambda item: (-item[1], item[0]))
+            assert json.loads(value)["items"] == [list(item) for item in expected]
+        ranks.append(cache.ranks)
+    assert len(set(ranks)) > 2 and ranks.count(ranks[-1]) > 1  # sorted anew, and not at every tick
+
+
+@pytest.mark.parametrize("max_bytes", [500, 700, 3_000, 900_000])
+def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None:
+    """A message over Kafka's limit could never be published; an item lost on a page edge would be a wrong board."""
+    labels = [("x" * (i % 90) + '"\n').encode() + b"%d" % i for i in range(300)]
+    release = Items(np.zeros(300, np.int32), labels, np.arange(300, dtype=np.int64), 2.0, 5)
+    pages = [value for _, value in snapshots(FRAME, release, Columns(), ["k"], LabelCache(), max_bytes)]
+    bodies = [json.loads(value) for value in pages]
+    assert all(len(value) <= max_bytes for value in pages)
+    assert [(body["page"], body["pages"]) for body in bodies] == [(i + 1, len(pages)) for i in range(len(pages))]
+    assert [item for body in bodies for item in body["items"]] == [[labels[i].decode(), i] for i in range(299, -1, -1)]
+
+
+def test_an_answer_stands_where_the_items_would() -> None:
+    """Other mechanisms keep the frame."""
+    answers = Answers({0: {"query": "max", "value": 12}, 1: {"query": "max", "value": 3}}, None)
+    _, (key, value) = snapshots(FRAME, answers, Columns(), ["s1", "s2"], LabelCache())
+    body = json.loads(value)
+    assert (key, body["query"], body["value"], body["sd"], "items" in body) == ("s2", "max", 3, None, False)

@@ -1,0 +1,186 @@
+"""The local copy of a changelog partition: behind it at most, never ahead, never of something else."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.harness import create_topic, unique
+from workers.kafka import store as module
+from workers.kafka.clients import Connection
+from workers.kafka.store import Change, Changelog, Store
+
+LOG = Changelog("state", 0)
+
+
+@pytest.fixture(params=["memory", "disk"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    """Where the copy is."""
+    return None if request.param == "memory" else tmp_path / "copy"
+
+
+def test_it_holds_what_was_written(path: Path | None) -> None:
+    """Both kinds of copy obey one contract."""
+    store = Store(path, LOG).open()
+    store.write([(b"b", b"2"), (b"a\xff", b"1"), (b"a", b""), (b"c", b"3"), (b"c", None), (b"b", b"4")], 6)
+    assert list(store.items()) == [(b"a", b""), (b"a\xff", b"1"), (b"b", b"4")]
+    assert list(store.items(b"a")) == [(b"a", b""), (b"a\xff", b"1")]
+    assert [store.get(b"a"), store.get(b"c")] == [b"", None]
+    assert list(store.items(b"c")) == []
+    assert store.offset == 6
+    store.wipe()
+    assert list(store.items()) == []
+    store.write([(b"a", b"1")], 1)  # it starts from nothing: a lower position is allowed again
+    store.close()
+
+
+def test_it_does_not_go_back(path: Path | None) -> None:
+    """A position that falls would have records applied over newer ones."""
+    store = Store(path, LOG).open()
+    store.write([(b"a", b"1")], 5)
+    with pytest.raises(ValueError, match="offset = 4"):
+        store.write([(b"a", b"2")], 4)
+    assert store.get(b"a") == b"1"
+
+
+def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
+    """This is what saves reading the whole changelog."""
+    store = Store(tmp_path / "deep" / "copy", LOG).open()
+    store.write([(b"a", b"1")], 5)
+    store.close()
+    again = Store(tmp_path / "deep" / "copy", LOG).open()
+    assert (again.get(b"a"), again.offset) == (b"1", 5)
+
+
+@pytest.mark.parametrize("other", [Changelog("other", 0), Changelog("state", 1), Changelog("state", 0, "new-id")])
+def test_a_copy_of_another_changelog_is_discarded(tmp_path: Path, other: Changelog) -> None:
+    """A re-created topic or a reused directory must not lend its state to somebody else."""
+    store = Store(tmp_path / "copy", Changelog("state", 0, "old-id")).open()
+    store.write([(b"a", b"1")], 5)
+    store.close()
+    again = Store(tmp_path / "copy", other).open()
+    assert (list(again.items()), again.offset) == ([], None)
+
+
+@pytest.mark.parametrize("victim", ["CURRENT", "MANIFEST-*"])
+def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
+    """The changelog has everything: a broken disk must not keep the worker from starting."""
+    store = Store(tmp_path / "copy", LOG).open()
+    store.write([(b"a", b"1")], 5)
+    store.close()
+    for file in (tmp_path / "copy").glob(victim):
+        file.write_bytes(b"garbage")
+    again = Store(tmp_path / "copy", LOG).open()
+    assert (list(again.items()), again.offset) == ([], None)
+    again.write([(b"a", b"2")], 6)
+
+
+def test_a_copy_in_use_is_left_alone(tmp_path: Path) -> None:
+    """A frozen owner on the same machine holds the lock: its files must not be pulled from under it."""
+    frozen = Store(tmp_path / "copy", LOG).open()
+    frozen.write([(b"a", b"1")], 5)
+    heir = Store(tmp_path / "copy", LOG).open()
+    assert heir.offset is None
+    heir.write([(b"a", b"2")], 7)
+    assert (frozen.get(b"a"), heir.get(b"a")) == (b"1", b"2")
+
+
+class Log:
+    """A compacted topic on the real broker and a plain writer."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.connection = Connection(bootstrap)
+        self.name = unique("changelog")
+        create_topic(
+            self.connection,
+            self.name,
+            cleanup_policy="compact",
+            segment_ms="200",
+            min_cleanable_dirty_ratio="0.001",
+            max_compaction_lag_ms="500",
+            delete_retention_ms="0",
+        )
+        self.producer = self.connection.producer(None, **{"linger.ms": 5})
+
+    def append(self, *changes: Change) -> None:
+        """Write to the topic."""
+        for key, value in changes:
+            self.producer.produce(self.name, value, key, 0)
+        assert self.producer.flush(120) == 0
+
+    def store(self, path: Path | None) -> Store:
+        """Return a copy of it, not yet loaded."""
+        return Store(path, Changelog(self.name, 0))
+
+
+@pytest.fixture
+def log(bootstrap: str) -> Log:
+    """A changelog of its own for each test."""
+    return Log(bootstrap)
+
+
+def test_loading_applies_every_record_in_order(log: Log, tmp_path: Path) -> None:
+    """More records than one read returns, repeated keys and tombstones."""
+    count = 2 * module._READ_RECORDS + 7
+    log.append(*((b"%d" % (i % 500), b"%d" % i) for i in range(count)), (b"3", None))
+    store = log.store(tmp_path / "copy")
+    loading = store.load(log.connection)
+    expected = {b"%d" % (i % 500): b"%d" % i for i in range(count)}
+    del expected[b"3"]
+    assert dict(store.items()) == expected
+    assert (loading.records, loading.rebuilt, store.offset) == (count + 1, False, count + 1)
+
+
+def test_loading_again_reads_only_what_is_new(log: Log, tmp_path: Path) -> None:
+    """A restart costs seconds however long the changelog is."""
+    log.append((b"a", b"1"), (b"b", b"1"))
+    store = log.store(tmp_path / "copy")
+    store.load(log.connection)
+    store.close()
+    log.append((b"a", None))
+    again = log.store(tmp_path / "copy")
+    assert again.load(log.connection).records == 1
+    assert list(again.items()) == [(b"b", b"1")]
+    assert again.load(log.connection).records == 0
+
+
+def test_compaction_does_not_change_what_is_loaded(log: Log) -> None:
+    """Compaction leaves gaps in the offsets and drops tombstones; the state is the same."""
+    for value in range(30):
+        log.append((b"a", b"%d" % value), (b"gone", b"%d" % value))
+        time.sleep(0.02)
+    log.append((b"gone", None), (b"b", b"1"))
+    deadline = time.monotonic() + 300
+    full = log.store(None).load(log.connection).records
+    while full >= 62 and time.monotonic() < deadline:
+        time.sleep(0.5)
+        log.append((b"b", b"1"))  # the active segment is never compacted: roll it
+        full = log.store(None).load(log.connection).records
+    assert full < 62, "the broker did not compact: nothing is proved"
+    store = log.store(None)
+    store.load(log.connection)
+    assert dict(store.items()) == {b"a": b"29", b"b": b"1"}
+
+
+def test_a_copy_ahead_of_its_log_is_read_anew(log: Log, tmp_path: Path) -> None:
+    """The log was cut or re-created under the same name: what the copy knows is not so."""
+    log.append((b"a", b"1"))
+    store = log.store(tmp_path / "copy").open()
+    store.write([(b"never", b"1")], 1000)
+    assert store.load(log.connection).rebuilt
+    assert (list(store.items()), store.offset) == ([(b"a", b"1")], 1)
+
+
+def test_a_copy_that_may_have_missed_tombstones_is_read_anew(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compaction forgets deletions after a day: a copy that slept longer would keep what was deleted."""
+    log.append((b"a", b"1"))
+    store = log.store(tmp_path / "copy").open()
+    store.write([(b"deleted since", b"1")], 0)
+    monkeypatch.setattr(module, "_TRUSTED_S", -1)
+    assert store.load(log.connection).rebuilt
+    assert list(store.items()) == [(b"a", b"1")]
+    assert not store.load(log.connection).rebuilt, "nothing new in the log: an old copy is as good as a young one"

@@ -1,0 +1,250 @@
+"""What every counter owes: one contract, run over every kind."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from workers.errors import HorizonExceeded
+from workers.mechanisms.counters.counter import KINDS, Counter, make_counter
+from workers.mechanisms.frozen import thawed
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
+
+KEY = NoiseKey(bytes(32))
+STREAM = KEY.stream(bytes(16))
+# Parameters of every kind of arithmetic: one group in int32, one in int64, several groups, int16 and int32 columns.
+COUNTERS = [
+    make_counter("haar", 1, 0.5),
+    make_counter("haar", 100, 0.01),
+    make_counter("haar", 2**16, 1e-6),
+    make_counter("haar", 2**40, 0.001),
+    make_counter("haar", None, 0.004),
+    make_counter("haar", None, 1e-4),
+    make_counter("tree", 1, 0.5),
+    make_counter("tree", 100, 0.01),
+    make_counter("tree", 100, 0.01, 2),
+    make_counter("tree", 5000, 1e-6),
+    make_counter("tree", None, 0.01),
+    make_counter("tree", None, 1e-4, 2),
+    make_counter("sqrt", 1, 0.5),
+    make_counter("sqrt", 100, 0.01),
+    make_counter("sqrt", 300, 50.0),
+]
+every_counter = pytest.mark.parametrize("counter", COUNTERS, ids=repr)
+
+
+def random_tags(rows: int, seed: int = 1) -> NDArray[np.uint64]:
+    return np.random.default_rng(seed).integers(0, 2**64, size=(rows, 2), dtype=np.uint64)
+
+
+def last_tick(counter: Counter) -> int:
+    return counter.horizon or 2**40 - 1
+
+
+@every_counter
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_cached_noise_equals_drawn_noise_for_any_order_of_ticks_and_growing_rows(
+    counter: Counter, data: st.DataObject
+) -> None:
+    """The cache is an optimisation: a recovered worker draws anew and must publish the same bytes."""
+    tags = random_tags(40)
+    columns = counter.columns(STREAM)
+    rows, t = 0, data.draw(st.integers(1, last_tick(counter)))
+    for _ in range(data.draw(st.integers(1, 12))):
+        rows = min(len(tags), rows + data.draw(st.integers(0, 9)))
+        if data.draw(st.integers(0, 3)):
+            t = min(t + data.draw(st.integers(0, 3)), last_tick(counter))
+        else:
+            t = data.draw(st.integers(1, last_tick(counter)))
+        assert columns.at(t, tags[:rows]).tolist() == counter.draw(STREAM, t, tags[:rows]).tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_noise_equals_drawn_noise_across_chunks_and_capacity(kind: str) -> None:
+    """Rows beyond a chunk, and columns copied when they grow, keep their noise; a shorter prefix is answered too."""
+    counter = make_counter(kind, 50, 0.01)
+    tags = random_tags(2 * CHUNK_ROWS + 100)
+    columns = counter.columns(STREAM)
+    for t, rows in (
+        (3, 10),
+        (3, 1500),
+        (4, CHUNK_ROWS + 5),
+        (5, 100),
+        (5, len(tags)),
+        (6, len(tags)),
+        (2, 7),
+        (6, 9000),
+    ):
+        assert (columns.at(t, tags[:rows]) == counter.draw(STREAM, t, tags[:rows])).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draw_that_fails_half_way_leaves_no_wrong_noise_in_the_cache(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a MemoryError the tick is tried again: half-updated columns must not be taken for whole ones."""
+    counter = make_counter(kind, 50, 0.01)
+    stream = thawed(KEY.stream(bytes(16)))
+    tags = random_tags(2 * CHUNK_ROWS)
+    columns = counter.columns(stream)
+    columns.at(5, tags)
+    original, calls = stream.chunk, 0
+
+    def fail_later(part: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise MemoryError
+        return original(part, cell)
+
+    monkeypatch.setattr(stream, "chunk", fail_later)
+    with pytest.raises(MemoryError):
+        columns.at(7, tags)
+    monkeypatch.undo()
+    for t in (5, 7, 6):
+        assert (columns.at(t, tags) == counter.draw(stream, t, tags)).all()
+
+
+@every_counter
+def test_noise_is_a_pure_function_of_the_row(counter: Counter) -> None:
+    """Neither the other rows nor an earlier call change what an item gets."""
+    tags = random_tags(300)
+    t = last_tick(counter) // 3 + 1
+    whole = counter.draw(STREAM, t, tags)
+    assert whole.dtype == np.int64
+    assert (counter.draw(STREAM, t, tags[::-1].copy())[::-1] == whole).all()
+    assert counter.draw(STREAM, t, tags[17:18]).tolist() == [whole[17]]
+    assert counter.draw(STREAM, t, tags[:0]).tolist() == []
+
+
+# n = 20,000 independent rows: a sample variance has relative sd sqrt(2/n) = 0.01, a mean sd/sqrt(n), so five of each
+# are 5 % and 0.035 sd. Half and double the variance lie far outside.
+ROWS = 20_000
+
+
+@pytest.mark.parametrize(
+    ("counter", "ticks"),
+    [
+        (make_counter("haar", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
+        (make_counter("haar", None, 0.01), (1, 2, 341, 4096, 2**33 + 12345)),
+        (make_counter("tree", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
+        (make_counter("tree", None, 0.01), (1, 4, 341, 4096, 2**33 + 12345)),
+        (make_counter("haar", 1000, 3.0), (2, 341, 683)),
+    ],
+    ids=repr,
+)
+def test_noise_has_the_stated_standard_deviation_and_not_half_or_double_the_variance(
+    counter: Counter, ticks: tuple[int, ...]
+) -> None:
+    """The sd is published: it must be that of the published integer, the rounding included."""
+    tags = KEY.tags("sd", [b"%d" % number for number in range(ROWS)])
+    for t in ticks:
+        noise = counter.draw(STREAM, t, tags)
+        for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
+            assert bool(abs(noise.var() / (counter.sd(t) ** 2 * factor) - 1) < 0.05) is accepted
+        # floor(x + 1/2) of multiples of 2^-k is above x by 2^-(k+1) on average, at most 1/4.
+        assert abs(noise.mean()) < 0.035 * counter.sd(t) + 0.25
+
+
+@every_counter
+def test_variance_is_that_of_the_terms(counter: Counter) -> None:
+    """Thresholds work on the terms, snapshots publish the sd: one noise."""
+    last = last_tick(counter)
+    for t in {1, min(2, last), last // 3 + 1, last}:
+        terms = counter.terms(t)
+        assert sum(c * c * sigma_squared for c, sigma_squared in terms) == counter.variance(t)
+        assert all(0 < c <= 1 for c, _ in terms)
+        assert math.sqrt(counter.variance(t)) <= counter.sd(t) <= math.sqrt(counter.variance(t) + Fraction(1, 12))
+
+
+@every_counter
+def test_cost_is_at_most_what_was_asked_and_close_to_it(counter: Counter) -> None:
+    """Variances are rounded up, the private side; one part in ten thousand is not worth more."""
+    for kind in KINDS:
+        for rho_item in (1e-6, 0.0123, 0.01, 2.0, 100.0):
+            made = make_counter(kind, 365, rho_item)
+            assert rho_item * (1 - 1e-4) <= made.rho_item <= rho_item
+    assert counter.cells_per_event * 2**-127 <= counter.tv < 2**-100
+
+
+@every_counter
+def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
+    """Beyond the horizon there is no noise that the guarantee covers."""
+    columns = counter.columns(STREAM)
+    for t in (-1, 0, last_tick(counter) + 1):
+        for attempt in (
+            lambda t=t: counter.draw(STREAM, t, random_tags(1)),
+            lambda t=t: columns.at(t, random_tags(1)),
+            lambda t=t: counter.variance(t),
+            lambda t=t: counter.sd(t),
+            lambda t=t: counter.terms(t),
+        ):
+            with pytest.raises(HorizonExceeded, match=f"tick {t} "):
+                attempt()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cube", 10, 0.1), "counter = 'cube': must be one of haar, tree, sqrt"),
+        (("sqrt", None, 0.1), "horizon = unbounded"),
+        (("sqrt", 2**16 + 1, 0.1), "horizon = 65537"),
+        (("sqrt", 10, 0.1, 3), "radix = 3"),
+        (("haar", 0, 0.1), "horizon = 0"),
+        (("tree", 0, 0.1), "horizon = 0"),
+        (("haar", 2**40 + 1, 0.1), "horizon = "),
+        (("haar", 10, 0.0), "rho_item = 0.0"),
+        (("tree", 10, -1.0), "rho_item = -1.0"),
+        (("haar", 10, math.nan), "rho_item = nan"),
+        (("haar", 10, math.inf), "rho_item = inf"),
+        (("haar", 10, 0.1, 3), "radix = 3"),
+        (("tree", 10, 0.1, 1), "radix = 1"),
+        (("haar", 10, 1e-12), "sigma_squared"),
+    ],
+)
+def test_parameters_outside_their_range_are_refused(arguments: tuple[str, int | None, float], message: str) -> None:
+    """The message names parameter, value and what is allowed."""
+    with pytest.raises(ValueError, match=message):
+        make_counter(*arguments)
+
+
+def test_public_parameters_differ_whenever_the_noise_does() -> None:
+    """They are hashed into the mechanism id: two configurations with one id would share noise under different scale."""
+    made = [
+        *COUNTERS,
+        make_counter("haar", 100, 0.02),
+        make_counter("haar", 101, 0.01),
+        make_counter("tree", 100, 0.01, 3),
+    ]
+    public = [repr(counter.public()) for counter in made]
+    assert len(set(public)) == len(made)
+    assert make_counter("haar", 100, 0.01).public() == make_counter("haar", 100, 0.01).public()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: str) -> None:
+    """20,000 pairs: the sample correlation has sd 0.007, five of them are allowed. The same noise does correlate."""
+    counter = make_counter(kind, 1000, 0.01)
+    labels = [b"%d" % number for number in range(ROWS)]
+    tags = KEY.tags("a", labels)
+    base = counter.draw(STREAM, 333, tags)
+    others = {
+        "mechanism": counter.draw(KEY.stream(bytes(15) + b"\1"), 333, tags),
+        "stream key": counter.draw(STREAM, 333, KEY.tags("b", labels)),
+        "item": np.roll(base, 1),
+    }
+    for noise in others.values():
+        assert abs(np.corrcoef(base, noise)[0, 1]) < 0.035
+    assert np.corrcoef(base, counter.draw(STREAM, 334, tags))[0, 1] > 0.5
+
+
+@every_counter
+def test_stated_bytes_per_row_are_those_of_the_columns(counter: Counter) -> None:
+    """`plan` sizes the machine by it: two bytes a column where the noise fits, else four or eight."""
+    cells = counter.cells_per_event
+    assert 2 * cells <= counter.columns(STREAM).bytes_per_row <= 8 * cells

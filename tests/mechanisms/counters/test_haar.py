@@ -1,0 +1,194 @@
+"""The haar counter: the factorisation is exact, the arithmetic is exact, the figures are those of the design."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from workers.mechanisms.counters.haar import Cell, HaarCounter
+from workers.mechanisms.counters.noise_columns import Integers
+from workers.mechanisms.noise.keyed import NoiseKey
+
+STREAM = NoiseKey(bytes(32)).stream(bytes(16))
+
+
+def statistic(cell: Cell, s: int) -> int:
+    """C: what one event in tick s adds to the statistic of a cell: +1 in its left half, -1 in its right one."""
+    level, node = cell
+    if level == 0:
+        return 1
+    if (s - 1) >> level != node:
+        return 0
+    return 1 if ((s - 1) >> (level - 1)) % 2 == 0 else -1
+
+
+def coefficients(counter: HaarCounter, t: int) -> dict[Cell, Fraction]:
+    """B: the row of release t."""
+    return {cell: Fraction(numerator, 1 << bits) for _, bits, cell, numerator in counter._coefficients(t)}
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 3, 8, 21, 64])
+def test_decoding_the_statistics_gives_the_running_sum(horizon: int) -> None:
+    """B C = A, the lower triangle of ones, in Fractions: noise aside, the release is the true count."""
+    counter = HaarCounter(horizon, 0.1)
+    for t in range(1, horizon + 1):
+        row = coefficients(counter, t)
+        for s in range(1, horizon + 1):
+            assert sum(c * statistic(cell, s) for cell, c in row.items()) == (1 if s <= t else 0)
+
+
+def test_decoding_the_unbounded_statistics_gives_the_running_sum() -> None:
+    """The same for 50 levels, at ticks and events all over the range."""
+    counter = HaarCounter(None, 0.1)
+    generator = np.random.default_rng(2)
+    places = [1, 2, 3, 2**39, 2**40 - 1, *(int(2 ** generator.uniform(0, 40)) for _ in range(40))]
+    for t in places:
+        row = coefficients(counter, t)
+        for s in {*places, max(t - 1, 1), t, t + 1}:
+            assert sum(c * statistic(cell, s) for cell, c in row.items()) == (1 if s <= t else 0)
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 13, 64])
+def test_an_event_changes_one_statistic_a_level_by_one(horizon: int) -> None:
+    """The sensitivity that rho is computed from: sum_j 1/(2 sigma_j^2), over exactly the cells an event changes."""
+    counter = HaarCounter(horizon, 0.1)
+    cells = {cell for t in range(1, horizon + 1) for cell in coefficients(counter, t)}
+    sigma_squared = [Fraction(str(value)) for value in _list(counter.public()["sigma_squared"])]
+    for s in range(1, horizon + 1):
+        changed = [(cell, statistic(cell, s)) for cell in cells if statistic(cell, s)]
+        assert all(abs(change) == 1 for _, change in changed)
+        assert len({level for (level, _), _ in changed}) == len(changed) <= counter.cells_per_event
+        rho = sum(Fraction(change**2) / (2 * sigma_squared[level]) for (level, _), change in changed)
+        assert rho <= Fraction(counter.rho_item)
+    assert counter.rho_item == pytest.approx(0.1, rel=1e-4)
+
+
+def _list(value: object) -> list[object]:
+    assert isinstance(value, list)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("horizon", "worst", "root_mean_square"), [(2**10, 4.22, 3.56), (2**16, 6.22, 5.29), (2**20, 7.56, 6.45)]
+)
+def test_error_is_that_of_the_design(horizon: int, worst: float, root_mean_square: float) -> None:
+    """The table of mechanisms.md, noise per unit of mu: a wrong weight or coefficient shows here."""
+    counter = HaarCounter(horizon, 0.005)
+    levels = (horizon - 1).bit_length()
+    ticks = np.arange(1, horizon + 1, dtype=np.float64)
+    squares = (ticks / 2**levels) ** 2 / 2
+    for level in range(1, levels + 1):
+        inside = ticks % 2**level
+        squares += (np.minimum(inside, 2**level - inside) / 2**level) ** 2
+    variances = (levels + 2) * squares
+    for t in (1, 2, horizon // 3, horizon * 2 // 3, horizon * 5 // 6, horizon - 1, horizon):
+        assert float(counter.variance(t)) * 2 * counter.rho_item == pytest.approx(variances[t - 1], rel=1e-3)
+    assert math.sqrt(variances.max()) == pytest.approx(worst, abs=0.006)
+    assert math.sqrt(variances.mean()) == pytest.approx(root_mean_square, abs=0.006)
+
+
+@pytest.mark.parametrize(("octave", "worst"), [(10, 5.6), (16, 8.3), (20, 10.1), (30, 14.9)])
+def test_unbounded_error_is_that_of_the_design(octave: int, worst: float) -> None:
+    """It grows with the logarithm of t, not with the 50 levels; S costs next to nothing."""
+    counter = HaarCounter(None, 0.005)
+    ticks = [
+        2**octave // 3,
+        2**octave * 2 // 3,
+        2**octave * 5 // 6,
+        *range(2**octave // 4, 2**octave, 2**octave // 512 | 1),
+    ]
+    highest = max(float(counter.variance(t)) for t in ticks) * 2 * counter.rho_item
+    assert math.sqrt(highest) == pytest.approx(worst, abs=0.06)
+
+
+def test_the_total_is_noised_too() -> None:
+    """An exact S would give the total away, however small its coefficient."""
+    for counter in (HaarCounter(None, 0.1), HaarCounter(64, 0.1)):
+        assert coefficients(counter, 1)[(0, 0)] > 0
+        assert Fraction(str(_list(counter.public()["sigma_squared"])[0])) > 1
+
+
+def covariance(counter: HaarCounter, first: int, second: int) -> float:
+    sigma_squared = [Fraction(str(value)) for value in _list(counter.public()["sigma_squared"])]
+    one, other = coefficients(counter, first), coefficients(counter, second)
+    return float(sum(one[cell] * other[cell] * sigma_squared[cell[0]] for cell in one.keys() & other.keys()))
+
+
+def test_covariance_between_ticks_is_that_of_the_shared_cells() -> None:
+    """Cells are kept for as long as their block lasts: n = 20,000 rows, sd of a covariance at most sd sd' sqrt(2/n)."""
+    counter = HaarCounter(1000, 0.01)
+    tags = NoiseKey(bytes(32)).tags("covariance", [b"%d" % number for number in range(20_000)])
+    for first, second in ((1, 2), (340, 341), (100, 900), (511, 513), (500, 1000)):
+        pair = np.cov(counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags))
+        scale = counter.sd(first) * counter.sd(second)
+        assert pair[0, 1] == pytest.approx(
+            covariance(counter, first, second), abs=5 * scale * math.sqrt(2 / 20_000) + 0.3
+        )
+
+
+# Each tick's arithmetic is compared with Fractions. The bounds of the noise go up to those of the largest sigma^2.
+EXTREMES = [
+    (HaarCounter(1000, 0.01), [1, 2, 333, 682, 1000]),
+    (HaarCounter(2**16, 1e-6), [1, 2**15, 43690, 43691, 65535, 65536]),
+    (HaarCounter(2**40, 1e-7), [1, 2**39, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1, 2**40]),
+    (HaarCounter(None, 0.004), [1, 2, 12345, 2**20, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1]),
+    (HaarCounter(None, 1e-4), [1, 2**20 + 1, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1]),
+]
+
+
+@pytest.mark.parametrize(("counter", "ticks"), EXTREMES, ids=repr)
+def test_release_equals_exact_rational_arithmetic_for_any_noise(counter: HaarCounter, ticks: list[int]) -> None:
+    """No overflow and no double rounding: random noise, and noise at its bounds, against floor(x + 1/2)."""
+    generator = np.random.default_rng(4)
+    rows = 60
+    noise: list[Integers] = []
+    for table in counter._tables:
+        column: Integers = np.empty(rows, dtype=table.dtype)
+        column[:] = generator.integers(-table.bound, table.bound + 1, size=rows)
+        column[:2] = table.bound, -table.bound
+        column[2:20] = generator.choice([-table.bound, table.bound], size=18)
+        column[20:40] = generator.integers(-2, 3, size=20)
+        noise.append(column)
+
+    def source(level: int, cell: Cell, first: int, last: int) -> Integers:
+        assert cell[0] == level
+        return noise[level][first:last]
+
+    for t in ticks:
+        released = counter._release(t, counter._coefficients(t), rows, source)
+        for row in range(rows):
+            exact = sum(
+                (
+                    Fraction(numerator, 1 << bits) * int(noise[level][row])
+                    for level, bits, _, numerator in counter._coefficients(t)
+                ),
+                Fraction(0),
+            )
+            assert int(released[row]) == math.floor(exact + Fraction(1, 2))
+
+
+def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
+    """The test above would be empty if every case took one path: 32 bits, 64 bits, and several groups."""
+    small, large, unbounded = (
+        counter._steps(333, counter._coefficients(333))
+        for counter in (HaarCounter(1000, 0.01), HaarCounter(2**16, 1e-6), HaarCounter(None, 0.004))
+    )
+    assert {step.dtype for step in small} == {np.int32}
+    assert {step.dtype for step in large} == {np.int64}
+    assert len(unbounded) >= 2
+
+
+def test_drawn_noise_is_the_sum_over_its_cells() -> None:
+    """End to end from the words: the cell of a level is (level, t >> level), that of S is (0, 0)."""
+    counter = HaarCounter(1000, 0.01)
+    tags = NoiseKey(bytes(32)).tags("cells", [b"a", b"b", b"c"])
+    for t in (1, 6, 333, 512, 1000):
+        exact = [Fraction(0)] * 3
+        for cell, coefficient in coefficients(counter, t).items():
+            level, node = cell
+            assert node == (t >> level if level else 0)
+            values = np.empty(3, dtype=counter._tables[level].dtype)
+            counter._tables[level].draw(STREAM, cell, tags, values)
+            exact = [total + coefficient * int(value) for total, value in zip(exact, values, strict=True)]
+        assert counter.draw(STREAM, t, tags).tolist() == [math.floor(total + Fraction(1, 2)) for total in exact]

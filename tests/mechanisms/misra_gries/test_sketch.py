@@ -1,0 +1,267 @@
+"""The Misra-Gries sketch: the same as feeding items one by one, its bounds at every step, and what one event more changes."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workers.mechanisms.misra_gries.sketch import ROUNDS, Batch, Sketch, ascending, batch, pamg, positions
+
+Tick = dict[int, int]
+ITEMS = st.integers(0, 11)
+COUNTS = st.one_of(st.integers(1, 4), st.integers(ROUNDS - 1, 2 * ROUNDS))
+TICKS = st.lists(st.dictionaries(ITEMS, COUNTS, max_size=12), min_size=1, max_size=6)
+
+
+def tag(item: int) -> list[int]:
+    """Upper halves meet, so that lower halves decide, and the labels' order is another one than the tags'."""
+    return [item // 3, (item % 3) << 62]
+
+
+def as_batch(tick: Tick) -> Batch:
+    items = sorted(tick, reverse=True)
+    tags = np.array([tag(item) for item in items], dtype=np.uint64).reshape(-1, 2)
+    return batch(tags, [b"%d" % item for item in items], np.array([tick[item] for item in items], dtype=np.int64))
+
+
+def one_by_one(size: int, counters: dict[int, int], tick: Tick) -> dict[int, int]:
+    """Algorithm 1 as printed, in the order of `sketch`; an item number is ordered as its tag, dummies are what is missing to `size`."""
+    counters = dict(counters)
+    rounds = [[item for item in sorted(tick) if tick[item] > fed] for fed in range(ROUNDS - 1)]
+    rest = [item for item in sorted(tick) for _ in range(tick[item] - ROUNDS + 1)]
+    for item in (item for stream in (*rounds, rest) for item in stream):
+        if item in counters:
+            counters[item] += 1
+        elif len(counters) == size and min(counters.values()) >= 1:
+            counters = {key: count - 1 for key, count in counters.items()}
+        else:
+            zero = [key for key, count in counters.items() if count == 0]
+            if zero:
+                del counters[min(zero)]
+            counters[item] = 1
+    return counters
+
+
+def held(sketch: Sketch) -> dict[int, int]:
+    return {int(label): count for label, count in zip(sketch.labels, sketch.counts.tolist(), strict=True)}
+
+
+def fed(size: int, ticks: list[Tick], *, merged: bool = False) -> Sketch:
+    sketch = Sketch(size)
+    for tick in ticks:
+        if merged:
+            sketch.add(as_batch(tick))
+        else:
+            sketch.feed(as_batch(tick))
+    return sketch
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.integers(1, 7), TICKS)
+def test_a_batch_ends_where_algorithm_1_ends_when_fed_item_by_item(size: int, ticks: list[Tick]) -> None:
+    """Counters, keys with count zero and their order: the privacy proof is about exactly these."""
+    sketch, expected = Sketch(size), dict[int, int]()
+    for tick in ticks:
+        sketch.feed(as_batch(tick))
+        expected = one_by_one(size, expected, tick)
+        assert held(sketch) == expected
+        assert [int(label) for label in sketch.labels] == sorted(expected)
+        assert sketch.tags.tolist() == [tag(item) for item in sorted(expected)]
+
+
+def test_long_batches_end_where_algorithm_1_ends() -> None:
+    """Long stretches, turned items and many rounds, with heavy and light items together."""
+    random = np.random.default_rng(5)
+    sketch, expected = Sketch(25), dict[int, int]()
+    for _ in range(12):
+        items = np.unique(random.zipf(1.3, 600) % 400)
+        tick = {int(item): int(count) for item, count in zip(items, random.geometric(0.4, len(items)), strict=True)}
+        sketch.feed(as_batch(tick))
+        expected = one_by_one(25, expected, tick)
+        assert held(sketch) == expected
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@settings(deadline=None, max_examples=150)
+@given(size=st.integers(1, 7), ticks=TICKS)
+def test_every_estimate_lies_within_its_share_of_the_stream_at_every_step(
+    merged: bool, size: int, ticks: list[Tick]
+) -> None:
+    """The estimate is never above the true count, and below it by at most n/(k+1): for items outside the sketch too."""
+    sketch, exact = Sketch(size), Counter[int]()
+    for tick in ticks:
+        if merged:
+            sketch.add(as_batch(tick))
+        else:
+            sketch.feed(as_batch(tick))
+        exact.update(tick)
+        estimates = held(sketch)
+        assert len(estimates) <= size and sketch.total == exact.total()
+        for item in range(12):
+            assert 0 <= exact[item] - estimates.get(item, 0) <= exact.total() / (size + 1)
+
+
+def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() -> None:
+    """What the sketch is for, against an exact counter after every tick: whatever the domain, in bytes, and for each of all items."""
+    random, size, domain = np.random.default_rng(7), 1_000, 1_000_000
+    popular = random.permutation(domain)  # the tags' order is another one than that by count
+    sketch, exact = Sketch(size), np.zeros(domain, dtype=np.int64)
+    for tick in range(40):
+        zipf = random.zipf(1.2, 125_000) % domain
+        items = np.concatenate((zipf, (np.arange(125_000) + 125_000 * tick) % domain))
+        counts = np.bincount(popular[items], minlength=domain)
+        unique = np.flatnonzero(counts)
+        tags = np.stack((unique * 7_368_787 % 1_000_003, unique), axis=1).astype(np.uint64)
+        labels = [b"%06d" % item for item in unique.tolist()]
+        sketch.feed(batch(tags, labels, counts[unique]))
+        exact += counts
+        # 16 bytes of tag, 8 of count and 6 of label a counter; none but these arrays.
+        assert sketch.tags.nbytes + sketch.counts.nbytes + sum(map(len, sketch.labels)) <= 30 * size
+        missing = exact.copy()
+        missing[[int(label) for label in sketch.labels]] -= sketch.counts
+        assert sketch.total == 250_000 * (tick + 1)
+        assert missing.min() >= 0 and missing.max() <= sketch.total / (size + 1)
+    assert (exact > 0).all()
+    assert missing.max() > 0.1 * sketch.total / (size + 1)  # the bound is not met by far
+
+
+def neighbours(ticks: list[Tick], at: int, item: int) -> list[Tick]:
+    """The same ticks with one item more."""
+    at %= len(ticks)
+    return [{**tick, item: tick.get(item, 0) + 1} if i == at else tick for i, tick in enumerate(ticks)]
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.integers(1, 6), TICKS, st.integers(0, 5), ITEMS)
+def test_one_item_more_moves_one_counter_or_all_by_one_and_changes_at_most_two_keys(
+    size: int, ticks: list[Tick], at: int, item: int
+) -> None:
+    """Lemma 2, on which the noise that does not grow with k rests."""
+    more, less = held(fed(size, neighbours(ticks, at, item))), held(fed(size, ticks))
+    dummies = size - len(more), size - len(less)
+    only_more, only_less = more.keys() - less.keys(), less.keys() - more.keys()
+    assert (
+        len(only_more) + max(0, dummies[0] - dummies[1]) <= 2 and len(only_less) + max(0, dummies[1] - dummies[0]) <= 2
+    )
+    assert all(more[key] <= 1 for key in only_more) and all(less[key] <= 1 for key in only_less)
+    moved = {key: more.get(key, 0) - less.get(key, 0) for key in more.keys() | less.keys()}
+    one = sorted(move for move in moved.values() if move) == [1]
+    everyone = len(less) == size and all(moved[key] == -1 for key in less) and not any(more[key] for key in only_more)
+    assert one or everyone
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.integers(1, 6), TICKS, st.integers(0, 5), st.lists(ITEMS, min_size=1, max_size=4))
+def test_an_event_of_m_items_is_m_steps_on_the_keys_that_stay(
+    size: int, ticks: list[Tick], at: int, items: list[int]
+) -> None:
+    """The group form: a * 1 + b with |a| + |b| <= m on keys that stay, and no more than 2 m others, none above m."""
+    sketches = [held(fed(size, ticks))]
+    for item in items:
+        ticks = neighbours(ticks, at, item)
+        sketches.append(held(fed(size, ticks)))
+    m, first, last = len(items), sketches[0], sketches[-1]
+    stay = set(first).intersection(*sketches)
+    moves = [last[key] - first[key] for key in stay]
+    assert min(abs(a) + sum(abs(move - a) for move in moves) for a in range(-m, m + 1)) <= m
+    for end in (first, last):
+        others = [count for key, count in end.items() if key not in stay]
+        assert len(others) <= 2 * m and max(others, default=0) <= m
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(1, 6), TICKS, st.integers(0, 5), st.sets(ITEMS, min_size=1), st.integers(1, 3))
+def test_an_event_of_any_number_of_items_moves_merged_counters_by_its_largest_count(
+    size: int, ticks: list[Tick], at: int, items: set[int], most: int
+) -> None:
+    """Lemma 1 of Section 7: l2 is sqrt(k) times the largest count, and for counts of one all move the same way."""
+    more = ticks
+    for item in items:
+        for _ in range(1 + item % most):
+            more = neighbours(more, at, item)
+    a, b = held(fed(size, more, merged=True)), held(fed(size, ticks, merged=True))
+    moves = [a.get(key, 0) - b.get(key, 0) for key in a.keys() | b.keys()]
+    assert max(map(abs, moves), default=0) <= most
+    assert sum(move * move for move in moves) <= size * most**2
+    if most == 1:
+        assert set(moves) <= {0, 1} or set(moves) <= {0, -1}
+        assert sum(map(abs, moves)) <= size and (a.keys() <= b.keys() or b.keys() <= a.keys())
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(1, 6), TICKS, TICKS, TICKS)
+def test_merged_sketches_keep_the_bounds_of_all_their_streams_together(
+    size: int, one: list[Tick], two: list[Tick], three: list[Tick]
+) -> None:
+    """Merging adds no error beyond n/(k+1) of all items, and never holds a zero or more than k counters."""
+    sketch, exact = fed(size, one), Counter[int]()
+    for ticks in (two, three):
+        sketch.merge(fed(size, ticks))
+    for tick in (*one, *two, *three):
+        exact.update(tick)
+    estimates = held(sketch)
+    assert len(estimates) <= size and all(count > 0 for count in estimates.values())
+    for item in range(12):
+        assert 0 <= exact[item] - estimates.get(item, 0) <= exact.total() / (size + 1)
+
+
+USERS = st.lists(st.sets(ITEMS, max_size=5), max_size=25)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(1, 6), USERS, st.integers(0, 25), st.sets(ITEMS, max_size=5))
+def test_a_user_moves_pamg_counters_by_one_all_the_same_way_and_its_error_is_bounded(
+    size: int, users: list[set[int]], at: int, user: set[int]
+) -> None:
+    """Lemmas 8 and 9, against Algorithm 4 as printed."""
+
+    def run(users: list[set[int]]) -> dict[bytes, int]:
+        got = pamg(size, [[b"%d" % item for item in sorted(own)] for own in users])
+        plain = Counter[int]()
+        for own in users:
+            plain.update(own)
+            if len(plain) > size:
+                plain = Counter({item: count - 1 for item, count in plain.items() if count > 1})
+        assert got == {b"%d" % item: count for item, count in plain.items()} and list(got) == sorted(got)
+        exact = Counter(item for own in users for item in own)
+        assert all(0 <= exact[i] - got.get(b"%d" % i, 0) <= exact.total() // (size + 1) for i in range(12))
+        return got
+
+    more, less = run([*users[:at], user, *users[at:]]), run(users)
+    moves = {more.get(key, 0) - less.get(key, 0) for key in more.keys() | less.keys()}
+    assert (moves <= {0, 1} and less.keys() <= more.keys()) or (moves <= {0, -1} and more.keys() <= less.keys())
+
+
+def test_positions_find_tags_whose_upper_halves_meet() -> None:
+    """Once in 2^64 pairs of tags, and then the lower halves must decide."""
+    among = np.array([[1, 1], [1, 5], [1, 9], [2, 0]], dtype=np.uint64)
+    keys = np.array([[0, 9], [1, 0], [1, 5], [1, 6], [1, 10], [2, 0], [3, 0]], dtype=np.uint64)
+    before, known = positions(keys, among)
+    assert before.tolist() == [0, 0, 1, 2, 3, 3, 4]
+    assert known.tolist() == [False, False, True, False, False, True, False]
+
+
+def test_wrong_sizes_and_repeated_items_are_refused() -> None:
+    """A sketch without counters, sketches of two sizes, and a user who counts twice have no guarantee."""
+    with pytest.raises(ValueError, match="size = 0"):
+        Sketch(0)
+    with pytest.raises(ValueError, match="size = 3: must be 2"):
+        Sketch(2).merge(Sketch(3))
+    with pytest.raises(ValueError, match="each at most once"):
+        pamg(2, [[b"a", b"a"]])
+    assert "7" not in repr(fed(3, [{7: 7}]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 2)), max_size=40),
+    st.sampled_from([0, 1, 5, 58, 63]),
+)
+def test_tags_are_put_in_order_whatever_they_have_in_common(parts: list[tuple[int, int, int]], shift: int) -> None:
+    """Tags that share the bits which are sorted first differ behind them, or are equal and stay as they stand."""
+    tags = np.array([((a << 61) | ((b << shift) & (2**61 - 1)), c) for a, b, c in parts], dtype=np.uint64).reshape(
+        -1, 2
+    )
+    assert ascending(tags).tolist() == np.lexsort((tags[:, 1], tags[:, 0])).tolist()

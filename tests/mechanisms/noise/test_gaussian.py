@@ -1,0 +1,172 @@
+"""The integer Gaussian sampler: exact against independent tables, at every threshold, with negative controls."""
+
+import bisect
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from workers.mechanisms.noise.gaussian import (
+    LARGEST_SIGMA_SQUARED,
+    IntegerGaussian,
+    integer_gaussian,
+    round_up_sigma_squared,
+)
+from workers.mechanisms.noise.keyed import NoiseKey
+
+VARIANCES = [Fraction(1, 100), Fraction(1, 4), Fraction(1), Fraction(5, 2), Fraction(300), Fraction(12345, 7)]
+WORDS = 1 << 128
+
+
+def masses(sigma_squared: Fraction, reach: int) -> list[Decimal]:
+    """P(x) for x = -reach..reach, each exponential on its own: no recurrence, unlike the sampler's table."""
+    with localcontext() as context:
+        context.prec = 110
+        numerator, denominator = Decimal(sigma_squared.numerator), Decimal(sigma_squared.denominator)
+        weights = [(-(Decimal(x * x) * denominator) / (2 * numerator)).exp() for x in range(-reach, reach + 1)]
+        total = sum(weights, Decimal(0))
+        return [weight / total for weight in weights]
+
+
+def thresholds(sigma_squared: Fraction, bound: int) -> list[int]:
+    """round(2^128 P(X <= x)) for x = -bound .. bound - 1, from masses far beyond the bound."""
+    reach = 2 * bound + 30
+    with localcontext() as context:
+        context.prec = 110
+        total, found = Decimal(0), []
+        for x, mass in zip(range(-reach, bound), masses(sigma_squared, reach), strict=False):
+            total += mass
+            if x >= -bound:
+                found.append(int((total * WORDS).to_integral_value()))
+        return found
+
+
+def words_of(values: list[int]) -> NDArray[np.uint64]:
+    return np.array([[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64).reshape(-1, 2)
+
+
+def sample(gaussian: IntegerGaussian, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    out = np.empty(len(words), dtype=gaussian.dtype)
+    gaussian.sample(words, out)
+    return out.astype(np.int64)
+
+
+@pytest.mark.parametrize("sigma_squared", VARIANCES)
+def test_values_change_exactly_at_the_128_bit_thresholds(sigma_squared: Fraction) -> None:
+    """One word below a threshold is the smaller value, the threshold itself the larger: all 128 bits are compared."""
+    gaussian = IntegerGaussian(sigma_squared)
+    edges = thresholds(sigma_squared, gaussian.bound)
+    assert len(edges) == 2 * gaussian.bound
+    assert edges[0] > 0
+    assert edges[-1] < WORDS
+    for words in ([edge - 1 for edge in edges], edges):
+        expected = [bisect.bisect_right(edges, word) - gaussian.bound for word in words]
+        assert sample(gaussian, words_of(words)).tolist() == expected
+    assert sample(gaussian, words_of([0, WORDS - 1])).tolist() == [-gaussian.bound, gaussian.bound]
+
+
+def test_words_that_meet_a_threshold_in_the_upper_half_are_decided_by_the_lower_half() -> None:
+    """The tie that comes once in 2^64 words: lower halves around each threshold, and the upper halves beside it."""
+    sigma_squared = Fraction(5, 2)
+    gaussian = IntegerGaussian(sigma_squared)
+    edges = thresholds(sigma_squared, gaussian.bound)
+    values = []
+    for edge in edges:
+        upper = edge >> 64 << 64
+        values += [upper, upper + 2**64 - 1, max(edge - 2**64, 0), min(edge + 2**64, WORDS - 1)]
+    expected = [sum(edge <= value for edge in edges) - gaussian.bound for value in values]
+    assert sample(gaussian, words_of(values)).tolist() == expected
+
+
+@pytest.mark.parametrize("sigma_squared", VARIANCES)
+def test_the_guide_table_gives_what_the_full_search_gives(sigma_squared: Fraction) -> None:
+    """The fast path must not differ for any leading 16 bits."""
+    gaussian = IntegerGaussian(sigma_squared)
+    generator = np.random.default_rng(3)
+    words = generator.integers(0, 2**64, size=(1 << 16, 2), dtype=np.uint64)
+    words[:, 0] = (words[:, 0] >> np.uint64(16)) | (np.arange(1 << 16, dtype=np.uint64) << np.uint64(48))
+    edges = np.array([edge >> 64 for edge in thresholds(sigma_squared, gaussian.bound)], dtype=np.uint64)
+    expected = np.searchsorted(edges, words[:, 0], side="right") - gaussian.bound
+    assert (sample(gaussian, words) == expected).all()
+
+
+@pytest.mark.parametrize("sigma_squared", VARIANCES)
+def test_stated_total_variation_distance_is_an_upper_bound(sigma_squared: Fraction) -> None:
+    """The guarantee charges `tv`: it must cover the rounding of the thresholds and the tail beyond them."""
+    gaussian = IntegerGaussian(sigma_squared)
+    reach = gaussian.bound + 30
+    with localcontext() as context:
+        context.prec = 110
+        ideal = masses(sigma_squared, reach)
+        edges = [0, *thresholds(sigma_squared, gaussian.bound), WORDS]
+        distance = sum(ideal[:30]) + sum(ideal[-30:])
+        for mass, low, high in zip(ideal[30:-30], edges, edges[1:], strict=False):
+            distance += abs(mass - Decimal(high - low) / WORDS)
+        assert distance / 2 <= Decimal(gaussian.tv)
+    assert gaussian.tv < 2**-115
+
+
+def chi_squared(values: NDArray[np.int64], sigma_squared: Fraction) -> tuple[float, int]:
+    """Pearson's statistic and its degrees of freedom; values expected fewer than 10 times are put together."""
+    reach = 14 * math.isqrt(math.ceil(sigma_squared)) + 14
+    expected = np.array([float(mass) for mass in masses(sigma_squared, reach)]) * len(values)
+    observed = np.bincount(values + reach, minlength=2 * reach + 1)
+    often = expected >= 10
+    rest = expected[~often].sum()
+    statistic = ((observed[often] - expected[often]) ** 2 / expected[often]).sum()
+    statistic += (observed[~often].sum() - rest) ** 2 / max(rest, 1.0)
+    return float(statistic), int(often.sum())
+
+
+@pytest.mark.parametrize("sigma_squared", [Fraction(1, 4), Fraction(1), Fraction(5, 2), Fraction(300)])
+def test_samples_follow_the_discrete_gaussian_and_not_half_or_double_its_variance(sigma_squared: Fraction) -> None:
+    """200,000 keyed draws; the statistic has mean df and sd sqrt(2 df): six sd and 12 above is not met by chance."""
+    tags = np.random.default_rng(5).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
+    gaussian = integer_gaussian(sigma_squared)
+    values = np.empty(len(tags), dtype=gaussian.dtype)
+    gaussian.draw(NoiseKey(bytes(32)).stream(bytes(16)), (1, 2), tags, values)
+    for factor, accepted in ((Fraction(1), True), (Fraction(1, 2), False), (Fraction(2), False)):
+        statistic, freedom = chi_squared(values.astype(np.int64), sigma_squared * factor)
+        assert (statistic < freedom + 6 * math.sqrt(2 * freedom) + 12) is accepted
+
+
+def test_draw_gives_each_row_the_sample_of_its_word() -> None:
+    """Chunking must not shift rows."""
+    tags = np.random.default_rng(7).integers(0, 2**64, size=(20_001, 2), dtype=np.uint64)
+    stream = NoiseKey(bytes(32)).stream(bytes(16))
+    gaussian = integer_gaussian(Fraction(300))
+    drawn = np.empty(len(tags), dtype=gaussian.dtype)
+    gaussian.draw(stream, (9, 9), tags, drawn)
+    assert (drawn == sample(gaussian, stream.words(tags, (9, 9)))).all()
+
+
+def test_large_noise_uses_32_bits_and_keeps_its_variance() -> None:
+    """Values beyond int16 must not wrap: 100,000 draws give the variance within 5 sd (sd of it sqrt(2/n) = 0.45 %)."""
+    gaussian = integer_gaussian(Fraction(10**8))
+    assert gaussian.dtype == np.int32
+    assert gaussian.bound > 13 * 10**4
+    tags = np.random.default_rng(11).integers(0, 2**64, size=(100_000, 2), dtype=np.uint64)
+    values = np.empty(len(tags), dtype=np.int32)
+    gaussian.draw(NoiseKey(bytes(32)).stream(bytes(16)), (1, 2), tags, values)
+    assert values.astype(np.float64).var() == pytest.approx(1e8, rel=0.0225)
+
+
+@pytest.mark.parametrize("sigma_squared", [Fraction(0), Fraction(-1), Fraction(LARGEST_SIGMA_SQUARED + 1)])
+def test_a_variance_outside_the_range_is_refused(sigma_squared: Fraction) -> None:
+    """No noise at all, and a table larger than memory, are both refused with the limit."""
+    with pytest.raises(ValueError, match=f"at most {LARGEST_SIGMA_SQUARED}"):
+        IntegerGaussian(sigma_squared)
+
+
+@pytest.mark.parametrize(
+    "value", [Fraction(1, 3), Fraction(1, 10**9), Fraction(1), Fraction(10**6, 7), Fraction(99, 100)]
+)
+def test_variances_are_rounded_up_by_little(value: Fraction) -> None:
+    """Rounding down would cost more privacy than stated; rounding far up would cost accuracy."""
+    rounded = round_up_sigma_squared(value)
+    assert value <= rounded <= value * (1 + Fraction(1, 1 << 15))
+    assert rounded.denominator & (rounded.denominator - 1) == 0
+    assert round_up_sigma_squared(rounded) == rounded

@@ -1,0 +1,190 @@
+"""Pay what you get: what is charged, when it refuses, also across a restart, and what all answers together cost."""
+
+import math
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workers.errors import BudgetExhausted, HorizonExceeded, StateRefused
+from workers.mechanisms.mechanism import Answers
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
+from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
+from workers.mechanisms.rows import Contributions
+
+KEY = NoiseKey(b"k" * 32)
+STREAM = KEY.stream(bytes(16))
+ONE_KEY = np.zeros(1, dtype=np.int32)
+
+
+def pay(**changes: object) -> PayWhatYouGet:
+    values = {
+        "name": "h", "tick_ms": 1, "horizon": 64, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": "public",
+        "k": 3, "kbar": 4, "labels": 10, "queries": 6,
+    } | changes  # fmt: skip
+    return PayWhatYouGet(PayWhatYouGetConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
+
+
+def part(counts: dict[bytes, int]) -> Contributions:
+    labels = list(counts)
+    values = np.array(list(counts.values()), dtype=np.int64)
+    return Contributions(("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), labels, values)
+
+
+def met(mechanism: PayWhatYouGet, keys: int = 1) -> PayState:
+    state = mechanism.init()
+    for index in range(keys):
+        state.key_tags = np.concatenate((state.key_tags, KEY.tags(f"key {index}", [b"\xff"])))
+        mechanism.meet_key(state, index, KEY.tags("k", []), [])
+    return state
+
+
+def ask(mechanism: PayWhatYouGet, state: PayState, t: int, counts: dict[bytes, int] | None = None) -> dict[str, object]:
+    parts = [(part(counts), ONE_KEY)] if counts else []
+    _, answers = mechanism.step(state, t, parts, mechanism.noise(STREAM))
+    assert isinstance(answers, Answers)
+    return dict(answers.of_key[0])
+
+
+def test_clear_winners_are_named_in_order_and_charged_by_what_was_returned() -> None:
+    """Three labels far above the rest cost three; two and "the rest is level" also cost three: BOTTOM counts."""
+    mechanism = pay()
+    state = met(mechanism)
+    first = ask(mechanism, state, 1, {b"a": 9000, b"b": 6000, b"c": 3000, b"d": 1, b"e": 1})
+    assert first == {"query": "top", "labels": ["a", "b", "c"], "complete": True, "labels_left": 7, "queries_left": 5}
+    state = met(mechanism)
+    second = ask(mechanism, state, 1, {b"a": 9000, b"b": 6000, b"c": 1, b"d": 1, b"e": 1})
+    assert second == {"query": "top", "labels": ["a", "b"], "complete": False, "labels_left": 7, "queries_left": 5}
+
+
+def test_it_refuses_exactly_when_labels_are_used_up() -> None:
+    """Ten labels, three a query: 3, 3, 3, then one, then none for ever, and nothing more is spent."""
+    mechanism = pay()
+    state = met(mechanism)
+    counts = {b"a": 90_000, b"b": 60_000, b"c": 30_000}
+    sizes = []
+    for t in range(1, 9):
+        answer = ask(mechanism, state, t, counts if t == 1 else None)
+        sizes.append(None if answer.get("refused") else len(answer["labels"]))  # type: ignore[arg-type]  # a list
+    assert sizes == [3, 3, 3, 1, None, None, None, None]
+    assert state.left == [[0, 2]]
+
+
+def test_it_refuses_exactly_when_queries_are_used_up_also_for_a_stream_key_without_items() -> None:
+    """Asking about nothing must cost like asking about something: that there is nothing is data."""
+    mechanism = pay(labels=10, queries=2)
+    state = met(mechanism)
+    answers = [ask(mechanism, state, t) for t in (1, 2, 3)]
+    assert [a.get("labels") for a in answers] == [[], [], None]
+    assert answers[2] == {"query": "top", "refused": True, "labels_left": 8, "queries_left": 0}
+
+
+@settings(max_examples=25, deadline=None)
+@given(stop=st.integers(1, 7), counts=st.lists(st.integers(1, 400), min_size=1, max_size=6))
+def test_a_restart_neither_returns_budget_nor_changes_an_answer(stop: int, counts: list[int]) -> None:
+    """A crash after any tick: the stored block and rows go on to the same answers as the run that was not stopped."""
+    mechanism = pay(epsilon=5.0)
+    data = {b"%d" % i: n for i, n in enumerate(counts)}
+    whole, stopped = met(mechanism), met(mechanism)
+    expected = [ask(mechanism, whole, t, data) for t in range(1, 9)]
+    blocks: dict[str, bytes] = {}
+    for t in range(1, stop + 1):
+        ask(mechanism, stopped, t, data)
+        blocks |= dict(stopped.changed())
+    revived = mechanism.init()
+    revived.columns, revived.key_tags = stopped.columns, stopped.key_tags
+    for name, block in blocks.items():
+        revived.restore(name, block)
+    assert [ask(mechanism, revived, t, data) for t in range(stop + 1, 9)] == expected[stop:]
+
+
+def test_every_query_is_answered_with_picks_of_its_own() -> None:
+    """The same words for two ticks would give two answers for the price of independent ones: of 8 level items few repeat in order."""
+    mechanism = pay(labels=60, queries=20, kbar=8)
+    state = met(mechanism)
+    data = {b"%d" % i: 10_000 for i in range(8)}
+    answers = [str(ask(mechanism, state, t, data if t == 1 else None)["labels"]) for t in range(1, 21)]
+    assert len(set(answers)) > 10
+
+
+def test_only_what_changed_is_written_and_damage_is_refused() -> None:
+    """A block lost, cut or of another version must not become a fresh budget."""
+    mechanism = pay(every=2)
+    state = met(mechanism)
+    ((name, block),) = state.changed()
+    assert ask(mechanism, state, 1) == {"query": "top", "asked": False, "labels_left": 10, "queries_left": 6}
+    assert state.changed() == ()
+    ask(mechanism, state, 2)
+    assert len(state.changed()) == 1
+    for bad_name, bad in (("mzzz", block), (name, block[:-1]), (name, b"\x02" + block[1:])):
+        with pytest.raises(StateRefused):
+            mechanism.init().restore(bad_name, bad)
+    bare = mechanism.init()
+    bare.key_tags = state.key_tags
+    with pytest.raises(StateRefused, match="budgets of 0 stream keys of 1"):
+        ask(mechanism, bare, 2)
+    with pytest.raises(BudgetExhausted):
+        state.spend(0, 99)
+    with pytest.raises(HorizonExceeded):
+        ask(mechanism, state, 65)
+
+
+def test_a_private_kbar_is_charged_as_a_pick() -> None:
+    """002 Lemma 3.1: one more draw of the exponential mechanism a query."""
+    mechanism = pay(kbar="private", kbar_max=4)
+    state = met(mechanism)
+    answer = ask(mechanism, state, 1, {b"a": 9000, b"b": 6000, b"c": 3000})
+    assert (answer["labels"], answer["labels_left"]) == (["a", "b", "c"], 6)
+
+
+def test_all_answers_together_cost_what_the_theorem_says() -> None:
+    """rho = k* / (8 b^2) and l* times a query's delta, whatever k; tighter than 002's pure composition at the same scale."""
+    mechanism = pay(rho=0.1, epsilon=None, labels=40, queries=30)
+    assert mechanism.cost().rho == pytest.approx(40 / (8 * float(mechanism.scale) ** 2))
+    assert 0.099 < mechanism.guarantee.rho <= 0.1
+    assert Fraction(40, 8) / mechanism.scale**2 <= Fraction(1, 10)
+    bottom = mechanism.public()["bottom"]
+    assert isinstance(bottom, dict)
+    delta = dict(mechanism.cost().deltas)["discovery"] / 30
+    above = bottom["above"] - 1
+    assert 1 / (1 + math.exp(above / float(mechanism.scale))) <= delta / 2
+    assert 1 / (1 + math.exp((above - 1) / float(mechanism.scale))) > delta / 2
+    assert pay(labels=40).scale > pay(labels=10).scale
+
+
+def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> None:
+    """500 answers: no named label lies more than b ln(n / 1e-6) under one that is not named; beyond it a chance of 1e-6 a pick."""
+    mechanism = pay(horizon=500, labels=1500, queries=500, epsilon=10.0)
+    state = met(mechanism)
+    counts = {b"%d" % i: n for i, n in enumerate(np.random.default_rng(1).integers(1, 3000, 40).tolist())}
+    slack = float(mechanism.scale) * math.log(41 / 1e-6)
+    for t in range(1, 501):
+        answer = ask(mechanism, state, t, counts if t == 1 else None)
+        named = [counts[str(label).encode()] for label in answer["labels"]]  # type: ignore[attr-defined]  # a list
+        others = [n for label, n in counts.items() if label.decode() not in answer["labels"]]  # type: ignore[operator]  # a list
+        assert not named or min(named) >= max(others) - slack
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"every": 65}, "every = 65: nothing would ever be asked within horizon = 64"),
+        ({"k": 1, "kbar": "private", "labels": 1}, 'labels = 1: at least 2 with kbar = "private"'),
+        ({"kbar_max": 9}, 'kbar_max = 9: only with kbar = "private"'),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(changes: dict[str, object], message: str) -> None:
+    """A budget that can answer no query, or a bound that nobody reads, would be taken for one that works."""
+    with pytest.raises(ValueError, match=re.escape(message)):
+        pay(**changes)
+
+
+def test_a_private_kbar_goes_up_to_1000_unless_said_otherwise() -> None:
+    """The default is the same mechanism as the number, so that writing it down changes no noise."""
+    assert pay(kbar="private").public() == pay(kbar="private", kbar_max=1000).public()
+    assert pay(kbar="private").public() != pay(kbar="private", kbar_max=999).public()
+    assert pay(k=1, kbar="private", labels=2, every=64).config.labels == 2

@@ -1,0 +1,131 @@
+"""AboveThreshold: where it stops, what that says about one event, and the noise it does it with."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from tests.mechanisms.order_statistics.unknown_max import assert_variance
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.order_statistics.above_threshold import BLOCK_TICKS, AboveThreshold
+
+STREAM = NoiseKey(b"k" * 32).stream(b"m" * 16)
+TAGS = np.random.default_rng(1).integers(0, 2**63, size=(200_000, 2), dtype=np.uint64)
+BOTH = pytest.mark.parametrize("one_sided", [True, False])
+
+
+def masses(scale: Fraction, one_sided: bool) -> tuple[np.ndarray, int]:
+    """Probabilities of the noise on lowest.., far beyond what doubles can see."""
+    reach = math.ceil(60 * float(scale))
+    x = np.arange(0 if one_sided else -reach, reach + 1)
+    weights = np.exp(-np.abs(x) / float(scale))
+    return weights / weights.sum(), int(x[0])
+
+
+def stopping(test: AboveThreshold, values: list[int], threshold: int) -> np.ndarray:
+    """Probability of stopping at each tick, and of never stopping, by enumeration of tau and mu."""
+    tau, tau_from = masses(test.tau_scale, test.one_sided)
+    mu, mu_from = masses(test.mu_scale, test.one_sided)
+    above = np.concatenate((np.cumsum(mu[::-1])[::-1], [0.0]))  # P(mu >= mu_from + i)
+    going, found = tau.copy(), []
+    bars = threshold + tau_from + np.arange(len(tau))
+    for value in values:
+        needed = np.clip(bars - value + 1 - mu_from, 0, len(mu))
+        found.append(float(np.sum(going * above[needed])))
+        going = going * (1 - above[needed])
+    return np.array([*found, going.sum()])
+
+
+def stops(test: AboveThreshold, values: list[int], threshold: int) -> np.ndarray:
+    """How many of TAGS stop at each tick, or never."""
+    bars = threshold + test.tau(STREAM, (1, 0), TAGS)
+    at = np.full(len(TAGS), len(values))
+    for t in range(len(values) - 1, -1, -1):
+        at[values[t] + test.mu(STREAM, (2, t), TAGS) > bars] = t
+    return np.bincount(at, minlength=len(values) + 1)
+
+
+@BOTH
+def test_it_stops_where_enumeration_says_it_does(one_sided: bool) -> None:
+    """200,000 runs against exact probabilities; a false alarm once in 10,000; noise 10 % too wide is found out."""
+    test = AboveThreshold(1, Fraction(3, 2), Fraction(5, 2), one_sided)
+    values, threshold = [0, 1, 1, 3, 6], 5
+    found = stops(test, values, threshold)
+    assert chisquare(found, stopping(test, values, threshold) * len(TAGS)).pvalue > 1e-4
+    wide = AboveThreshold(1, test.tau_scale, test.mu_scale * Fraction(11, 10), one_sided)
+    assert chisquare(found, stopping(wide, values, threshold) * len(TAGS)).pvalue < 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(st.integers(0, 12), min_size=1, max_size=8),
+    moved=st.lists(st.integers(0, 2), min_size=8, max_size=8),
+    one_sided=st.booleans(),
+)
+def test_one_event_moves_every_outcome_within_the_stated_range(
+    values: list[int], moved: list[int], one_sided: bool
+) -> None:
+    """The guarantee itself, exactly: the loss lies in [-e2, e1 + e2], and every Renyi divergence is at most a rho."""
+    test = AboveThreshold(2, Fraction(7, 2), Fraction(5), one_sided)
+    without = stopping(test, values, 6)
+    with_event = stopping(test, [v + m for v, m in zip(values, moved, strict=False)], 6)
+    seen = np.minimum(without, with_event) > 1e-12
+    loss = np.log(without[seen] / with_event[seen])
+    e1, e2 = 2 / 3.5, 2 / 5
+    assert loss.max() <= e1 + e2 + 1e-6 and loss.min() >= -e2 - 1e-6
+    for p, q in ((without, with_event), (with_event, without)):
+        for order in (2, 3, 8, 32):
+            divergence = math.log(float(np.sum(p[seen] ** order * q[seen] ** (1.0 - order)))) / (order - 1)
+            assert divergence <= order * float(test.rho) + 1e-6
+
+
+def test_the_range_is_not_larger_than_it_needs_to_be() -> None:
+    """A guarantee that no input comes near would hide a factor: this one is met to 10 %."""
+    test = AboveThreshold(1, Fraction(10), Fraction(20), one_sided=True)
+    low = stopping(test, [0] * 2000, 30)
+    high = stopping(test, [1] * 1999 + [0], 30)
+    loss = np.log(low / high)
+    assert 0.9 * float(test.span) < loss.max() - loss.min() <= float(test.span) + 1e-6
+
+
+@BOTH
+def test_tau_and_mu_have_the_stated_scale(one_sided: bool) -> None:
+    """Against the law's variance; half and double are rejected."""
+    test = AboveThreshold(1, Fraction(3), Fraction(9, 2), one_sided)
+    for samples, scale in ((test.tau(STREAM, (3, 0), TAGS), 3.0), (test.mu(STREAM, (4, 0), TAGS), 4.5)):
+        one = 1 / (4 * math.sinh(1 / (2 * scale)) ** 2)
+        assert_variance(samples, one if one_sided else 2 * one)
+        assert (samples.min() >= 0) == one_sided
+
+
+def test_a_block_of_ticks_has_the_words_of_its_ticks() -> None:
+    """Drawing together is for speed alone: after a restart in mid-block the same noise must come."""
+    test, tag, use = AboveThreshold(1, Fraction(3), Fraction(9, 2), True), TAGS[:1], 0x34 << 56
+    block = test.mu_block(STREAM, use, tag, 5)
+    ticks = range(5 * BLOCK_TICKS, 6 * BLOCK_TICKS)
+    assert block == [int(test.mu(STREAM, (use, t), tag)[0]) for t in ticks]
+
+
+@pytest.mark.parametrize("reach", [1, 3])
+def test_calibration_ends_on_the_private_side(reach: int) -> None:
+    """Never above what was asked, and not visibly below."""
+    for amount in (Fraction(1, 1000), Fraction(1, 7), Fraction(2)):
+        assert 0.999 * amount < AboveThreshold.of_rho(amount, reach).rho <= amount
+        assert 0.999 * amount < AboveThreshold.of_epsilon(amount, reach).span <= amount
+
+
+@BOTH
+def test_noise_stays_within_its_bounds_as_often_as_said(one_sided: bool) -> None:
+    """low and high decide what is promised: they fail at most beta of the time, and not a tenth of it."""
+    test, beta = AboveThreshold(1, Fraction(3), Fraction(9, 2), one_sided), 0.02
+    low, high = test.bounds(beta, beta)
+    tau, mu = test.tau(STREAM, (5, 0), TAGS), test.mu(STREAM, (6, 0), TAGS)
+    # Each of the two fails with probability beta; five standard errors of 200,000 draws.
+    assert np.mean(mu - tau > low) < 2 * beta + 5 * math.sqrt(2 * beta / len(TAGS))
+    assert np.mean(tau - mu > high) < 2 * beta + 5 * math.sqrt(2 * beta / len(TAGS))
+    if one_sided:
+        assert np.mean(mu > low) > beta / 10 and np.mean(tau > high) > beta / 10

@@ -1,0 +1,254 @@
+"""bounded_max, and what it shares with its kin: queries, the printed algorithm, state, the counters' noise, cost, and error."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.mechanisms.order_statistics.unknown_max import (
+    KEY,
+    Run,
+    assert_as_printed,
+    assert_converts,
+    assert_variance,
+    make,
+    rows_of,
+    worst_error,
+)
+from workers.errors import HorizonExceeded, StateRefused
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.mechanism import State
+from workers.mechanisms.noise.discrete_laplace import discrete_laplace
+from workers.mechanisms.order_statistics.column_sums import LaplaceTree, worst_variance
+from workers.mechanisms.order_statistics.queries import Queries
+from workers.mechanisms.order_statistics.state import KeyState
+
+
+class ForeignNoise:
+    """Of a mechanism that noises its rows."""
+
+    def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return np.zeros(len(tags), dtype=np.int64)
+
+
+LABELS = ["a", "b", "c", "d", "e"]
+ALL = ("max", "argmax", "min", "quantile:0.5", "top_k:2", "top_k_select:2", "histogram")
+BY_HAND: dict[str, Callable[[list[int]], object]] = {
+    "max": max,
+    "argmax": lambda sums: LABELS[sums.index(max(sums))],
+    "min": min,
+    "quantile:0.5": lambda sums: min(c for c in sums if sum(v <= c for v in sums) >= len(sums) / 2),
+    "top_k:2": lambda sums: sorted(sums, reverse=True)[:2],
+    "top_k_select:2": lambda sums: [LABELS[i] for i in sorted(range(5), key=lambda i: -sums[i])[:2]],
+    "histogram": lambda sums: [[label, count] for label, count in zip(LABELS, sums, strict=True)],
+}
+SUMS = st.lists(st.integers(-5, 30), min_size=5, max_size=5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sums=SUMS)
+def test_every_query_answers_what_its_definition_says(sums: list[int]) -> None:
+    """001 section 3.2, each from its definition."""
+    found = Queries(ALL, LABELS).answers(np.array(sums, dtype=np.int64))
+    assert found == [{"query": query, "value": by_hand(sums)} for query, by_hand in BY_HAND.items()]
+
+
+def test_before_the_first_update_no_label_is_named() -> None:
+    """The first of labels that are all 0 looks like an answer, and would stand for as long as counts are small."""
+    nothing = {"argmax": None, "top_k_select:2": [], "top_k:2": [0, 0], "histogram": [[label, 0] for label in "pq"]}
+    mechanism = make("two_level_k", 2, queries=tuple(nothing), domain=("p", "q"), rho=5.0, horizon=4_000)
+    run = Run(mechanism)
+    for t in range(1, 4_001):
+        answer = run.step(t, [np.array([t > 5, 0])])[0]
+        found: Any = answer["answers"]
+        if answer["since"]:
+            break
+        assert {one["query"]: one["value"] for one in found} == nothing
+    named = {one["query"]: one["value"] for one in found}
+    assert t > 5 and named["argmax"] == "p" and named["top_k_select:2"] == ["p", "q"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(sums=SUMS, event=st.lists(st.integers(0, 3), min_size=5, max_size=5), query=st.sampled_from(ALL))
+def test_one_event_moves_each_watched_value_up_by_at_most_what_it_adds_to_a_column(
+    sums: list[int], event: list[int], query: str
+) -> None:
+    """Sensitivity Dinf, and in one direction: the bounded range needs both (001 Definition 8)."""
+    queries, before = Queries((query,), LABELS), np.array(sums, dtype=np.int64)
+    moved = queries.values(before + np.array(event)) - queries.values(before)
+    assert moved.min() >= 0 and moved.max() <= max(event)
+    assert len(moved) == queries.k
+
+
+@pytest.mark.parametrize("accounting", ["zcdp", "pure"])
+@pytest.mark.parametrize("query", ["max", "argmax", "min", "quantile:0.5"])
+def test_it_is_the_printed_algorithm(query: str, accounting: str) -> None:
+    """Line by line, on the same noise: H fed with the interval's counts is the exact sum and a counter's noise."""
+    mechanism = make("bounded_max", 3, query=query, accounting=accounting, epsilon=20.0, c_max=150)
+    assert assert_as_printed(mechanism, rows_of(400, 3, seed=1, ones=2, most=3), silent=False) >= 2
+
+
+def test_without_noise_an_interval_closes_when_the_maximum_passes_a_multiple_of_the_step() -> None:
+    """The partition by itself, by hand."""
+    mechanism = make("bounded_max", 2, c_max=400, epsilon=8.0)
+    step, run = mechanism.intervals(1).step, Run(mechanism, silent=True)
+    shown = [run.step(t, [np.array([1, 0])])[0]["value"] for t in range(1, 2 * step + 3)]
+    assert shown == [0] * step + [step + 1] * step + [2 * step + 1] * 2
+
+
+def test_after_the_last_interval_nothing_closes_any_more() -> None:
+    """H has noise for so many intervals: one more would be noise nobody paid for."""
+    mechanism = make("bounded_max", 2, c_max=10, epsilon=20.0)
+    numbers, run = mechanism.intervals(1), Run(mechanism, silent=True)
+    since = [run.step(t, [np.array([numbers.step + 1, 0])])[0]["since"] for t in range(1, numbers.capacity + 20)]
+    assert since[-1] == numbers.capacity
+
+
+@pytest.mark.parametrize("kind", ["bounded_max", "doubling", "two_level", "two_level_k"])
+def test_a_restart_after_any_tick_changes_no_byte(kind: str) -> None:
+    """Everything a later release depends on is in the stored blocks, the counts, or the noise."""
+    mechanism = make(kind, 3, epsilon=30.0, horizon=300)
+    made = assert_as_printed(mechanism, rows_of(300, 3, seed=2, ones=2, most=9), silent=False, restarts=True)
+    assert made >= 2
+
+
+@pytest.mark.parametrize("kind", ["bounded_max", "two_level_k"])
+def test_a_tick_that_closes_nothing_stores_nothing(kind: str) -> None:
+    """Blocks are written when something closes, and only then."""
+    run = Run(make(kind, 3, horizon=100), keys=2)
+    assert [name for name, _ in run.state.changed()] == ["m00000000", "m00000001"]
+    for t in range(1, 101):
+        before = [int(one.since) for one in run.state.of if one]
+        of_key = run.step(t, [np.array([5, 0, 0]), np.array([0, 0, 0])])
+        closed = [f"m{key:08x}" for key in range(2) if of_key[key]["since"] != before[key]]
+        assert [name for name, _ in run.state.changed()] == closed
+
+
+def test_a_block_comes_back_as_it_was_and_a_damaged_one_is_refused() -> None:
+    """Versioned, and whole or not at all."""
+    numbers = np.arange(3, dtype=np.int64)
+    one = KeyState(4, 5, 6, numbers[:2], numbers, -numbers, numbers * 2**40)
+    block = one.encode()
+    assert KeyState.decode(block).encode() == block
+    for damaged in (block[:-1], block[:10], b"\2" + block[1:]):
+        with pytest.raises(StateRefused):
+            KeyState.decode(damaged)
+    with pytest.raises(StateRefused, match="does not know"):
+        Run(make("bounded_max", 2)).state.restore("x1", block)
+
+
+def test_foreign_state_noise_and_ticks_are_refused() -> None:
+    """Exact sums must never be taken for noisy ones."""
+    mechanism = make("bounded_max", 2)
+    run = Run(mechanism)
+    with pytest.raises(TypeError, match="no noise of a row"):
+        run.noise.at(1, run.tags(0))
+    with pytest.raises(TypeError, match="this mechanism's own"):
+        mechanism.step(State(), 1, [], run.noise)
+    with pytest.raises(HorizonExceeded):
+        mechanism.step(run.state, 513, [], run.noise)
+    with pytest.raises(TypeError, match="this mechanism's own"):
+        mechanism.step(run.state, 1, [], ForeignNoise())
+
+
+@pytest.mark.parametrize("kind", ["bounded_max", "two_level"])
+@pytest.mark.parametrize("interval", [1, 6])
+def test_columns_have_the_noise_of_the_counter_that_was_paid_for(kind: str, interval: int) -> None:
+    """An independent counter's variance at that interval, from rho / (D Dinf^2); half and double are rejected."""
+    mechanism = make(kind, 40, rho=0.5, max_items=2, max_count=3)
+    assert mechanism.partition is not None
+    share = Fraction(1, 2) / 2 if kind == "bounded_max" else Fraction(1, 2) * 2 / 8
+    capacity = mechanism.intervals(1).capacity
+    counter = make_counter("haar", capacity, float(share / (2 * 9)))
+    noise = Run(mechanism).noise
+    tags = np.random.default_rng(3).integers(0, 2**63, size=(100_000, 2), dtype=np.uint64)
+    assert_variance(noise.inner_columns(tags, 1, interval), counter.sd(interval) ** 2)
+
+
+def test_the_laplace_tree_adds_the_nodes_of_the_binary_digits() -> None:
+    """Two releases share exactly the nodes that both prefixes contain, and each node has the stated scale."""
+    tree = LaplaceTree(12, Fraction(1), 2)
+    tags = np.random.default_rng(3).integers(0, 2**63, size=(60_000, 2), dtype=np.uint64)
+    stream = KEY.stream(b"m" * 16)
+    assert tree.levels == 4 and tree.scale == 8
+    node = discrete_laplace(tree.scale).variance
+    drawn = {t: tree.draw(stream, t, tags) for t in (4, 6, 7, 8, 12)}
+    for t, nodes in ((4, 1), (6, 2), (7, 3), (8, 1), (12, 2)):
+        assert_variance(drawn[t], nodes * node)
+    for later, earlier, between in ((6, 4, 1), (7, 6, 1), (12, 8, 1), (12, 4, 3)):
+        assert_variance(drawn[later] - drawn[earlier], between * node)
+
+
+@pytest.mark.parametrize("kind", ["haar", "tree"])
+def test_the_worst_variance_is_that_of_the_worst_interval(kind: str) -> None:
+    """What the error is promised from, against the counter's own variance at every interval."""
+    for horizon in (1, 7, 64, 200):
+        counter = make_counter(kind, horizon, 0.01)
+        worst = max(float(counter.variance(t)) for t in range(1, horizon + 1))
+        assert worst <= worst_variance(kind, horizon, 0.01, None) * (1 + 1e-4) + 1e-3
+        assert worst >= worst_variance(kind, horizon, 0.01, None) * 0.7
+
+
+def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public() -> None:
+    """From the published scales alone: (e1 + 2 e2)^2 / 8 for the test, the counter's rho for D columns of Dinf^2."""
+    mechanism = make("bounded_max", 5, epsilon=1.5, max_items=2, max_count=3)
+    partition = mechanism.public()["partition"]
+    assert isinstance(partition, dict)
+    test = partition["above_threshold"]
+    rho_test = (3 / Fraction(test["tau_scale"]) + 6 / Fraction(test["mu_scale"])) ** 2 / 8
+    counter = make_counter("haar", mechanism.intervals(1).capacity, float(Fraction(partition["sums"]) / 18))
+    rho = float(rho_test) + 18 * counter.rho_item
+    assert 0.998 * mechanism.cost().rho < rho <= mechanism.cost().rho * (1 + 1e-12)
+    assert_converts(mechanism, 1e-6)
+
+
+def test_pure_epsilon_is_as_printed() -> None:
+    """Lap(4/eps), Lap(8/eps), a binary tree at eps/2 whose nodes have D levels 2/eps."""
+    mechanism = make("bounded_max", 5, epsilon=0.5, accounting="pure", max_items=2, c_max=100)
+    assert mechanism.partition is not None
+    assert mechanism.partition.above.tau_scale == 8 and mechanism.partition.above.mu_scale == 16
+    tree = mechanism.partition.noise(mechanism.intervals(1).capacity)
+    assert isinstance(tree, LaplaceTree) and tree.levels == 7 and tree.scale == 7 * 2 * 4
+    assert mechanism.guarantee.epsilon == 0.5 and mechanism.guarantee.rho == 0.125
+
+
+@pytest.mark.parametrize("accounting", ["zcdp", "pure"])
+@pytest.mark.parametrize("query", ["max", "min", "quantile:0.5"])
+def test_the_error_stays_within_what_is_promised(query: str, accounting: str) -> None:
+    """On 0/1 rows. beta = 0.05: more than 2 of 8 runs fail with probability 0.006, and not all promises are idle."""
+    mechanism = make("bounded_max", 4, query=query, accounting=accounting, epsilon=4.0, horizon=1500, c_max=1500)
+    worst = [worst_error(mechanism, rows_of(1500, 4, seed=seed, ones=3), seed) for seed in range(8)]
+    assert sum(one > 1 for one in worst) <= 2
+    assert max(worst) > 0.1
+
+
+@pytest.mark.parametrize("kind", ["haar", "tree"])
+def test_noise_too_wide_for_any_table_is_refused_before_the_first_tick(kind: str) -> None:
+    """Not at the tick that first closes an interval."""
+    with pytest.raises(ValueError, match="variance"):
+        worst_variance(kind, 64, 1e-10, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"horizon": "unbounded"}, "unbounded"),
+        ({"accounting": "pure", "rho": 0.1}, "needs epsilon"),
+        ({"query": "top_k:2"}, "two_level_k"),
+        ({"query": "median"}, "query"),
+        ({"query": "quantile:0.0"}, "above 0"),
+        ({"c_max": 0}, "c_max"),
+        ({"accounting": "pure", "epsilon": 0.001, "max_count": 100}, "scale"),
+        ({"domain": ("a", "a")}, "more than once"),
+        ({"accounting": "pure", "counter": "tree", "radix": 3}, 'accounting = "pure" has a tree of its own'),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(changes: dict[str, object], message: str) -> None:
+    """A configuration that exists is valid."""
+    with pytest.raises(ValueError, match=message):
+        make("bounded_max", 3, **changes)

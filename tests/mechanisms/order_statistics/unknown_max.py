@@ -1,0 +1,243 @@
+"""What the tests of paper 001's mechanisms share: a run of a mechanism, silent noise, and the printed algorithms line by line."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dp_accounting import dp_event
+from dp_accounting.rdp import RdpAccountant
+from numpy.typing import NDArray
+
+from workers.mechanisms.counters.budget import NUMERICAL_SHARE
+from workers.mechanisms.mechanism import Answers
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.order_statistics.bounded_max import BoundedMax, BoundedMaxConfig
+from workers.mechanisms.order_statistics.doubling import Doubling, DoublingConfig
+from workers.mechanisms.order_statistics.engine import MaxNoise, UnknownMax
+from workers.mechanisms.order_statistics.state import MaxState
+from workers.mechanisms.order_statistics.two_level import TwoLevel, TwoLevelConfig, TwoLevelK, TwoLevelKConfig
+from workers.mechanisms.rows import Contributions, Tags
+
+KEY = NoiseKey(b"k" * 32)
+KEY_LABEL = b"\0key"
+KINDS: dict[str, tuple[Any, Any]] = {
+    "bounded_max": (BoundedMax, BoundedMaxConfig),
+    "doubling": (Doubling, DoublingConfig),
+    "two_level": (TwoLevel, TwoLevelConfig),
+    "two_level_k": (TwoLevelK, TwoLevelKConfig),
+}
+Numbers = NDArray[np.int64]
+
+
+def make(kind: str, columns: int, **changes: object) -> UnknownMax:
+    """A mechanism over labels p0, p1, ..."""
+    values: dict[str, object] = {
+        "name": "h",
+        "tick_ms": 1,
+        "horizon": 512,
+        "max_items": 1,
+        "delta": 1e-6,
+        "keys": "public",
+        "domain": tuple(f"p{i}" for i in range(columns)),
+    }
+    own: dict[str, dict[str, object]] = {"bounded_max": {"c_max": 500}, "two_level_k": {"queries": ("max", "min")}}
+    values |= own.get(kind, {})
+    build, config = KINDS[kind]
+    mechanism = build(config(**values | ({} if "rho" in changes else {"epsilon": 2.0}) | changes))
+    assert isinstance(mechanism, UnknownMax)
+    return mechanism
+
+
+class Silent(MaxNoise):
+    """No noise: what remains is what the mechanism does with the sums."""
+
+    def outer_tau(self, tag: Tags, segment: int) -> int:
+        return 0
+
+    def outer_mu(self, key: int, tag: Tags, t: int) -> int:
+        return 0
+
+    def outer_columns(self, tags: Tags, segment: int) -> Numbers:
+        return np.zeros(len(tags), dtype=np.int64)
+
+    def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
+        return 0
+
+    def inner_mu(self, key: int, tag: Tags, t: int) -> int:
+        return 0
+
+    def inner_columns(self, tags: Tags, segment: int, interval: int) -> Numbers:
+        return np.zeros(len(tags), dtype=np.int64)
+
+    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Numbers:
+        return np.zeros(k, dtype=np.int64)
+
+
+class Run:
+    """One mechanism's epoch over stream keys "s0", "s1", ..."""
+
+    def __init__(self, mechanism: UnknownMax, seed: int = 0, keys: int = 1, silent: bool = False) -> None:
+        self.stream = KEY.stream(seed.to_bytes(16, "little"))
+        self.stored: dict[str, bytes] = {}
+        self.mechanism, self.keys = mechanism, keys
+        self.noise = (Silent if silent else MaxNoise)(mechanism, self.stream)
+        state = mechanism.init()
+        assert isinstance(state, MaxState)
+        self.state = state
+        for key in range(keys):
+            state.key_tags = np.concatenate((state.key_tags, KEY.tags(f"s{key}", [KEY_LABEL])))
+            mechanism.meet_key(state, key, self.tags(key), mechanism.domain())
+
+    def tags(self, key: int) -> Tags:
+        return KEY.tags(f"s{key}", mechanism_labels(self.mechanism))
+
+    def step(self, t: int, rows: Sequence[Numbers]) -> Mapping[int, Mapping[str, object]]:
+        """One tick that adds row rows[key] to the sums of each stream key."""
+        parts = []
+        for key, row in enumerate(rows):
+            hit = np.flatnonzero(row)
+            labels = [mechanism_labels(self.mechanism)[i] for i in hit.tolist()]
+            if len(hit):
+                part = Contributions(
+                    (f"s{key}",), np.zeros(len(hit), np.int32), KEY.tags(f"s{key}", labels), labels, row[hit]
+                )
+                parts.append((part, np.array([key], dtype=np.int32)))
+        _, release = self.mechanism.step(self.state, t, parts, self.noise)
+        assert isinstance(release, Answers)
+        return release.of_key
+
+    def restart(self) -> None:
+        """Drops everything but the columns' counts and the stored blocks."""
+        self.stored.update(self.state.changed())
+        fresh = MaxState()
+        fresh.columns, fresh.key_tags = self.state.columns, self.state.key_tags
+        for name, block in self.stored.items():
+            fresh.restore(name, block)
+        self.state, self.noise = fresh, type(self.noise)(self.mechanism, self.stream)
+
+
+def mechanism_labels(mechanism: UnknownMax) -> list[bytes]:
+    return list(mechanism.domain())
+
+
+def rows_of(ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1) -> list[Numbers]:
+    """The papers' kind of input: in each tick `ones` columns get 1..most, the first columns more often."""
+    rng = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, columns + 1)
+    rows = []
+    for _ in range(ticks):
+        row = np.zeros(columns, dtype=np.int64)
+        hit = rng.choice(columns, size=ones, replace=False, p=weights / weights.sum())
+        row[hit] = rng.integers(1, most + 1, size=ones)
+        rows.append(row)
+    return rows
+
+
+@dataclass
+class Literal:
+    """001 Algorithms 2, 5 to 8, 10 to 12 as printed, with c and s kept as they stand there and H fed with c."""
+
+    run: Run
+    key: int = 0
+
+    def shown(self, rows: Sequence[Numbers]) -> list[tuple[list[int], int]]:
+        """(noisy sums on show, tick at which they were made) after each tick."""
+        mechanism, noise = self.run.mechanism, self.run.noise
+        tags, tag = self.run.tags(self.key), self.run.state.key_tags[self.key : self.key + 1]
+        g, k, d = mechanism.queries.values, mechanism.queries.k, len(mechanism.domain())
+        outer, inner = mechanism.segments, mechanism.partition
+        big_s = np.zeros(d, dtype=np.int64)  # the outer level's s
+        segment, out, since = 1, np.zeros(d, dtype=np.int64), 0
+        found: list[tuple[list[int], int]] = []
+        threshold = outer.first if outer else 0
+
+        def begin() -> tuple[Numbers, Numbers, Numbers, Numbers, int, list[int]]:
+            zeros = np.zeros(d, dtype=np.int64)
+            thresholds = [int(v) + mechanism.intervals(segment).step for v in g(out)] if inner else []
+            return out.copy(), zeros, out.copy(), zeros, 1, thresholds
+
+        s, c, base, h_total, interval, thresholds = begin()
+        for t, x in enumerate(rows, 1):
+            big_s = big_s + x
+            if (
+                outer
+                and segment < outer.most
+                and max(g(big_s)) + noise.outer_mu(self.key, tag, t) > threshold + noise.outer_tau(tag, segment)
+            ):
+                big_s = big_s + noise.outer_columns(tags, segment)
+                segment, threshold = segment + 1, threshold * 2
+                out, since = big_s.copy(), t
+                s, c, base, h_total, interval, thresholds = begin()
+            elif inner:
+                c, s = c + x, s + x
+                numbers = mechanism.intervals(segment)
+                mu, tau = noise.inner_mu(self.key, tag, t), noise.inner_tau(tag, segment, interval)
+                if interval <= numbers.capacity and any(
+                    int(v) + mu > bound + tau for v, bound in zip(g(s), thresholds, strict=True)
+                ):
+                    if k == 1:
+                        thresholds = [thresholds[0] + numbers.step]
+                    else:
+                        u = noise.updates(tag, segment, interval, k)
+                        for i, v in enumerate(g(s).tolist()):
+                            if v + int(u[i]) > thresholds[i] - numbers.clearance:
+                                thresholds[i] += numbers.step
+                    h_total = h_total + c
+                    s = h_total + noise.inner_columns(tags, segment, interval) + base
+                    c = np.zeros(d, dtype=np.int64)
+                    interval, out, since = interval + 1, s.copy(), t
+            found.append((out.tolist(), since))
+        return found
+
+
+def assert_as_printed(mechanism: UnknownMax, rows: Sequence[Numbers], *, silent: bool, restarts: bool = False) -> int:
+    """Runs both on two stream keys, the second with the rows backwards; returns how often the answers were made anew."""
+    run = Run(mechanism, seed=7, keys=2, silent=silent)
+    streams = [list(rows), list(rows)[::-1]]
+    expected = [Literal(run, key).shown(streams[key]) for key in range(2)]
+    made = 0
+    for t in range(1, len(rows) + 1):
+        of_key = run.step(t, [stream[t - 1] for stream in streams])
+        for key in range(2):
+            sums, since = expected[key][t - 1]
+            answers = mechanism.queries.answers(np.array(sums, dtype=np.int64), made=since > 0)
+            wanted = answers[0] if len(answers) == 1 else {"answers": answers}
+            made += since == t
+            got = {name: value for name, value in of_key[key].items() if name != "error"}
+            assert got == {**wanted, "since": since}
+        if restarts:
+            run.restart()
+    return made
+
+
+def worst_error(mechanism: UnknownMax, rows: Sequence[Numbers], seed: int) -> float:
+    """The largest |answer - truth| / error published, over all ticks, of the values of a run."""
+    run, sums, worst = Run(mechanism, seed=seed), np.zeros(len(rows[0]), dtype=np.int64), 0.0
+    for t, row in enumerate(rows, 1):
+        sums += row
+        answer: Any = run.step(t, [row])[0]
+        for truth, shown in zip(mechanism.queries.answers(sums), answer.get("answers", [answer]), strict=True):
+            miss = np.max(np.abs(np.array(truth["value"]) - np.array(shown["value"])))
+            worst = max(worst, float(miss) / answer["error"])
+    return worst
+
+
+def assert_converts(mechanism: UnknownMax, delta: float) -> None:
+    """An independent accountant gives the epsilon that is promised for the rho that is charged."""
+    accountant = RdpAccountant(orders=list(range(2, 4096)))
+    accountant.compose(dp_event.ZCDpEvent(mechanism.cost().rho))
+    epsilon = accountant.get_epsilon(delta * (1 - NUMERICAL_SHARE))
+    assert 0.99 * mechanism.guarantee.epsilon < epsilon <= mechanism.guarantee.epsilon * (1 + 1e-9)
+
+
+def assert_variance(samples: Numbers, variance: float, sigmas: float = 6.0) -> None:
+    """The sample variance is right, and would not be with half or twice the noise.
+
+    The tolerance is `sigmas` standard errors, from the sample's own fourth moment: below 1e-6 of false alarms.
+    """
+    centred = samples - samples.mean()
+    error = sigmas * np.sqrt(np.var(centred.astype(float) ** 2) / len(samples))
+    found = float(np.mean(centred.astype(float) ** 2))
+    assert abs(found - variance) < error
+    assert abs(found - variance / 2) > error and abs(found - 2 * variance) > error

@@ -1,0 +1,219 @@
+"""Discovery thresholds against the exact distribution of the noise, by brute-force convolution."""
+
+import math
+from fractions import Fraction
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from workers.errors import HorizonExceeded
+from workers.mechanisms.accounting import Cost
+from workers.mechanisms.counters.counter import Counter, make_counter
+from workers.mechanisms.running.discovery import Discovery, _log_theta
+
+
+def mass_of(sigma_squared: Fraction) -> NDArray[np.float64]:
+    """P(x) of N_Z(0, sigma^2) for x = -reach..reach, out to 15 sd."""
+    reach = math.ceil(15 * math.sqrt(sigma_squared)) + 2
+    weights = np.exp(-(np.arange(-reach, reach + 1, dtype=np.float64) ** 2) / (2 * float(sigma_squared)))
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
+
+
+def exact_tail(counter: Counter, t: int, least: Fraction) -> float:
+    """P(X >= least), X the noise at t, by convolving the exact masses on the grid of 1/denominator.
+
+    Sums of products of positive floats: the relative error is below 1e-10 whatever the tail.
+    """
+    terms = counter.terms(t)
+    denominator = math.lcm(*(coefficient.denominator for coefficient, _ in terms))
+    total = np.ones(1)
+    for coefficient, sigma_squared in terms:
+        mass = mass_of(sigma_squared)
+        spread = np.zeros((len(mass) - 1) * int(coefficient * denominator) + 1)
+        spread[:: int(coefficient * denominator)] = mass
+        total = np.convolve(total, spread)
+    reach = len(total) // 2
+    first = math.ceil(least * denominator) + reach
+    return float(total[max(first, 0) :].sum())
+
+
+def shown_by_one_event(discovery: Discovery, t: int) -> float:
+    """P(Dinf + floor(X + 1/2) > m_t), which is P(X >= m_t + 1/2 - Dinf)."""
+    return exact_tail(discovery.counter, t, discovery.threshold(t) + Fraction(1, 2) - discovery.max_count)
+
+
+@pytest.mark.parametrize(
+    ("kind", "horizon", "rho_item", "delta", "least"),
+    [
+        ("haar", 16, 0.5, 1e-9, 0.0),
+        ("haar", 16, 0.03, 1e-6, 0.25),
+        ("haar", 16, 0.004, 1e-6, 0.5),
+        ("haar", 5, 0.004, 1e-3, 0.5),
+        ("tree", 16, 0.03, 1e-6, 0.25),
+        ("tree", 100, 0.004, 1e-9, 0.5),
+    ],
+)
+def test_discovery_probability_is_at_most_and_close_to_delta_t(
+    kind: str, horizon: int, rho_item: float, delta: float, least: float
+) -> None:
+    """Above it the guarantee is false; far below it items stay hidden for nothing. The slack falls as sd grows."""
+    discovery = Discovery(make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta)
+    shares = [shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, horizon + 1)]
+    assert max(shares) <= 1
+    assert min(shares) >= least
+
+
+@pytest.mark.parametrize("kind", ["haar", "tree"])
+@pytest.mark.parametrize("rho_item", [2.0, 8.0, 50.0, 500.0])
+def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(kind: str, rho_item: float) -> None:
+    """Where the discrete Gaussian looks least like a continuous one, its Gaussian quantile would be wrong."""
+    for delta in (0.5, 1e-2, 1e-5, 1e-12):
+        discovery = Discovery(make_counter(kind, 8, rho_item), max_items=1, max_count=1, delta=delta)
+        for t in range(1, 9):
+            assert shown_by_one_event(discovery, t) <= discovery.delta_at(t)
+
+
+def proved_probability(discovery: Discovery, t: int) -> float:
+    """The smaller of the two bounds on P(X >= m_t + 1/2 - Dinf), each written out anew from the module's proof."""
+    terms = [(float(c), float(sigma_squared)) for c, sigma_squared in discovery.counter.terms(t)]
+    integral = all(c == 1 for c, _ in terms)
+    x = discovery.threshold(t) + (1.0 if integral else 0.5) - discovery.max_count
+    variance = sum(c * c * sigma_squared for c, sigma_squared in terms)
+    bounds = [math.exp(-x * x / (2 * variance)) if x > 0 else 1.0]
+    for u in (0.15, 0.25, 0.5, 1.0):
+        added = sum(c * c * u for c, _ in terms)
+        theta = math.prod(
+            sum(math.exp(-2 * math.pi**2 * n * n * sigma_squared * u / (sigma_squared + u)) for n in range(-40, 41))
+            for _, sigma_squared in terms
+        )
+        for shift in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5):
+            z = (x - shift * math.sqrt(added)) / math.sqrt(variance + added)
+            kept = math.erfc(-shift / math.sqrt(2)) / 2
+            bounds.append(theta * math.erfc(z / math.sqrt(2)) / 2 / kept)
+    return min(bounds)
+
+
+@pytest.mark.parametrize("kind", ["haar", "tree"])
+@pytest.mark.parametrize("rho_item", [0.05, 1.0, 4.0, 20.0])
+def test_every_threshold_is_proved_by_one_of_the_two_bounds(
+    kind: str, rho_item: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Being right by luck, on the cases that convolution can check, is not enough: the proof must cover each one.
+
+    Cases as small as these are computed exactly (`exact_tail`); here they are made to take the way of the large ones.
+    """
+    monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile", lambda terms, delta: None)
+    for delta in (1e-2, 1e-4, 1e-7):
+        discovery = Discovery(make_counter(kind, 200, rho_item), max_items=1, max_count=1, delta=delta)
+        for t in range(1, 201):
+            assert proved_probability(discovery, t) <= discovery.delta_at(t)
+
+
+@pytest.mark.parametrize("sigma_squared", [0.05, 0.3, 1.0, 20.0])
+@pytest.mark.parametrize("u", [0.15, 0.25, 0.5, 1.0])
+def test_smoothed_noise_has_at_most_theta_times_the_density_of_the_gaussian(sigma_squared: float, u: float) -> None:
+    """The lemma behind bound (b), summed numerically over the integers at points all over the line."""
+    integers = np.arange(-200, 201)
+    masses = np.exp(-(integers**2) / (2 * sigma_squared))
+    masses /= masses.sum()
+    v = sigma_squared * u / (sigma_squared + u)
+    theta = math.exp(_log_theta(v))
+    assert theta == pytest.approx(1 + 2 * sum(math.exp(-2 * math.pi**2 * n * n * v) for n in range(1, 60)), rel=1e-9)
+    for y in np.linspace(-12, 12, 241):
+        density = (masses * np.exp(-((y - integers) ** 2) / (2 * u))).sum() / math.sqrt(2 * math.pi * u)
+        gaussian = math.exp(-y * y / (2 * (sigma_squared + u))) / math.sqrt(2 * math.pi * (sigma_squared + u))
+        assert density <= theta * gaussian * (1 + 1e-12)
+
+
+def test_one_lower_threshold_would_break_the_promise_somewhere() -> None:
+    """The check above can fail: thresholds lower by two are too low at some tick."""
+    discovery = Discovery(make_counter("haar", 16, 0.5), max_items=3, max_count=1, delta=1e-9)
+    lower = [
+        exact_tail(discovery.counter, t, discovery.threshold(t) - 2 + Fraction(1, 2) - 1) / discovery.delta_at(t)
+        for t in range(1, 17)
+    ]
+    assert max(lower) > 1
+
+
+@pytest.mark.parametrize(("kind", "horizon"), [("haar", 1000), ("tree", 1000), ("haar", 1)])
+def test_deltas_of_a_bounded_horizon_add_up_to_delta(kind: str, horizon: int) -> None:
+    """The union bound over ticks and over the event's items uses up what was given, and no more."""
+    discovery = Discovery(make_counter(kind, horizon, 0.01), max_items=3, max_count=1, delta=1e-9)
+    total = 3 * sum(Fraction(discovery.delta_at(t)) for t in range(1, horizon + 1))
+    assert Fraction(1e-9) * Fraction(999, 1000) <= total <= Fraction(1e-9)
+
+
+def test_deltas_of_an_unbounded_horizon_add_up_to_less_than_delta() -> None:
+    """Octave k holds 2^k ticks of 6/(pi^2 (1 + k)^2 2^k): the sum over all k is 1, over 40 octaves 0.985."""
+    discovery = Discovery(make_counter("haar", None, 0.01), max_items=2, max_count=1, delta=1e-6)
+    total = Fraction(0)
+    for octave in range(40):
+        first, last = 2**octave, 2 ** (octave + 1) - 1
+        assert discovery.delta_at(first) == discovery.delta_at(last)
+        total += 2 * 2**octave * Fraction(discovery.delta_at(first))
+    assert Fraction(1e-6) * Fraction(98, 100) <= total <= Fraction(1e-6)
+
+
+def test_threshold_rises_by_max_count() -> None:
+    """An event may bring an item to Dinf: that much is not yet a sign of a second event."""
+    counter = make_counter("haar", 64, 0.01)
+    one = Discovery(counter, max_items=1, max_count=1, delta=1e-6)
+    five = Discovery(counter, max_items=1, max_count=5, delta=1e-6)
+    assert all(five.threshold(t) == one.threshold(t) + 4 for t in range(1, 65))
+
+
+def test_threshold_is_below_the_sub_gaussian_bound_for_moderate_noise() -> None:
+    """The smoothing bound must be in use: it saves several per cent on every threshold."""
+    discovery = Discovery(make_counter("haar", 2**16, 0.0039), max_items=3, max_count=1, delta=1e-9)
+    for t in (1, 1000, 43690, 65535):
+        sub_gaussian = discovery.counter.sd(t) * math.sqrt(2 * math.log(1 / discovery.delta_at(t)))
+        assert discovery.threshold(t) - 1 < 0.97 * sub_gaussian
+
+
+def test_threshold_is_never_below_the_continuous_gaussian_quantile() -> None:
+    """A lower one would be a proof that the bound is wrong: discrete noise of this size is as wide as continuous."""
+    for kind, horizon in (("haar", 4096), ("haar", None), ("tree", 4096)):
+        discovery = Discovery(make_counter(kind, horizon, 0.002), max_items=1, max_count=1, delta=1e-9)
+        for t in (1, 2, 77, 1365, 4095):
+            quantile = -NormalDist().inv_cdf(discovery.delta_at(t)) * math.sqrt(discovery.counter.variance(t))
+            assert quantile - 0.5 <= discovery.threshold(t) - 0.5 <= 1.05 * quantile + 1.5
+
+
+def test_cost_is_delta_alone() -> None:
+    """Discovery adds a failure probability; the counter's rho is charged by the mechanism."""
+    discovery = Discovery(make_counter("haar", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
+    assert discovery.cost() == Cost(0.0, (("discovery", 1e-6),))
+
+
+def test_ticks_outside_the_horizon_are_refused() -> None:
+    """There is no delta left for them."""
+    discovery = Discovery(make_counter("haar", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
+    for t in (0, 17):
+        with pytest.raises(HorizonExceeded):
+            discovery.threshold(t)
+        with pytest.raises(HorizonExceeded):
+            discovery.delta_at(t)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"max_items": 0}, "max_items = 0"),
+        ({"max_count": 0}, "max_count = 0"),
+        ({"delta": 0.0}, "delta = 0.0"),
+        ({"delta": 1.0}, "delta = 1.0"),
+        ({"delta": math.nan}, "delta = nan"),
+    ],
+)
+def test_parameters_outside_their_range_are_refused(changed: dict[str, object], message: str) -> None:
+    """The message names parameter, value and what is allowed."""
+    arguments: dict[str, object] = {"max_items": 1, "max_count": 1, "delta": 1e-6} | changed
+    with pytest.raises(ValueError, match=message):
+        Discovery(
+            make_counter("haar", 16, 0.1),
+            int(str(arguments["max_items"])),
+            int(str(arguments["max_count"])),
+            float(str(arguments["delta"])),
+        )

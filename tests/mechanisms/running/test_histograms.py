@@ -1,0 +1,197 @@
+"""known_base and unk_base: what they release, what they never show, and that an independent accountant agrees with their promise."""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.mechanism import Mechanism, Release, State
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.rows import Contributions
+from workers.mechanisms.running.known_base import KnownBase
+from workers.mechanisms.running.unk_base import UnkBase
+
+KEY = NoiseKey(b"k" * 32)
+ONE_KEY = np.zeros(1, dtype=np.int32)
+
+
+class Silent:
+    """No noise: what remains is what the mechanism does with the counts."""
+
+    def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return np.zeros(len(tags), dtype=np.int64)
+
+
+def part(labels: list[bytes], counts: list[int]) -> Contributions:
+    return Contributions(
+        ("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), labels, np.array(counts, dtype=np.int64)
+    )
+
+
+def unk(**changes: object) -> UnkBase:
+    values = {
+        "name": "h",
+        "tick_ms": 1,
+        "horizon": 64,
+        "max_items": 1,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+    } | changes
+    return UnkBase(UnkBaseConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
+
+
+def known(domain: list[str], **changes: object) -> KnownBase:
+    values = {
+        "name": "h",
+        "tick_ms": 1,
+        "horizon": 64,
+        "max_items": 1,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+    } | changes
+    return KnownBase(KnownBaseConfig(**values, domain=tuple(domain)))  # type: ignore[arg-type]  # as above
+
+
+def shown(mechanism: Mechanism, state: State, t: int, noise: object, parts: list[Contributions]) -> dict[bytes, int]:
+    _, release = mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)  # type: ignore[arg-type]  # Silent is a Noise
+    assert isinstance(release, Release)
+    return {state.columns.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+
+
+def test_without_noise_unk_base_shows_exactly_what_passed_the_threshold_and_keeps_showing_it() -> None:
+    """Discovery by threshold, and sticky: the count at the threshold itself is not above it."""
+    mechanism = unk()
+    state, m = mechanism.init(), [mechanism.threshold(t) or 0 for t in range(1, 5)]
+    assert shown(mechanism, state, 1, Silent(), [part([b"a", b"b", b"c"], [m[0] + 1, m[0], 1])]) == {b"a": m[0] + 1}
+    assert shown(mechanism, state, 2, Silent(), []) == {b"a": m[0] + 1} | ({b"b": m[0]} if m[0] > m[1] else {})
+
+    class Drop(Silent):
+        def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+            return np.full(len(tags), -10 * m[0], dtype=np.int64)
+
+    assert shown(mechanism, state, 3, Drop(), [])[b"a"] == m[0] + 1 - 10 * m[0]
+
+
+def test_without_noise_known_base_shows_the_whole_domain_and_nothing_else() -> None:
+    """An item outside the domain is never released, one inside always is, with its running count."""
+    mechanism = known(["x", "y"])
+    state = mechanism.init()
+    mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
+    assert shown(mechanism, state, 1, Silent(), [part([b"x", b"q"], [3, 99]), part([b"x"], [2])]) == {b"x": 5, b"y": 0}
+    assert shown(mechanism, state, 2, Silent(), [part([b"y"], [1])]) == {b"x": 5, b"y": 1}
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 500)), min_size=1, max_size=6)
+)
+def test_the_release_is_the_running_sum_plus_the_counters_noise(ticks: list[dict[bytes, int]]) -> None:
+    """Also for an item first seen late: its noise is that of a counter which ran from tick 1."""
+    mechanism = unk(epsilon=30.0)
+    state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"i" * 16))
+    totals: dict[bytes, int] = {}
+    for t, tick in enumerate(ticks, 1):
+        for label, n in tick.items():
+            totals[label] = totals.get(label, 0) + n
+        got = shown(mechanism, state, t, noise, [part(list(tick), list(tick.values()))])
+        for label, n in got.items():
+            z = mechanism._counter.draw(KEY.stream(b"i" * 16), t, KEY.tags("k", [label]))
+            assert n == totals[label] + int(z[0])
+
+
+def rdp_epsilon(cells: list[float], max_items: int, max_count: int, delta: float, scale: float = 1.0) -> float:
+    """Epsilon that an independent accountant gives for one event that touches `cells` (sigma^2 each) of every item it has."""
+    accountant = RdpAccountant(orders=[float(a) for a in range(2, 2000)])
+    for sigma_squared in cells:
+        multiplier = math.sqrt(sigma_squared) / max_count * scale
+        accountant.compose(dp_accounting.GaussianDpEvent(multiplier), max_items)
+    return float(accountant.get_epsilon(delta))
+
+
+def touched_cells(mechanism: Mechanism) -> list[float]:
+    """sigma^2 of every cell whose true value one event changes, for one item, read off the counter's terms."""
+    counter = mechanism._budget.counter  # type: ignore[attr-defined]  # of both mechanisms
+    parameters = counter.public()
+    variances = [float(eval_fraction(v)) for v in np.ravel(parameters["sigma_squared"])]
+    if len(variances) == 1:
+        variances *= counter.cells_per_event
+    assert len(variances) == counter.cells_per_event
+    return variances
+
+
+def eval_fraction(text: str) -> float:
+    numerator, _, denominator = str(text).partition("/")
+    return int(numerator) / int(denominator or 1)
+
+
+@pytest.mark.parametrize("counter", ["haar", "tree"])
+@pytest.mark.parametrize("kind", ["unk_base", "known_base"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"epsilon": 1.0, "delta": 1e-9, "max_items": 3, "horizon": 8640},
+        {"epsilon": 0.1, "delta": 1e-6, "max_items": 1, "horizon": 1024},
+        {"epsilon": 4.0, "delta": 1e-8, "max_items": 2, "max_count": 5, "horizon": 365},
+    ],
+)
+def test_an_independent_accountant_agrees_and_is_within_one_percent_of_refusing(
+    counter: str, kind: str, setting: dict[str, float]
+) -> None:
+    """The noise that is really drawn meets (epsilon, delta), and barely: 1 % less noise would not."""
+    mechanism: Mechanism = (
+        unk(counter=counter, **setting) if kind == "unk_base" else known(["x"], counter=counter, **setting)
+    )
+    spent = sum(delta for _, delta in mechanism.cost().deltas)
+    left = float(setting["delta"]) - spent
+    assert left > 0
+    arguments = (touched_cells(mechanism), int(setting["max_items"]), int(setting.get("max_count", 1)), left)
+    assert rdp_epsilon(*arguments) <= setting["epsilon"]
+    assert rdp_epsilon(*arguments, scale=0.99) > setting["epsilon"]
+    if kind == "unk_base":
+        discovery = mechanism._discovery  # type: ignore[attr-defined]  # of unk_base
+        ticks = np.unique(np.geomspace(1, setting["horizon"], 50).astype(int)).tolist()
+        per_tick = max(discovery.delta_at(t) for t in ticks)
+        total = setting["max_items"] * per_tick * setting["horizon"]
+        assert total <= dict(mechanism.cost().deltas)["discovery"] * (1 + 1e-9)
+
+
+def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:
+    """How often an item that one event brought at tick 1 is ever shown; the items of one run are independent runs."""
+    state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"p" * 16))
+    parts = [part([b"%d" % i for i in range(runs)], [1] * runs)]
+    for t in range(1, horizon + 1):
+        mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)
+        parts = []
+    return float((state.columns.shown > 0).mean())
+
+
+@pytest.mark.parametrize("counter", ["haar", "tree"])
+def test_a_planted_item_is_shown_about_as_often_as_delta_allows_and_not_more(counter: str) -> None:
+    """The threshold holds the discovery probability: with one tick it is met closely, with eight the union bound is loose."""
+    runs, delta = 10_000, 0.2
+    allowed = delta / 2  # the half of delta that pays for discovery
+    # Four standard deviations of a binomial share: one false alarm in 30,000.
+    slack = 4 * math.sqrt(allowed * (1 - allowed) / runs)
+    one = planted_rate(unk(horizon=1, delta=delta, epsilon=0.1, counter=counter), 1, runs)
+    assert 0.6 * allowed - slack <= one <= allowed + slack
+    eight = planted_rate(unk(horizon=8, delta=delta, epsilon=0.1, counter=counter), 8, runs)
+    assert 0.25 * allowed <= eight <= allowed + slack
+
+
+def test_a_threshold_ten_percent_too_low_would_be_noticed() -> None:
+    """The negative control of the test above."""
+    runs, delta = 10_000, 0.2
+    mechanism = unk(horizon=1, delta=delta, epsilon=0.1)
+    threshold = mechanism.threshold(1) or 0
+    tags = KEY.tags("k", [b"%d" % i for i in range(runs)])
+    noisy = 1 + mechanism.noise(KEY.stream(b"p" * 16)).at(1, tags)
+    allowed = delta / 2
+    assert (noisy > 0.8 * threshold).mean() > allowed + 4 * math.sqrt(allowed * (1 - allowed) / runs)

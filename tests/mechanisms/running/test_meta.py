@@ -1,0 +1,228 @@
+"""MetaAlgo: sums of cells against brute force, its noise and price, and that a crash changes nothing."""
+
+import math
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.mechanisms.one_shot.test_one_shot import KEY, STREAM, Silent, part
+from workers.errors import HorizonExceeded, StateRefused
+from workers.histogram import ledger
+from workers.mechanisms.counters.tree import TreeCounter
+from workers.mechanisms.mechanism import Release
+from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name
+from workers.mechanisms.one_shot.config import MetaConfig
+from workers.mechanisms.one_shot.release import OneShotNoise
+from workers.mechanisms.rows import Contributions
+from workers.mechanisms.running.meta import Meta
+from workers.mechanisms.running.meta_state import BLOCK_ROWS, MetaState
+
+NAMES = get_args(Name)
+LABELS = [b"a", b"b", b"c", b"d"]
+INDEX = np.zeros(1, dtype=np.int32)
+
+
+def meta(algorithm: Name, **changes: object) -> Meta:
+    values: dict[str, object] = {
+        "name": "h", "tick_ms": 1, "horizon": 40, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": "public",
+        "algorithm": algorithm, "radix": 3,
+    }  # fmt: skip
+    values |= {"domain": ("a", "b", "c", "d")} if algorithm in KNOWN else {}
+    values |= {"k": 2} if algorithm in PICKING else {}
+    values |= {"kbar": 3} if algorithm in LIMITED else {}
+    return Meta(MetaConfig(**(values | changes)))  # type: ignore[arg-type]  # checked by the record itself
+
+
+def met(mechanism: Meta) -> MetaState:
+    state = mechanism.init()
+    state.key_tags = KEY.tags("k", [b"\xff"])
+    mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
+    return state
+
+
+def shown(mechanism: Meta, state: MetaState, t: int, counts: dict[bytes, int], noise: OneShotNoise) -> dict[bytes, int]:
+    parts: list[tuple[Contributions, np.ndarray]] = [(part(counts), INDEX)] if counts else []
+    _, release = mechanism.step(state, t, parts, noise)
+    assert isinstance(release, Release)
+    return {state.columns.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+
+
+def cells_of(t: int, radix: int) -> list[tuple[int, int]]:
+    """(first, last) tick of the blocks that t's digits name, largest first, by the greedy rule."""
+    blocks, first = [], 1
+    while first <= t:
+        size = 1
+        while (first - 1) % (size * radix) == 0 and first - 1 + size * radix <= t:
+            size *= radix
+        blocks.append((first, first + size - 1))
+        first += size
+    return blocks
+
+
+STREAMS = st.lists(st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), max_size=4), min_size=1, max_size=40)
+
+
+@settings(max_examples=40, deadline=None)
+@given(stream=STREAMS, radix=st.integers(2, 5))
+def test_without_noise_a_known_domain_gets_the_running_counts(stream: list[dict[bytes, int]], radix: int) -> None:
+    """The cells of t partition 1..t, whatever the base."""
+    mechanism = meta("known_gauss", radix=radix)
+    state, noise = met(mechanism), Silent(STREAM, mechanism.algorithm.table)
+    total = dict.fromkeys(LABELS, 0)
+    for t, counts in enumerate(stream, 1):
+        for label, n in counts.items():
+            total[label] += n
+        assert shown(mechanism, state, t, counts, noise) == total
+
+
+@settings(max_examples=40, deadline=None)
+@given(stream=STREAMS, radix=st.integers(2, 5))
+def test_without_noise_an_unknown_domain_gets_the_sum_of_the_cells_that_passed(
+    stream: list[dict[bytes, int]], radix: int
+) -> None:
+    """Each cell is cut at its own threshold, and released from its own contributions: brute force over the cells of t."""
+    mechanism = meta("positive_gauss", radix=radix, epsilon=5.0)
+    m = mechanism.algorithm.threshold or 0
+    state, noise = met(mechanism), Silent(STREAM, mechanism.algorithm.table)
+    for t, counts in enumerate(stream, 1):
+        expected: dict[bytes, int] = {}
+        for first, last in cells_of(t, radix):
+            for label in LABELS:
+                n = sum(tick.get(label, 0) for tick in stream[first - 1 : last])
+                if n > m:
+                    expected[label] = expected.get(label, 0) + n
+        assert shown(mechanism, state, t, counts, noise) == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_restart_after_any_tick_gives_the_same_releases(name: Name) -> None:
+    """Everything a later release needs is in the blocks: they are read back after every tick, and re-encode to nothing new."""
+    mechanism = meta(name, epsilon=20.0)
+    noise = mechanism.noise(STREAM)
+    assert isinstance(noise, OneShotNoise)
+    ticks = [{b"a": 30 + t, b"b": 3 * t % 41 + 1, b"c": t % 3 + 1} if t % 3 != 2 else {} for t in range(40)]
+    whole, state = met(mechanism), met(mechanism)
+    stored: dict[str, bytes] = {}
+    for t, counts in enumerate(ticks, 1):
+        expected = shown(mechanism, whole, t, counts, noise)
+        assert shown(mechanism, state, t, counts, noise) == expected
+        stored |= dict([*ledger.changes(state.columns), *state.changed()])
+        state = mechanism.init()
+        state.columns = ledger.load((n, v) for n, v in stored.items() if n[0] in "LCS")
+        state.key_tags = whole.key_tags
+        for block, value in stored.items():
+            if block[0] == "m":
+                state.restore(block, value)
+        assert state.changed() == []
+
+
+def test_blocks_are_written_only_when_changed_and_damage_is_refused() -> None:
+    """A tick that touches one row of 10,000 writes its blocks, not all; a cut block is refused."""
+    mechanism = meta("positive_gauss")
+    state = met(mechanism)
+    many = {b"%d" % i: 1 for i in range(10_000)}
+    noise = Silent(STREAM, mechanism.algorithm.table)
+    shown(mechanism, state, 1, many, noise)
+    assert {name for name, _ in state.changed()} == {f"mo01/{block:08x}" for block in range(3)}
+    shown(mechanism, state, 2, {b"0": 10**6}, noise)
+    written = dict(state.changed())
+    assert set(written) == {"mo01/00000000", "mn00/00000000"}
+    assert len(written["mo01/00000000"]) == 3 + 8 * BLOCK_ROWS
+    for name, block in (
+        ("mo01/00000000", b"\x01123"),
+        ("mn00/00000000", b"\x02"),
+        ("mo63/00000000", b"\x01"),
+        ("mx", b""),
+    ):
+        with pytest.raises(StateRefused):
+            state.restore(name, block)
+
+
+def test_noise_is_that_of_a_tree_and_neither_half_nor_double() -> None:
+    """4,000 labels at t = 26 = (2,2,2) in base 3: the sd of the sd is 1.1 %, so 8 % is 7 of them; a completed block starts anew."""
+    domain = tuple(f"l{i}" for i in range(4000))
+    mechanism = meta("known_gauss", domain=domain)
+    state, noise = met(mechanism), mechanism.noise(STREAM)
+    assert isinstance(noise, OneShotNoise)
+    previous = np.zeros(4000)
+    for t in range(1, 28):
+        _, release = mechanism.step(state, t, [], noise)
+        if t in (1, 5, 26, 27):
+            assert release.counts.std() == pytest.approx(mechanism.sd(t), rel=0.08)
+        if t == 27:
+            assert abs(np.corrcoef(previous, release.counts)[0, 1]) < 6 / math.sqrt(4000)
+        previous = release.counts.astype(np.float64)
+    assert [mechanism.cells(t) for t in (1, 5, 26, 27)] == [1, 3, 6, 1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_price_is_one_release_a_level(name: Name) -> None:
+    """000 Theorem 3, in L_r cells an event lies in; for Gaussian noise it equals the tree counter's own price."""
+    mechanism = meta(name)
+    assert mechanism.levels == 4
+    assert mechanism.guarantee.rho == pytest.approx(4 * mechanism.algorithm.rho)
+    assert mechanism.cost().delta < 1e-6
+    assert 4 * mechanism.algorithm.delta <= dict(mechanism.cost().deltas).get("discovery", 0.0)
+    if name == "known_gauss":
+        tree = TreeCounter(40, mechanism.guarantee.rho / 2, 3)
+        assert [mechanism.sd(t) for t in (1, 26, 40)] == pytest.approx([tree.sd(t) for t in (1, 26, 40)], rel=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(stream=STREAMS, at=st.integers(0, 39), items=st.sets(st.sampled_from(LABELS), max_size=2))
+def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
+    stream: list[dict[bytes, int]], at: int, items: set[bytes]
+) -> None:
+    """The stated sensitivity: what the algorithms are given differs in at most L_r cells, by one in each of the event's items."""
+    at %= len(stream)
+    seen: list[dict[tuple[int, int], dict[bytes, int]]] = []
+    for extra in (False, True):
+        mechanism = meta("known_gauss")
+        given_cells: dict[tuple[int, int], dict[bytes, int]] = {}
+        state, noise = met(mechanism), Silent(STREAM, mechanism.algorithm.table)
+        inner = mechanism.algorithm.release
+
+        def record(cell, noise, place, inner=inner, found=given_cells):  # type: ignore[no-untyped-def]  # stands in for release
+            found[place] = dict(zip(LABELS, cell.counts.tolist(), strict=True))
+            return inner(cell, noise, place)
+
+        object.__setattr__(mechanism.algorithm, "release", record)  # to look at what it is given; it is frozen
+        for t, counts in enumerate(stream):
+            more = {label: counts.get(label, 0) + (extra and t == at and label in items) for label in LABELS}
+            shown(mechanism, state, t + 1, {label: n for label, n in more.items() if n}, noise)
+        seen.append(given_cells)
+    without, with_event = seen
+    assert without.keys() == with_event.keys()
+    different = [place for place in without if without[place] != with_event[place]]
+    assert len({level for level, _ in different}) == len(different) <= mechanism.levels
+    for place in different:
+        assert {label for label in LABELS if with_event[place][label] - without[place][label] == 1} == items
+
+
+def test_impossible_settings_and_ticks_are_refused() -> None:
+    """Fail closed, naming the setting."""
+    with pytest.raises(ValueError, match='kbar is missing: algorithm = "unk_gauss" needs it'):
+        meta("unk_gauss", kbar=None)
+    with pytest.raises(ValueError, match='k is set: algorithm = "unk_gauss" has none'):
+        meta("unk_gauss", k=3)
+    with pytest.raises(ValueError, match="needs a number of ticks"):
+        meta("unk_gauss", horizon="unbounded", start="2026-01-01T00:00:00Z")
+    mechanism = meta("unk_gauss")
+    for t in (0, 41):
+        with pytest.raises(HorizonExceeded):
+            mechanism.step(met(mechanism), t, [], mechanism.noise(STREAM))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_errors_stay_within_the_theorem(name: Name) -> None:
+    """Counts of two large items at every tick, off by at most 6 sd and one missed threshold a cell (below it, what was cut off)."""
+    mechanism = meta(name, epsilon=2.0)
+    state, noise = met(mechanism), mechanism.noise(STREAM)
+    assert isinstance(noise, OneShotNoise)
+    for t in range(1, 41):
+        found = shown(mechanism, state, t, {b"a": 2000, b"b": 1500}, noise)
+        for label, each in ((b"a", 2000), (b"b", 1500)):
+            assert abs(found[label] - each * t) <= 6 * mechanism.sd(t)

@@ -1,0 +1,357 @@
+"""SparseGumb: what it shows without noise, how it stops and picks against exact enumeration, what it costs, and that it repeats itself."""
+
+import itertools
+import math
+from collections import Counter as Tally
+from fractions import Fraction
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.rdp import RdpAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import stats
+
+from tests.mechanisms.running.test_histograms import KEY, ONE_KEY, part
+from workers.errors import StateRefused
+from workers.mechanisms.mechanism import Release
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.selection import gumbel_top_k
+from workers.mechanisms.rows import Rows, Tags
+from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
+from workers.mechanisms.running.sparse_state import SparseNoise, SparseState
+
+STREAM = KEY.stream(bytes(16))
+LABELS = [b"a", b"b", b"c", b"d"]
+
+
+def made(**changes: object) -> SparseGumb:
+    values = {
+        "name": "h", "tick_ms": 1, "horizon": 64, "max_items": 4, "rho": 1.0, "delta": 1e-6, "keys": "public",
+        "domain": ("a", "b", "c", "d"), "top_k": 1, "switches": 2, "eta": 3,
+    } | changes  # fmt: skip
+    return SparseGumb(SparseGumbConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
+
+
+def begun(mechanism: SparseGumb, name: str = "k") -> SparseState:
+    state = mechanism.init()
+    assert isinstance(state, SparseState)
+    state.key_tags = KEY.tags(name, [b"\xff"])
+    mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
+    return state
+
+
+def noise_of(mechanism: SparseGumb, stream: NoiseStream = STREAM) -> SparseNoise:
+    noise = mechanism.noise(stream)
+    assert isinstance(noise, SparseNoise)
+    return noise
+
+
+class Silent(SparseNoise):
+    """No noise on counts and tests; picks stay random, so counts are set far apart."""
+
+    def __init__(self, mechanism: SparseGumb) -> None:
+        super().__init__(STREAM, mechanism._counter, mechanism._test_table, mechanism._threshold_table)
+
+    def chosen(self, t: int, tags: Tags, rows: Rows) -> NDArray[np.int64]:
+        return np.zeros(len(rows), dtype=np.int64)
+
+    def test(self, t: int, tags: Tags) -> NDArray[np.int64]:
+        return np.zeros(len(tags), dtype=np.int64)
+
+    def threshold(self, key_tag: Tags, used: int) -> int:
+        return 0
+
+
+def show(
+    mechanism: SparseGumb, state: SparseState, t: int, noise: SparseNoise, adds: dict[bytes, int]
+) -> dict[bytes, int]:
+    parts = [(part(list(adds), list(adds.values())), ONE_KEY)] if adds else []
+    _, release = mechanism.step(state, t, parts, noise)
+    assert isinstance(release, Release)
+    assert (np.diff(release.rows) > 0).all()
+    return {state.columns.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+
+
+def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting() -> None:
+    """Exactly eta above is not above; when the switches are used, what is shown stays and its counts go on."""
+    mechanism, n = made(), 10**6
+    state, silent = begun(mechanism), Silent(mechanism)
+    assert show(mechanism, state, 1, silent, {b"a": n}) == {b"a": n}
+    assert show(mechanism, state, 2, silent, {b"b": n + 3}) == {b"a": n}
+    assert state.used[0] == 0
+    assert show(mechanism, state, 3, silent, {b"b": n}) == {b"b": 2 * n + 3}
+    assert show(mechanism, state, 4, silent, {b"c": 5 * n}) == {b"c": 5 * n}
+    for t in range(5, 10):
+        assert show(mechanism, state, t, silent, {b"d": 9 * n, b"c": 1}) == {b"c": 5 * n + t - 4}
+    assert state.used[0] == 2
+
+
+def test_counts_are_those_of_counters_that_ran_from_tick_1() -> None:
+    """Also for an item chosen late: running sum plus the counter's noise at that tick, whatever the counter."""
+    for counter in ("haar", "tree", "sqrt"):
+        mechanism = made(counter=counter, top_k=2, rho=5.0, max_items=1)
+        state, noise, total = begun(mechanism), noise_of(mechanism), Tally[bytes]()
+        for t in range(1, 8):
+            adds = {LABELS[t % 4]: 1000 * t, b"a": 5}
+            total.update(adds)
+            for label, n in show(mechanism, state, t, noise, adds).items():
+                z = mechanism._counter.draw(STREAM, t, KEY.tags("k", [label]))
+                assert n == total[label] + int(z[0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), min_size=1), min_size=2, max_size=14),
+    st.integers(1, 3),
+    st.integers(1, 3),
+)
+def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing(
+    ticks: list[dict[bytes, int]], switches: int, top_k: int
+) -> None:
+    """Blocks are written only when changed; a state restored from them after any tick releases the same."""
+    mechanism = made(switches=switches, top_k=top_k, eta=0, rho=4.0)
+    state, crashed = begun(mechanism), begun(mechanism)
+    stored: dict[str, bytes] = {}
+    before: tuple[object, ...] = ()
+    for t, adds in enumerate(ticks, 1):
+        assert show(mechanism, state, t, noise_of(mechanism), adds) == show(
+            mechanism, crashed, t, noise_of(mechanism), adds
+        )
+        assert state.used[0] <= switches and len(state.chosen[0]) == len(set(state.chosen[0])) == top_k
+        blocks = crashed.changed()
+        assert bool(blocks) is ((state.chosen[0], state.used[0]) != before)
+        before = (state.chosen[0], state.used[0])
+        stored.update(blocks)
+        restored = SparseState()
+        restored.columns, restored.key_tags = crashed.columns, crashed.key_tags
+        for name, block in stored.items():
+            restored.restore(name, block)
+        assert (restored.chosen, restored.used) == (state.chosen, state.used)
+        crashed = restored
+
+
+@pytest.mark.parametrize(
+    ("name", "block"), [("mX", b"\2"), ("m00000000", b"\1\0\0\0\0\0\0\0\0"), ("m00000000", b"\2\0\0\0\0\1\0\0\0")]
+)
+def test_blocks_it_does_not_know_are_refused(name: str, block: bytes) -> None:
+    """Of another version, or cut short: going on would use switches again."""
+    with pytest.raises(StateRefused):
+        SparseState().restore(name, block)
+
+
+def test_stream_keys_are_independent_of_each_other() -> None:
+    """What another key's items do changes neither choice nor switches; each key has words of its own."""
+    mechanism = made(rho=4.0, eta=0)
+    both = begun(mechanism, "k")
+    both.key_tags = np.concatenate((both.key_tags, KEY.tags("l", [b"\xff"])))
+    mechanism.meet_key(both, 1, KEY.tags("l", mechanism.domain()), mechanism.domain())
+    alone = begun(mechanism, "k")
+    for t in range(1, 20):
+        adds = part([LABELS[t % 4]], [9])
+        mechanism.step(alone, t, [(adds, ONE_KEY)], noise_of(mechanism))
+        mechanism.step(both, t, [(adds, ONE_KEY)], noise_of(mechanism))
+        both.columns._counts[4:8] += 37 * t * np.arange(4)
+        assert (alone.chosen[0], alone.used[0]) == (both.chosen[0], both.used[0])
+
+
+# 20,000 stream keys (tags at random): the chi-squared test below has a false-alarm rate of 1e-4 and must see 10 % planted.
+KEYS = 20_000
+
+
+def geometric_tail(scale: Fraction, least: int) -> float:
+    """P(Y > least), from the law's definition."""
+    return 1.0 if least < 0 else math.exp(-(least + 1) / float(scale))
+
+
+def stopping_law(mechanism: SparseGumb, gaps: list[list[int]]) -> list[float]:
+    """P(first stop at tick i) and P(never): gaps are (count outside - least inside - eta) of each item and tick, Z summed over."""
+    b1, b2 = mechanism._threshold_scale, mechanism._test_scale
+    law = np.zeros(len(gaps) + 1)
+    for z in range(int(40 * b1)):
+        weight = math.exp(-z / float(b1)) * -math.expm1(-1 / float(b1))
+        going = 1.0
+        for i, tick in enumerate(gaps):
+            below = math.prod(1 - geometric_tail(b2, z - gap) for gap in tick)
+            law[i] += weight * going * (1 - below)
+            going *= below
+        law[-1] += weight * going
+    return [float(p) for p in law]
+
+
+def pvalue(observed: list[int], law: list[float]) -> float:
+    expected = np.array(law) / sum(law) * sum(observed)
+    assert expected.min() > 20
+    return float(stats.chisquare(observed, expected).pvalue)
+
+
+def test_stopping_times_agree_with_exact_enumeration() -> None:
+    """AboveThreshold end to end over the words: 20,000 stream keys with the same counts; ten per cent moved are seen."""
+    mechanism = made(rho=8.0, switches=1, eta=4)
+    d, ticks = 4, 5
+    rows = np.array([50, 47, 45, 30]) + np.outer(np.arange(1, ticks + 1), [0, 1, 2, 0])
+    random = np.random.default_rng(5)
+    state = SparseState()
+    state.key_tags = random.integers(0, 2**64, size=(KEYS, 2), dtype=np.uint64)
+    tags = random.integers(0, 2**64, size=(KEYS * d, 2), dtype=np.uint64)
+    state.columns.append(tags, np.repeat(np.arange(KEYS, dtype=np.int32), d), np.zeros(KEYS * d, np.int64), b"")
+    for key in range(KEYS):
+        state.choose(key, [0], 0)
+
+    class Exact(SparseNoise):
+        def chosen(self, t: int, tags: Tags, rows: Rows) -> NDArray[np.int64]:
+            return np.zeros(len(rows), dtype=np.int64)
+
+    noise = Exact(STREAM, mechanism._counter, mechanism._test_table, mechanism._threshold_table)
+    stopped = np.full(KEYS, ticks)
+    for i in range(ticks):
+        state.columns._counts[: KEYS * d] = np.tile(rows[i], KEYS)
+        mechanism.step(state, i + 2, [], noise)
+        used = np.array([state.used[key] for key in range(KEYS)])
+        stopped[(used == 1) & (stopped == ticks)] = i
+    observed = np.bincount(stopped, minlength=ticks + 1).tolist()
+    law = stopping_law(mechanism, [[int(row[j] - row[0] - 4) for j in (1, 2, 3)] for row in rows])
+    assert sum(law) == pytest.approx(1, abs=1e-9)
+    assert pvalue(observed, law) > 1e-4
+    planted = [p * (1.1 if i == 4 else 1.0) for i, p in enumerate(law)]
+    assert pvalue(observed, planted) < 1e-4
+
+
+def test_first_picks_agree_with_exact_enumeration_of_peeling() -> None:
+    """Ordered pairs of four items, by exp(count / b) without replacement; b = tau_2 / 2, and ten per cent more is seen."""
+    mechanism = made(top_k=2, rho=0.5)
+    counts = np.array([6, 5, 3, 0])
+    noise, b = noise_of(mechanism), float(mechanism._pick_scale)
+    tags = np.random.default_rng(6).integers(0, 2**64, size=(KEYS, 2), dtype=np.uint64)
+    tally: Tally[tuple[int, ...]] = Tally()
+    for i in range(KEYS):
+        words = noise.picks(tags[i : i + 1], 0, 2)
+        tally[tuple(gumbel_top_k(counts, mechanism._pick_scale, 2, words).tolist())] += 1
+    pairs = list(itertools.permutations(range(4), 2))
+
+    def law(scale: float) -> list[float]:
+        w = np.exp(counts / scale)
+        return [float(w[i] / w.sum() * w[j] / (w.sum() - w[i])) for i, j in pairs]
+
+    observed = [tally[pair] for pair in pairs]
+    assert pvalue(observed, law(b)) > 1e-4
+    planted = [p * (1.1 if i < 3 else 1.0) for i, p in enumerate(law(b))]
+    assert pvalue(observed, planted) < 1e-4
+
+
+# n = 20,000: for geometric noise (kurtosis 9) a sample variance has relative sd sqrt(8/n) = 0.02, five of them are 10 %.
+@pytest.mark.parametrize("accounting", ["tight", "paper"])
+def test_noise_of_tests_and_thresholds_has_the_scale_of_the_cost_and_not_half_or_double(accounting: str) -> None:
+    """b_2 = 4 sqrt(s) tau and b_1 = 2 sqrt(s) tau, from rho alone; two-sided Laplace has twice the variance."""
+    mechanism = made(accounting=accounting, switches=9, top_k=3, rho=0.5)
+    kappa, sides = (3 + 1 / 8, 1) if accounting == "tight" else (5.0, 2)
+    tau_1 = math.sqrt(9 * kappa / 0.5)
+    tags = np.random.default_rng(7).integers(0, 2**64, size=(KEYS, 2), dtype=np.uint64)
+    noise = noise_of(mechanism)
+    thresholds = np.array([noise.threshold(tags[i : i + 1], 3) for i in range(KEYS)])
+    for drawn, scale in ((noise.test(5, tags), 4 * tau_1), (thresholds, 2 * tau_1)):
+        assert bool(drawn.min() >= 0) is (sides == 1)
+        for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
+            assert bool(abs(drawn.var() / (sides * scale**2 * factor) - 1) < 0.1) is accepted
+
+
+def loss(law: list[float], other: list[float]) -> list[float]:
+    return [math.log(p / q) for p, q in zip(other, law, strict=True)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_the_stopping_times_loss_lies_in_the_stated_interval(data: st.DataObject) -> None:
+    """The sharper cost of a test rests on it: any counts outside, and any items of them one higher from some tick on."""
+    mechanism = made(rho=4.0, switches=1)
+    ticks, items = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    gaps = [[data.draw(st.integers(-12, 12)) for _ in range(items)] for _ in range(ticks)]
+    begin, moved = data.draw(st.integers(0, ticks - 1)), [data.draw(st.integers(0, 1)) for _ in range(items)]
+    more = [[g + m * (i >= begin) for g, m in zip(tick, moved, strict=True)] for i, tick in enumerate(gaps)]
+    e1, e2 = 1 / float(mechanism._threshold_scale), 1 / float(mechanism._test_scale)
+    law, other = stopping_law(mechanism, gaps), stopping_law(mechanism, more)
+    likely = [i for i, p in enumerate(law) if p > 1e-9]
+    found = loss([law[i] for i in likely], [other[i] for i in likely])
+    assert max(found) <= e2 + 1e-6
+    assert min(found) >= -(e1 + e2) - 1e-6
+
+
+@pytest.mark.parametrize("changes", [{}, {"top_k": 3, "switches": 7}, {"max_count": 4}, {"max_items": 1}])
+@pytest.mark.parametrize(("accounting", "extra"), [("tight", Fraction(1, 8)), ("paper", Fraction(2))])
+def test_rho_is_kappa_over_tau_squared_and_nearly_all_of_what_was_given(
+    changes: dict[str, int], accounting: str, extra: Fraction
+) -> None:
+    """The three parts written out anew from the scales in use; how many items an event has plays no part."""
+    mechanism = made(accounting=accounting, rho=0.3, **changes)
+    k, s, dinf = changes.get("top_k", 1), changes.get("switches", 2), changes.get("max_count", 1)
+    tau_squared = float((k + extra) * dinf**2 / Fraction(0.3))
+    counts = k * (s + 1) * dinf**2 * mechanism._counter.rho_item
+    picks = k * (s + 1) * (dinf / float(mechanism._pick_scale)) ** 2 / 8
+    assert counts == pytest.approx(k * dinf**2 / (2 * tau_squared), rel=1e-3)
+    assert picks == pytest.approx(k * dinf**2 / (2 * tau_squared), rel=1e-3)
+    assert 0.3 * 0.999 <= mechanism.cost().rho <= 0.3
+    rest = mechanism.cost().rho - counts - picks
+    assert rest == pytest.approx(float(extra) * dinf**2 / tau_squared, rel=0.03)
+
+
+def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -> None:
+    """Gaussian parts by their own event; picks and tests, of bounded range, as zCDP: together below epsilon, and within 1 % of it."""
+    mechanism = made(rho=None, epsilon=1.0, top_k=2, switches=3)
+    delta = 1e-6 - sum(d for _, d in mechanism.cost().deltas)
+    b, b1, b2 = (float(x) for x in (mechanism._pick_scale, mechanism._threshold_scale, mechanism._test_scale))
+    ranges = 8 / b**2 / 8 + 3 * (1 / b1 + 2 / b2) ** 2 / 8
+
+    def epsilon(scale: float) -> float:
+        accountant = RdpAccountant(orders=[float(a) for a in range(2, 500)])
+        accountant.compose(dp_accounting.GaussianDpEvent(scale / math.sqrt(2 * mechanism._counter.rho_item)), 8)
+        accountant.compose(dp_accounting.GaussianDpEvent(scale / math.sqrt(2 * ranges)))
+        return float(accountant.get_epsilon(delta))
+
+    assert epsilon(1.0) <= 1.0 < epsilon(0.99)
+
+
+def test_an_item_that_wins_by_a_wide_margin_is_shown_at_its_count() -> None:
+    """Utility: with the default eta nothing switches for nothing, and a leader far above it is taken within one tick."""
+    wrong = 0
+    for run in range(40):
+        mechanism = made(eta=None, rho=1.0, switches=3)
+        stream = KEY.stream(run.to_bytes(16, "big"))
+        state, noise = begun(mechanism), noise_of(mechanism, stream)
+        show(mechanism, state, 1, noise, {b"a": 500})
+        for t in range(2, 30):
+            show(mechanism, state, t, noise, {b"a": 1, b"b": 1})
+        wrong += state.used[0] > 0
+        margin = 500 + 3 * mechanism.eta(30)
+        shown = show(mechanism, state, 30, noise, {b"c": margin})
+        wrong += list(shown) != [b"c"] or abs(shown.get(b"c", 0) - margin) > 6 * mechanism.sd(30)
+    assert wrong <= 2
+
+
+def test_public_parameters_differ_whenever_noise_or_its_meaning_does() -> None:
+    """They are hashed into the mechanism id; the domain's order is the meaning of the state."""
+    changes: list[dict[str, object]] = [
+        {}, {"top_k": 2}, {"switches": 3}, {"eta": 4}, {"eta": None}, {"accounting": "paper"}, {"counter": "tree"},
+        {"domain": ("b", "a", "c", "d")}, {"rho": 0.9}, {"max_count": 2}, {"max_items": 3},
+    ]  # fmt: skip
+    assert len({repr(made(**change).public()) for change in changes}) == len(changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"top_k": 4}, "top_k = 4"),
+        ({"top_k": 0}, "top_k = 0"),
+        ({"switches": 0}, "switches = 0"),
+        ({"eta": -1}, "eta = -1"),
+        ({"accounting": "loose"}, 'accounting = "loose"'),
+        ({"domain": ("a", "a")}, "more than once"),
+        ({"delta": 1e-40}, "delta = 1e-40"),
+        ({"rho": 1e-12}, "rho|sigma_squared|scale"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
+    """Each message names the setting, its value and what is allowed."""
+    with pytest.raises(ValueError, match=message):
+        made(**changes)

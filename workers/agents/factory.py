@@ -1,0 +1,80 @@
+"""From settings to the parts that both stages, replay and audit are made of: the lanes to count for, and the histograms to release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workers.errors import SettingsError
+from workers.histogram.histogram import Histogram
+from workers.mechanisms.config import Lane
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.registry import build
+from workers.settings import ALL_STREAM_KEY, Settings
+
+
+def lanes(settings: Settings) -> list[Lane]:
+    """The tick grids and bounds of all histograms, each once."""
+    return list(dict.fromkeys(config.lane for config in settings.histograms))
+
+
+def declared_keys(settings: Settings) -> frozenset[str] | None:
+    """The stream keys that any histogram serves; None where one serves every key."""
+    if settings.events.key == "$all":
+        return frozenset({ALL_STREAM_KEY})
+    declared: set[str] = set()
+    for config in settings.histograms:
+        if config.keys == "public":
+            return None
+        declared.update(config.keys)
+    return frozenset(declared)
+
+
+def mechanisms(settings: Settings) -> list[Mechanism]:
+    """The mechanism of each histogram.
+
+    Raises:
+        SettingsError: a budget cannot be met.
+    """
+    try:
+        return [build(config, settings.privacy.unit) for config in settings.histograms]
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+
+
+def histograms(
+    settings: Settings, built: Sequence[Mechanism], *, key: NoiseKey, stream: str, owner: int, owners: int
+) -> list[Histogram]:
+    """Fresh histograms of one owner partition.
+
+    Args:
+        settings: of the worker.
+        built: `mechanisms(settings)`.
+        key: the operator's root key.
+        stream: names the topics between and behind the stages and their incarnations.
+        owner: this owner partition.
+        owners: number of owner partitions.
+    """
+    events = settings.events
+    counted: dict[str, object] = {
+        "topic": events.topic,
+        "key": events.key,
+        "items": events.items,
+        "timestamp": events.timestamp,
+    }
+    if settings.user_field is not None:
+        # Which of a user's items count depends on these too; the mechanism itself knows a user's number of them only.
+        counted |= {"user": settings.user_field, "partitioner": events.partitioner}
+    return [
+        Histogram(
+            config,
+            mechanism,
+            worker=settings.worker.name,
+            topic=settings.output_topic(config),
+            stream=stream,
+            events=counted if config.max_items_per_user is None else counted | {"max_items": config.max_items},
+            key=key,
+            owner=(owner, owners),
+        )
+        for config, mechanism in zip(settings.histograms, built, strict=True)
+    ]

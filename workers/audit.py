@@ -1,0 +1,284 @@
+"""Audit: reads the contributions again, computes every snapshot again, and compares with what was published, byte for byte.
+
+It proves that what was published is the exact sum of the contributions plus the noise that the key gives, that no tick is missing and
+none was published twice, and that the contributions' chains have no gap. It needs the operator's key, and access to exact data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import orjson
+from confluent_kafka import Message
+
+from workers.agents.factory import histograms, mechanisms
+from workers.agents.merge import Merge
+from workers.agents.release import PROGRESS, read_progress
+from workers.app import Topics, check_topics, connection_of
+from workers.errors import SettingsError
+from workers.histogram.histogram import Histogram
+from workers.histogram.paging import joined
+from workers.histogram.snapshots import Snapshot
+from workers.kafka.clients import Connection
+from workers.kafka.reading import read_partition
+from workers.kafka.store import Changelog, Store
+from workers.kafka.topic_ids import stream_name
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.progress import Progress
+from workers.settings import Settings, read_key
+
+EXIT_DIFFERENCE = 1
+
+
+class Difference(Exception):
+    """What was published is not what the contributions give."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was compared, by histogram."""
+
+    snapshots: int = 0
+    ticks: set[int] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
+
+
+class Auditor:
+    """One run over all owner partitions."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connection: Connection,
+        topics: Topics,
+        key: NoiseKey,
+        progress: Progress,
+        exact: IO[bytes] | None = None,
+    ) -> None:
+        self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
+        self._progress = progress
+        self._built = mechanisms(settings)
+        self._published: Counter[bytes] = Counter()
+        self._ids: set[str] = set()
+        self._next: dict[
+            tuple[str, str], int
+        ] = {}  # (histogram, key) -> first tick start that the state does not cover
+        self.tallies: dict[str, Tally] = {config.name: Tally() for config in settings.histograms}
+        self.messages = 0
+        self.others = 0
+        self._exact = exact
+
+    def run(self) -> None:
+        """Compares everything.
+
+        Raises:
+            Difference: the first one found.
+        """
+        owners = self._topics.partitions(self._settings.contributions_topic)
+        states = [
+            self._state(owner, owners) for owner in range(owners)
+        ]  # before what is published: the worker may be running
+        for topic in self._outputs():
+            for message in self._all(topic):
+                self._published[_digest(topic, message.key() or b"", message.value() or b"")] += 1
+        for owner, state in enumerate(states):
+            if state is not None:
+                self._recompute(owner, *state)
+        if self._published.total():
+            self._explain_rest()
+
+    def _outputs(self) -> list[str]:
+        return [self._settings.output_topic(config) for config in self._settings.histograms]
+
+    def _all(self, topic: str) -> Iterator[Message]:
+        for partition in range(self._topics.partitions(topic)):
+            yield from read_partition(self._connection, topic, partition)
+
+    def _state(self, owner: int, owners: int) -> tuple[Merge, dict[str, int], int] | None:
+        """Fresh histograms that will repeat what was published, the tick each stands before, and the position of the state."""
+        topic, contributions = self._settings.release_state_topic, self._settings.contributions_topic
+        store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
+        store.load(self._connection)
+        value = joined(PROGRESS, store.get)
+        if value is None:
+            return None
+        stored = read_progress(value)
+        stream = stream_name((contributions, self._topics.id(contributions)), (topic, self._topics.id(topic)))
+        fresh = self._histograms(owner, owners, stream)
+        merge = self._merge(fresh, owners)
+        merge.restore(stored, store.items)  # refuses what belongs to another key, topic or mechanism
+        ends = {h.name: h.next for h in fresh if h.next is not None}
+        lives = {h.name: (h.life.first, h.served()) for h in fresh}
+        again = self._histograms(owner, owners, stream)
+        for histogram in again:
+            first, since = lives[histogram.name]
+            if first is not None:
+                histogram.repeat(first, since)
+        return self._merge(again, owners), ends, stored.position
+
+    def _histograms(self, owner: int, owners: int, stream: str) -> list[Histogram]:
+        return histograms(self._settings, self._built, key=self._key, stream=stream, owner=owner, owners=owners)
+
+    def _merge(self, fresh: list[Histogram], owners: int) -> Merge:
+        sources = self._topics.partitions(self._settings.events.topic)
+        return Merge(fresh, key=self._key, sources=sources, owners=owners)
+
+    def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
+        """Releases the ticks of an owner partition again and strikes each snapshot off what was published."""
+        by_topic = {h.topic: h for h in merge.histograms}
+        for message in read_partition(self._connection, self._settings.contributions_topic, owner, whole=True):
+            offset = message.offset() or 0
+            if offset >= position:
+                break
+            merge.receive(message.value() or b"", offset)
+            merge.reached(offset + 1)
+            self.messages += 1
+            self._compare(merge, by_topic, ends)
+        merge.reached(position)
+        self._compare(merge, by_topic, ends)
+        for histogram in merge.histograms:
+            end = ends.get(histogram.name)
+            if end is not None and (histogram.next or 0) < end:
+                raise Difference(
+                    f"histogram {histogram.name!r}: ticks up to {end - 1} were released, but the contributions complete only those "
+                    f"before {histogram.next}"
+                )
+            if end is not None:
+                for name in histogram.served():
+                    self._next[histogram.name, name] = histogram.grid.start(end)
+
+    def _compare(self, merge: Merge, by_topic: dict[str, Histogram], ends: dict[str, int]) -> None:
+        # A worker that was stopped while it caught up has released less than the contributions complete: the rest is not published.
+        while (
+            any((histogram.next or 0) < ends.get(histogram.name, 0) for histogram in merge.histograms)
+            and (released := merge.release(ticks_max=50 if self._exact is None else 1)).ticks
+        ):
+            merge.changes()
+            for snapshot in released.snapshots:
+                histogram = by_topic[snapshot.topic]
+                if snapshot.end_ms <= histogram.grid.end(ends.get(histogram.name, 0) - 1):
+                    self._strike_off(histogram, snapshot)
+                    if self._exact is not None:
+                        self._exact.write(_with_exact(histogram, snapshot))
+            self._progress.update(f"{sum(t.snapshots for t in self.tallies.values()):,} snapshots compared")
+
+    def _strike_off(self, histogram: Histogram, snapshot: Snapshot) -> None:
+        digest = _digest(snapshot.topic, snapshot.key.encode(), snapshot.value)
+        tally = self.tallies[histogram.name]
+        if digest not in self._published:
+            raise Difference(self._unlike(snapshot))
+        if self._published[digest] > 1:
+            raise Difference(f"{_name(snapshot.value)}: published {self._published[digest]} times")
+        del self._published[digest]
+        self._ids.add(histogram.id)
+        tally.snapshots += 1
+        tally.ticks.add(snapshot.end_ms)
+        tally.keys.add(snapshot.key)
+
+    def _unlike(self, snapshot: Snapshot) -> str:
+        """What stands in the topic instead of a snapshot."""
+        wanted = orjson.loads(snapshot.value)
+        for message in self._all(snapshot.topic):
+            if message.key() == snapshot.key.encode():
+                found = orjson.loads(message.value() or b"null")
+                if isinstance(found, dict) and all(found.get(k) == wanted[k] for k in ("start", "id", "page")):
+                    fields = [k for k in wanted if found.get(k) != wanted[k]]
+                    return f"{_name(snapshot.value)}: published {_cut(found, fields)}, computed {_cut(wanted, fields)}"
+        return f"{_name(snapshot.value)}: missing"
+
+    def _explain_rest(self) -> None:
+        """What was published and not computed must be of an earlier generation, or newer than the state that was read."""
+        for topic in self._outputs():
+            for message in self._all(topic):
+                value = message.value() or b""
+                if _digest(topic, message.key() or b"", value) not in self._published:
+                    continue
+                try:
+                    found = orjson.loads(value)
+                    known = found["id"] in self._ids
+                    newer = found["start"] >= self._next.get((found["histogram"], found["key"]), -1) >= 0
+                except (ValueError, KeyError, TypeError):
+                    raise Difference(
+                        f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"
+                    ) from None
+                if known and not newer:
+                    raise Difference(f"{_name(value)}: published, but the contributions do not give it")
+                self.others += not newer
+
+
+def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
+    """One line for the operator: a snapshot with [label, released, exact] for each item."""
+    body = orjson.loads(snapshot.value)
+    counts = histogram.exact(snapshot.key)
+    # A mechanism that answers a query, or keeps no running counts, has none to show.
+    items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
+    return orjson.dumps({**{k: body[k] for k in ("histogram", "key", "epoch", "tick", "page")}, "items": items}) + b"\n"
+
+
+def audit(settings: Settings, exact: Path | None = None) -> int:
+    """Runs the audit and says what it found.
+
+    Args:
+        settings: of the worker.
+        exact: a new file that takes every snapshot with its exact counts beside the released ones; never to be published.
+
+    Returns:
+        0 when everything was published as it must be, 1 with the first difference.
+
+    Raises:
+        SettingsError: it cannot be done.
+    """
+    key = NoiseKey(read_key(settings.worker.key_file))
+    connection = connection_of(settings)
+    topics = check_topics(settings, connection)
+    with Progress() as progress, _new_file(exact) as file:
+        auditor = Auditor(settings, connection, topics, key, progress, file)
+        try:
+            auditor.run()
+        except Difference as difference:
+            print(f"audit: difference: {difference}")
+            return EXIT_DIFFERENCE
+    for name, tally in auditor.tallies.items():
+        print(
+            f"audit: {name}: {tally.snapshots:,} snapshots of {len(tally.ticks):,} ticks and {len(tally.keys):,} stream keys, byte for byte"
+        )
+    if auditor.others:
+        print(f"audit: {auditor.others:,} snapshots of earlier generations or settings: not computed again")
+    print(f"audit: {auditor.messages:,} contributions, no gap and none twice: clean")
+    return 0
+
+
+@contextmanager
+def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
+    """A file that only the operator can read."""
+    if path is None:
+        yield None
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise SettingsError(f"--exact {path}: {error.strerror}; give the name of a new file") from error
+    with open(descriptor, "wb") as file:
+        yield file
+
+
+def _digest(topic: str, key: bytes, value: bytes) -> bytes:
+    return hashlib.blake2b(b"%d %d " % (len(topic), len(key)) + topic.encode() + key + value, digest_size=16).digest()
+
+
+def _name(value: bytes) -> str:
+    body = orjson.loads(value)
+    return f"histogram {body['histogram']!r}, key {body['key']!r}, epoch {body['epoch']}, tick {body['tick']}, page {body['page']}"
+
+
+def _cut(body: dict[str, object], fields: list[str]) -> str:
+    text = msgspec.json.encode({k: body.get(k) for k in fields}).decode()
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,278 @@
+"""`--vary`: from lists of values to the combinations of settings that a backtest runs.
+
+    --vary products.epsilon=0.5,1,2 --vary products.mechanism=unk_base,sparse_gumb
+
+Each histogram is varied by itself, every value with every other: histograms do not influence one another. A combination starts from the
+histogram's section of the settings file and is checked as that is. Where `mechanism` is varied, a mechanism takes of the file and of
+`--vary` the settings that it has, so that one file serves them all; combinations that become the same are one. So it is with `domain`
+where `release` or `algorithm` is varied and not every value has one.
+
+A value that no combination allows is refused, before anything is read. A combination that cannot be, of values which others allow, is
+left out and named.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from workers.durations import format_duration
+from workers.errors import SettingsError
+from workers.files import read_file
+from workers.mechanisms.config import HistogramConfig, display, rules
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.one_shot.algorithms import KNOWN
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.settings import Settings, settings_of
+
+COMBINATIONS_MAX = 1_000
+# They name a histogram and whom it serves; nothing that is measured depends on them.
+FIXED = ("name", "topic", "keys", "generation")
+# Of each pair a histogram has one: a value for one takes the place of the file's value for the other.
+INSTEAD = {"epsilon": "rho", "rho": "epsilon", "domain": "domain_file", "domain_file": "domain"}
+# Of these mechanisms it depends on a setting, and on which of its values, whether there is a domain.
+NEEDS_DOMAIN: dict[str, tuple[str, Sequence[str]]] = {
+    "meta": ("algorithm", KNOWN),
+    "misra_gries": ("release", ("pure",)),
+}
+DOMAIN_SHOWN = 20
+
+
+class Value(NamedTuple):
+    """One value of a `--vary`: as it was written, and as TOML reads it."""
+
+    text: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """One histogram with one choice of settings.
+
+    Attributes:
+        run: its number, from 1.
+        settings: of a worker with this histogram alone.
+        mechanism: built from them.
+        varied: the values chosen, as text, by "<histogram>.<setting>"; None where the mechanism has no such setting.
+    """
+
+    run: int
+    settings: Settings
+    mechanism: Mechanism
+    varied: Mapping[str, str | None]
+
+    @property
+    def config(self) -> HistogramConfig:
+        """Of the histogram."""
+        return self.settings.histograms[0]
+
+
+@dataclass(slots=True)
+class Grid:
+    """The combinations to run, and those left out, each with the reason why it cannot be."""
+
+    combinations: list[Combination] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
+    """The combinations of all histograms.
+
+    Args:
+        settings: what the file says.
+        path: of the settings file.
+        varies: each "<histogram>.<setting>=<value>,<value>,..."; without the histogram where there is one only.
+
+    Raises:
+        SettingsError: a name or value is wrong, or there are too many combinations.
+    """
+    names = [config.name for config in settings.histograms]
+    chosen: dict[str, dict[str, list[Value]]] = {name: {} for name in names}
+    for text in varies:
+        histogram, setting, values = _parse(text, names)
+        if setting in chosen[histogram]:
+            raise SettingsError(f"--vary {histogram}.{setting}: given twice: all its values in one list")
+        chosen[histogram][setting] = values
+    number = sum(math.prod(map(len, of.values())) for of in chosen.values())
+    if number > COMBINATIONS_MAX:
+        raise SettingsError(f"--vary: {number:,} combinations: at most {COMBINATIONS_MAX:,}")
+    document = tomllib.loads(read_file(path).decode())
+    grid = Grid()
+    for name, section in zip(names, document["histogram"], strict=True):
+        shell: dict[str, Any] = {
+            part: document[part] for part in ("worker", "kafka", "events", "privacy") if part in document
+        }
+        _Variants(name, section, shell, path.absolute().parent, chosen[name]).add_to(grid)
+    return grid
+
+
+class _Variants:
+    """The combinations of one histogram."""
+
+    def __init__(
+        self,
+        name: str,
+        section: Mapping[str, Any],
+        shell: Mapping[str, Any],
+        base: Path,
+        chosen: Mapping[str, list[Value]],
+    ) -> None:
+        self._name, self._section, self._shell, self._base = name, section, shell, base
+        self._chosen = chosen
+
+    def add_to(self, grid: Grid) -> None:
+        seen: set[tuple[str | None, ...]] = set()
+        good: list[tuple[str, ...]] = []
+        failed: list[tuple[tuple[str, ...], str]] = []
+        configs: list[HistogramConfig] = []
+        for choice in itertools.product(*self._chosen.values()):
+            texts = tuple(value.text for value in choice)
+            values, varied = self._values(choice)
+            if tuple(varied.values()) in seen:
+                continue
+            seen.add(tuple(varied.values()))
+            try:
+                settings = settings_of({**self._shell, "histogram": [values]}, self._base)
+                mechanism = build(settings.histograms[0], settings.privacy.unit)
+            except (ValueError, SettingsError) as error:
+                failed.append((texts, str(error)))
+                continue
+            good.append(texts)
+            config = settings.histograms[0]
+            if config not in configs:  # 1 is 1.0, and 60s is 1m
+                configs.append(config)
+                grid.combinations.append(Combination(len(grid.combinations) + 1, settings, mechanism, varied))
+        self._check(good, failed)
+        for texts, reason in failed:
+            grid.left_out.append(f"{', '.join(self._pairs(texts))}: {reason}")
+
+    def _values(self, choice: Sequence[Value]) -> tuple[dict[str, Any], dict[str, str | None]]:
+        """The histogram's section with these values, and which of them its mechanism has."""
+        wanted = dict(zip(self._chosen, choice, strict=True))
+        values = dict(self._section)
+        for name, (_, value) in wanted.items():
+            other = INSTEAD.get(name)
+            if other is not None and other not in wanted:
+                values.pop(other, None)
+            values[name] = value
+        known = set(values)
+        if "mechanism" in wanted and isinstance(values["mechanism"], str) and values["mechanism"] in MECHANISMS:
+            known = settings_known(values["mechanism"])
+        decides, domains = NEEDS_DOMAIN.get(str(values.get("mechanism")), ("", ()))
+        if domains and {"mechanism", decides} & wanted.keys() and values.get(decides) not in domains:
+            known -= {"domain", "domain_file"}
+        values = {name: value for name, value in values.items() if name in known}
+        return values, {f"{self._name}.{name}": one.text if name in known else None for name, one in wanted.items()}
+
+    def _pairs(self, texts: Sequence[str]) -> Iterator[str]:
+        return (f"{self._name}.{name}={_short(text)}" for name, text in zip(self._chosen, texts, strict=True))
+
+    def _check(self, good: Sequence[tuple[str, ...]], failed: Sequence[tuple[tuple[str, ...], str]]) -> None:
+        """Refuses a value with which nothing works."""
+        for place, name in sorted(enumerate(self._chosen), key=lambda one: not _named(one[1], failed)):
+            for value in self._chosen[name]:
+                reasons = [reason for texts, reason in failed if texts[place] == value.text]
+                if reasons and not any(texts[place] == value.text for texts in good):
+                    raise SettingsError(f"--vary {self._name}.{name}={_short(value.text)}: {reasons[0]}")
+
+
+def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
+    """Whether a complaint is about this setting."""
+    return any(f"{name} = " in reason or f"{name}: " in reason for _, reason in failed)
+
+
+def settings_known(mechanism: str) -> set[str]:
+    """The settings that a histogram of this mechanism may have."""
+    names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
+    return names | {"domain_file"} if "domain" in names else names
+
+
+def settings_text(config: HistogramConfig) -> str:
+    """All settings of a histogram as JSON, as they would stand in a file; of a long domain the number of labels."""
+    found: dict[str, object] = {"mechanism": config.mechanism}
+    for rule in rules(type(config)):
+        value = getattr(config, rule.attribute)
+        if value is None:
+            continue
+        if rule.name == "domain" and len(value) > DOMAIN_SHOWN:
+            found["domain_labels"] = len(value)
+        else:
+            found[rule.name] = format_duration(value) if rule.duration else value
+    return msgspec.json.encode(found).decode()
+
+
+# ---- what stands behind --vary ---------------------------------------------------------------------------------------
+
+
+def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]:
+    """(histogram, setting, values) of one `--vary`."""
+    name, equals, values = text.partition("=")
+    histogram, dot, setting = name.strip().rpartition(".")
+    if not equals or not setting:
+        raise SettingsError(
+            f"--vary {_short(text)}: HISTOGRAM.SETTING=VALUE,VALUE,... such as {histograms[0]}.epsilon=0.5,1,2"
+        )
+    if not dot:
+        if len(histograms) > 1:
+            raise SettingsError(
+                f"--vary {_short(name)}: of which histogram? One of {', '.join(f'{h}.{setting}' for h in histograms)}"
+            )
+        histogram = histograms[0]
+    if histogram not in histograms:
+        raise SettingsError(f"--vary {_short(name)}: no histogram {histogram!r}: {_hint(histogram, histograms)}")
+    if setting in FIXED:
+        raise SettingsError(f"--vary {_short(name)}: {setting} cannot be varied: it changes nothing that is measured")
+    known = sorted(set().union(*map(settings_known, MECHANISMS)) - set(FIXED))
+    if setting not in known:
+        raise SettingsError(f"--vary {_short(name)}: unknown setting; {_hint(setting, known)}")
+    found: dict[str, Value] = {}
+    for part in _split(values):
+        if not part:
+            raise SettingsError(
+                f"--vary {_short(text)}: a value is missing: VALUE,VALUE,... without spaces between them"
+            )
+        found[part] = Value(part, _toml(part))
+    return histogram, setting, list(found.values())
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that are neither quoted nor in brackets."""
+    parts, quote, depth = [""], "", 0
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not quote and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def _toml(text: str) -> object:
+    """A TOML value, or a bare word: the text itself."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return found["value"] if len(found) == 1 else text
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {close[0]!r}?" if close else f"one of {', '.join(known)}"
+
+
+def _short(text: str) -> str:
+    return display(text)[1:-1] if not text.isprintable() or len(text) > 80 else text

@@ -1,0 +1,117 @@
+"""Numbers of one tick, and of a whole run: errors, hits, delays (docs/results.md)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.backtest.truth import SIZES
+
+# The share of a normal law within so many standard deviations is 0.95.
+COVERED_SD = 1.96
+
+BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
+UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_worst")
+METRICS = (
+    "shown", "sd", "threshold", *BOUNDED, *UNBOUNDED, "deserving", "deserving_shown", "recall", "precision",
+    "recall_unbounded", "precision_unbounded", "rank_correlation", "lost", "within_error", "shortfall",
+)  # fmt: skip
+PLACE = {name: i for i, name in enumerate(METRICS)}
+# Behind them stand, for each rank, the error of its item and whether it is shown.
+RANKED = ("error_mean", "shown_rate")
+WEIGHTS = {"coverage": "shown", "deserving_shown": "deserving"}
+
+Numbers = NDArray[np.float64]
+Ticks = NDArray[np.int32] | NDArray[np.int64]
+
+
+class Delays:
+    """From an item's reaching a size to its being shown, over all epochs."""
+
+    def __init__(self) -> None:
+        self._passed = np.zeros(len(SIZES), dtype=np.int64)
+        self._of: list[Counter[int]] = [Counter() for _ in SIZES]
+
+    def add(self, reached: Ticks, first: Ticks) -> None:
+        """An epoch that is over: for each row the ticks at which it reached each size, and at which it was first shown (0: never)."""
+        shown = np.zeros(len(reached), dtype=np.int64)
+        shown[: min(len(first), len(reached))] = first[: len(reached)]
+        for size, counter in enumerate(self._of):
+            rows = np.flatnonzero(reached[:, size])
+            self._passed[size] += len(rows)
+            found = rows[shown[rows] > 0]
+            delays, times = np.unique(np.maximum(shown[found] - reached[found, size], 0), return_counts=True)
+            counter.update(dict(zip(delays.tolist(), times.tolist(), strict=True)))
+
+    def metrics(self) -> Iterator[tuple[str, int, float]]:
+        """(metric, size, value)."""
+        for size, passed, counter in zip(SIZES.tolist(), self._passed.tolist(), self._of, strict=True):
+            if not passed:
+                continue
+            found = counter.total()
+            yield "passed", size, passed
+            yield "found", size, found / passed
+            if found:
+                yield "delay_mean", size, sum(delay * times for delay, times in counter.items()) / found
+            if 2 * found > passed:
+                yield "delay_median", size, _middle(counter, (passed + 1) // 2)
+
+
+def _middle(counter: Counter[int], place: int) -> int:
+    """The value at a place, from 1, in order."""
+    for value, times in sorted(counter.items()):
+        place -= times
+        if place <= 0:
+            return value
+    raise ValueError("place: beyond the end")
+
+
+def fill_errors(row: Numbers, error: NDArray[np.int64], sd: float | None) -> None:
+    """Published minus exact counts, at least one."""
+    size = np.abs(error)
+    row[PLACE["error_mean"]] = size.mean()
+    row[PLACE["error_rms"]] = math.sqrt(np.square(error, dtype=np.float64).mean())
+    row[PLACE["error_worst"]] = size.max()
+    row[PLACE["error_bias"]] = error.mean()
+    if sd is not None:
+        row[PLACE["coverage"]] = np.count_nonzero(size <= COVERED_SD * sd) / len(error)
+
+
+def fill_unbounded(row: Numbers, error: NDArray[np.int64]) -> None:
+    """Published minus unbounded counts, at least one."""
+    size = np.abs(error)
+    row[PLACE["error_unbounded_mean"]] = size.mean()
+    row[PLACE["error_unbounded_rms"]] = math.sqrt(np.square(error, dtype=np.float64).mean())
+    row[PLACE["error_unbounded_worst"]] = size.max()
+
+
+def hits(row: Numbers, suffix: str, exact: NDArray[np.int64], floor: int, size: int) -> None:
+    """Precision and recall of the items named, by their exact counts.
+
+    Args:
+        row: to fill.
+        suffix: of the metrics.
+        exact: count of each item named.
+        floor: what an item of the top has at least.
+        size: how many items the top has.
+    """
+    right = int((exact >= floor).sum())
+    if len(exact):
+        row[PLACE["precision" + suffix]] = right / len(exact)
+    if size:
+        row[PLACE["recall" + suffix]] = min(right, size) / size
+
+
+def over_all(metric: str, values: Numbers, weight: Numbers | None) -> float:
+    """One number for the whole run; see docs/results.md."""
+    if metric.endswith("_worst"):
+        return float(values.max())
+    if metric.endswith("_rms"):
+        return math.sqrt(float(np.square(values).mean()))
+    if weight is not None:
+        return float((values * weight).sum() / weight.sum())
+    return float(values.mean())

@@ -1,0 +1,195 @@
+"""A backtest on all cores: the events are read and added up here, once; other processes have the runs, each a part of them.
+
+What goes to them is what the worker's stage 1 tells stage 2 (`Merging`), so each is a stage 2 of its own, with its own exact counts; what
+comes back are figures. They are forked before anything is read: the key is inherited, never sent. Which process has which run does not
+show in any figure. They heed no Ctrl-C; this process does, between two batches, and tells them to end there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import Any
+
+from workers.agents.contributions import Ready
+from workers.agents.merge import Merge, Released
+from workers.backtest.results import Results
+from workers.backtest.sweep import Backtest, Task, input_of
+from workers.errors import QuietcountError
+from workers.histogram.histogram import Histogram
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.replay.interrupts import HEEDED, Interrupts
+from workers.replay.offline import Offline, Summary, drive, few_collections
+from workers.replay.source import Source
+from workers.settings import Settings
+
+# Below it the processes' own counting costs more than is won.
+RUNS_EACH_MIN = 2
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processes_for(tasks: Sequence[Task]) -> int:
+    """How many processes to share the runs between; 1: none but this."""
+    if not sys.platform.startswith("linux"):
+        return 1  # elsewhere a fork is not safe where a library has threads
+    return max(1, min(cores(), len(tasks) // RUNS_EACH_MIN))
+
+
+def shares_of(tasks: Sequence[Task], number: int) -> list[list[Task]]:
+    """As many runs each; those with the same bounds stay together, as they share what is counted."""
+    first: dict[object, int] = {}
+    for task in tasks:
+        first.setdefault(task.combination.config.lane, len(first))
+    ordered = sorted(tasks, key=lambda task: (first[task.combination.config.lane], task.combination.run, task.seed))
+    cuts = [len(ordered) * i // number for i in range(number + 1)]
+    return [ordered[a:b] for a, b in pairwise(cuts)]
+
+
+class Pool:
+    """Processes with runs, until it is closed."""
+
+    def __init__(self, tasks: Sequence[Task], key: NoiseKey, top: int, number: int) -> None:
+        """
+        Args:
+            tasks: what to run.
+            key: the operator's root key.
+            top: n of the top-n metrics.
+            number: of processes.
+        """
+        self._top = top
+        self._calls: list[tuple[Any, ...]] = []
+        backtests = [Backtest(share, key, top) for share in shares_of(tasks, number)]
+        # They are not run here, but say which lanes to count.
+        self.histograms: list[Histogram] = [one for backtest in backtests for one in backtest.histograms]
+        context = multiprocessing.get_context("fork")
+        self._children: list[tuple[Any, Connection]] = []
+        for backtest in backtests:
+            ours, theirs = context.Pipe()
+            others = [connection for _, connection in self._children]
+            child = context.Process(target=_serve, args=(backtest, key, theirs, [ours, *others]), daemon=True)
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)  # until the child heeds them no more
+            child.start()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+            self._children.append((child, ours))
+
+    def close(self) -> None:
+        """Ends the processes, whatever they are at."""
+        for child, connection in self._children:
+            child.kill()
+            connection.close()
+            child.join()
+
+    # ---- as a merge ------------------------------------------------------------------------------------------------
+
+    def receive(self, value: bytes, offset: int, ready: Sequence[Ready] = ()) -> None:
+        self._calls.append(("receive", value, offset, ready))
+
+    def reached(self, position: int) -> None:
+        self._calls.append(("reached", position))
+
+    def end_of_input(self, until_ms: int | None = None) -> None:
+        self._calls.append(("end_of_input", until_ms))
+
+    def release(self, *, after_tick: Callable[[], object] = lambda: None) -> Released:
+        """Hands over what was told; the ticks are released elsewhere."""
+        calls, self._calls = self._calls, []
+        if calls:
+            self._tell("release", calls)
+        return Released(0, [])
+
+    # ---- what goes and comes ---------------------------------------------------------------------------------------
+
+    def run(self, settings: Settings, key: NoiseKey, source: Source, progress: Callable[[Summary], object]) -> Summary:
+        """Reads the source, to its end or to Ctrl-C; see `sweep.run_backtest`."""
+        with Interrupts() as interrupts, few_collections():
+            with interrupts.held():  # half a message would be taken for the beginning of the next
+                self._tell("begin", source.partitions)
+            offline = Offline(
+                settings, key, self.histograms, partitions=source.partitions, until_ms=source.until_ms, merge=self
+            )
+            return drive(offline, source, interrupts, progress)
+
+    def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
+        """What was measured, in the order of the runs."""
+        self._tell("results", summary, word)
+        results = Results(input_of(summary, word, self._top, left_out))
+        for _, connection in self._children:
+            part = self._hear(connection)
+            results.runs += part.runs
+            results.series += part.series
+            results.boards += part.boards
+        for rows in (results.runs, results.series, results.boards):
+            rows.sort(key=lambda row: (row.run, row.seed))
+        return results
+
+    def _tell(self, *message: object) -> None:
+        content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        for _, connection in self._children:
+            if connection.poll():
+                self._hear(connection)  # it speaks unasked only to say what went wrong
+            try:
+                connection.send_bytes(content)
+            except OSError:
+                self._hear(connection)
+
+    @staticmethod
+    def _hear(connection: Connection) -> Results:
+        try:
+            answer = connection.recv()
+        except EOFError:
+            raise RuntimeError("a process of the backtest ended: was it killed for its memory?") from None
+        if isinstance(answer, Exception):
+            raise answer
+        if not isinstance(answer, Results):
+            raise TypeError("a process of the backtest answered something else than results")
+        return answer
+
+
+def _serve(backtest: Backtest, key: NoiseKey, connection: Connection, others: Sequence[Connection]) -> None:
+    """What a process does: releases what it is told of, until it is asked for its results."""
+    for number in HEEDED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
+    for other in others:
+        other.close()
+    answer: Results | Exception
+    try:
+        answer = _served(backtest, key, connection)
+    except EOFError:
+        return  # nobody wants to know any more
+    except QuietcountError as error:
+        answer = error
+    except Exception as error:  # noqa: BLE001 (the last place: it is told where it is shown)
+        answer = RuntimeError(f"{type(error).__name__}: {error}")
+    with contextlib.suppress(OSError):  # again nobody
+        connection.send(answer)
+
+
+def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:
+    merge = Merge(backtest.histograms, key=key, sources=1, owners=1)
+    with few_collections():
+        while True:
+            what, *arguments = pickle.loads(connection.recv_bytes())  # from the process that forked this one
+            if what == "begin":
+                merge = Merge(backtest.histograms, key=key, sources=arguments[0], owners=1)
+            elif what == "release":
+                for name, *details in arguments[0]:
+                    getattr(merge, name)(*details)
+                while merge.release().ticks:
+                    for histogram in backtest.histograms:
+                        histogram.forget()
+            else:
+                backtest.finish()
+                return backtest.results(*arguments)

@@ -1,0 +1,284 @@
+"""Backtest: every combination of settings and every seed over the same events, measured against the exact counts.
+
+What the runs have in common is done once: events are decoded, bounded and added up once a lane, exact counts once for all runs with the
+same bounds, exact boards once a tick. Of a run only its noise, and what it shows, is its own.
+
+Runs with the same ticks and epochs form a group. The unbounded counts of a group are released last of a tick (`measure_truth.unbounded`),
+and with them the group is measured, at a thinned set of ticks: memory does not grow with the number of ticks or events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from workers.agents.factory import histograms as board_histograms
+from workers.backtest.grid import Combination, settings_text
+from workers.backtest.measure import Watch, discovers
+from workers.backtest.queries import watch
+from workers.backtest.results import Input, Results, Run
+from workers.backtest.truth import Truth, mirrored, remembering, truth_of, unbounded
+from workers.backtest.view import View
+from workers.histogram.histogram import Histogram, Shown
+from workers.histogram.snapshots import Snapshot
+from workers.mechanisms.config import HistogramConfig, Lane
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.one_shot.config import OneShotConfig
+from workers.replay.interrupts import Interrupts
+from workers.replay.offline import STREAM, Offline, Summary, drive, few_collections
+from workers.replay.source import Source
+from workers.settings import Settings
+
+TICKS_MEASURED = 256
+BOARDS_KEPT = 8
+SEEDS = 3
+TOP = 10
+
+
+class Thinned:
+    """Ticks whose number is a multiple of a power of two, which doubles so that there are never more than `most`."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._stride = most, 1
+        self.ticks: set[int] = set()
+
+    def due(self, tick: int) -> bool:
+        """Whether a tick is one of them; then it is kept until it is not."""
+        if tick % self._stride:
+            return False
+        self.ticks.add(tick)
+        while len(self.ticks) > self._most:
+            self._stride *= 2
+            self.ticks = {tick for tick in self.ticks if tick % self._stride == 0}
+        return tick in self.ticks
+
+
+class Task(NamedTuple):
+    """A combination of settings with one seed: 0 has the noise of a plain replay, each other one its own."""
+
+    combination: Combination
+    seed: int
+
+
+def tasks_of(combinations: Sequence[Combination], seeds: int) -> list[Task]:
+    """Each combination with so many seeds."""
+    return [Task(combination, seed) for combination in combinations for seed in range(seeds)]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What makes runs begin, and start their epochs, at the same ticks, for the same stream keys."""
+
+    tick_ms: int
+    start_ms: int
+    start_given: bool
+    horizon: int | None
+    keys: tuple[str, ...] | str
+    per_tick: bool
+
+    @classmethod
+    def of(cls, config: HistogramConfig) -> Timing:
+        per_tick = isinstance(config, OneShotConfig)
+        return cls(config.tick_ms, config.start_ms, config.start_given, config.horizon_ticks, config.keys, per_tick)
+
+
+class Group:
+    """The runs of one timing, measured together."""
+
+    def __init__(self, wide: Truth) -> None:
+        self.wide = wide
+        self.watches: list[Watch] = []
+        self.views: list[View] = []
+        self._measured, self._boards = Thinned(TICKS_MEASURED), Thinned(BOARDS_KEPT)
+        self._tick = 0
+        wide.observe = self._seen
+
+    @property
+    def whole(self) -> bool:
+        """Whether every run stands at the tick that was counted last: no tick is half done."""
+        return all(watch.last_tick == self._tick for watch in self.watches)
+
+    def _seen(self, shown: Shown) -> None:
+        """The tick is counted: all runs have released it."""
+        self._tick = (self.wide.next or 1) - 1
+        ticks, boards = len(self._measured.ticks), len(self._boards.ticks)
+        if self._measured.due(self._tick):
+            self._measure(self._boards.due(self._tick))
+        if len(self._measured.ticks) < ticks or len(self._boards.ticks) < boards:
+            for one in self.watches:
+                one.keep(self._measured.ticks, self._boards.ticks)
+
+    def _measure(self, board: bool) -> None:
+        for view in self.views:
+            view.look()
+        for one in self.watches:
+            one.measure(board)
+
+    def finish(self) -> None:
+        """No more ticks: the last one is measured, whatever its number."""
+        if self._tick and self.whole:
+            self._measure(board=True)
+        for one in self.watches:
+            one.finish()
+
+
+class Backtest:
+    """All runs over one stream of events. Sensitive: it holds exact counts."""
+
+    def __init__(self, tasks: Sequence[Task], key: NoiseKey, top: int) -> None:
+        """
+        Args:
+            tasks: what to run.
+            key: the operator's root key.
+            top: n of the top-n metrics.
+        """
+        self._key, self._top = key, top
+        self._truths: dict[tuple[Timing, Lane, tuple[bytes, ...]], tuple[Truth, View]] = {}
+        self._groups: dict[Timing, Group] = {}
+        combined = (task.combination.mechanism for task in tasks)
+        self._remembering = {
+            id(mechanism): remembering(mechanism) for mechanism in {id(m): m for m in combined}.values()
+        }
+        runs = [self._run(task.combination, task.seed) for task in tasks]
+        truths = [truth for truth, _ in self._truths.values()]
+        self.runs = runs
+        # A truth has counted a tick before the runs look at it, and all runs before the unbounded counts.
+        self.histograms: list[Histogram] = [*truths, *runs, *(group.wide for group in self._groups.values())]
+
+    def _run(self, combination: Combination, seed: int) -> Histogram:
+        config, mechanism = combination.config, self._remembering[id(combination.mechanism)]
+        timing = Timing.of(config)
+        group = self._groups.get(timing)
+        if group is None:
+            lane = unbounded(config.lane)
+            group = self._groups[timing] = Group(
+                truth_of(config, self._key, (), per_tick=timing.per_tick, lane=lane, sizes=False)
+            )
+        domain = tuple(mechanism.domain())
+        place = (timing, config.lane, domain)
+        if place not in self._truths:
+            truth = truth_of(
+                config, self._key, domain, per_tick=timing.per_tick, lane=config.lane, sizes=discovers(combination)
+            )
+            view = View(truth, group.wide, self._key, self._top)
+            self._truths[place] = truth, view
+            group.views.append(view)
+        truth, view = self._truths[place]
+        stream = STREAM if seed == 0 else f"{STREAM} seed {seed}"
+        (histogram,) = board_histograms(
+            combination.settings, [mirrored(mechanism, truth)], key=self._key, stream=stream, owner=0, owners=1
+        )
+        histogram.written = False
+        group.watches.append(watch(combination, seed, histogram, view))
+        return histogram
+
+    @property
+    def whole(self) -> bool:
+        """Whether no tick is half done."""
+        return all(group.whole for group in self._groups.values())
+
+    def finish(self) -> None:
+        """The end of the input, or of what was read of it."""
+        for group in self._groups.values():
+            group.finish()
+
+    def watches(self) -> Iterator[Watch]:
+        """In the order of the runs, then of the seeds."""
+        found = [watch for group in self._groups.values() for watch in group.watches]
+        yield from sorted(found, key=lambda one: (one.combination.run, one.seed))
+
+    def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
+        """What was measured; after `finish`.
+
+        Args:
+            summary: of the replay.
+            word: what the numbers of rejects count.
+            left_out: combinations that cannot be.
+        """
+        results = Results(input_of(summary, word, self._top, left_out))
+        for one in self.watches():
+            results.runs.append(run_of(one, summary))
+            results.series += one.series()
+            results.boards += one.boards()
+        return results
+
+
+def run_backtest(
+    settings: Settings,
+    key: NoiseKey,
+    source: Source,
+    backtest: Backtest,
+    write: Callable[[Snapshot], object] | None,
+    progress: Callable[[Summary], object],
+) -> Summary:
+    """Runs all runs over a source of events, to its end or to Ctrl-C, which leaves whole ticks.
+
+    Args:
+        settings: whose `[events]` they share.
+        key: the operator's root key.
+        source: of the events.
+        backtest: fresh.
+        write: takes the snapshots of those runs that are `written`.
+        progress: told how far it is.
+    """
+    with Interrupts() as interrupts, few_collections():
+
+        def after_tick() -> None:
+            progress(summary)
+            if backtest.whole:
+                interrupts.check()
+
+        offline = Offline(
+            settings,
+            key,
+            backtest.histograms,
+            partitions=source.partitions,
+            write=write,
+            until_ms=source.until_ms,
+            after_tick=after_tick,
+        )
+        summary = offline.summary
+        drive(offline, source, interrupts, progress)
+        backtest.finish()
+    return summary
+
+
+def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:
+    """What was read."""
+    return Input(
+        complete=not summary.partial,
+        events=summary.events,
+        late=summary.late,
+        outside=summary.outside,
+        first_ms=summary.first_ms,
+        last_ms=summary.last_ms,
+        word=word,
+        counts=dict(sorted(summary.rejects.items())),
+        first=[(one.partition, one.number, one.reason) for one in summary.first_rejects],
+        top=top,
+        left_out=left_out,
+    )
+
+
+def run_of(one: Watch, summary: Summary) -> Run:
+    """The row of runs.parquet."""
+    combination, promise = one.combination, one.combination.mechanism.guarantee
+    return Run(
+        run=combination.run,
+        seed=one.seed,
+        histogram=one.histogram.name,
+        mechanism=combination.config.mechanism,
+        varied=combination.varied,
+        settings=settings_text(combination.config),
+        rho=promise.rho,
+        epsilon=promise.epsilon,
+        delta=promise.delta,
+        unit=promise.unit,
+        tick_ms=combination.config.tick_ms,
+        first_tick=one.first_tick,
+        ticks=one.ticks,
+        epochs=one.histogram.life.epochs,
+        events=summary.events,
+        complete=not summary.partial,
+    )

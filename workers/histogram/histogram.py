@@ -1,0 +1,391 @@
+"""One histogram's life in one owner partition: its epochs, its stream keys, its ledger, its snapshots. No Kafka, no clock.
+
+What it stores, under `<name>/<generation>/`: the stream keys in the order met (histogram/key_blocks.py), and `<epoch>/<block>` the ledger's
+and the mechanism's blocks. An epoch that is over leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import StateRefused
+from workers.histogram import key_blocks, ledger
+from workers.histogram.owners import owner_of
+from workers.histogram.snapshots import Frame, LabelCache, Snapshot, snapshots
+from workers.kafka.topic_ids import lacks_ids, refuse_without_ids
+from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.identity import describe, mechanism_id
+from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.rows import Columns, Contributions
+from workers.mechanisms.ticks import TickGrid
+
+Change = tuple[bytes, bytes | None]
+# No label is this: it is not UTF-8. The tag of a whole stream key.
+KEY_LABEL = b"\xff"
+# A stated start is published from the first tick of its epoch on, unless that lies further back than this.
+LEADING_TICKS_MAX = 100_000
+# Parts of a description that follow from others: not worth naming when one of those has changed.
+DERIVED = ("counter.levels", "counter.sigma_squared", "discovery.delta")
+
+
+class Life(msgspec.Struct, kw_only=True):
+    """What is stored of one (histogram, generation) beside its blocks: who it is, where it stands, what an epoch of it costs.
+
+    `deltas` are the named parts of delta that are not converted; None in what older versions stored.
+    """
+
+    generation: int
+    description: dict[str, object]
+    first: int | None = None
+    next: int | None = None
+    epochs: int = 0
+    rho: float
+    epsilon: float
+    delta: float
+    unit: str
+    deltas: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One released tick, before it is written as snapshots. Safe for anyone, but for the rows it names."""
+
+    frame: Frame
+    release: Release | Items | Answers
+
+
+class Histogram:
+    """The running histogram. Sensitive but for its configuration."""
+
+    def __init__(
+        self,
+        config: HistogramConfig,
+        mechanism: Mechanism,
+        *,
+        worker: str,
+        topic: str,
+        stream: str,
+        events: Mapping[str, object],
+        key: NoiseKey,
+        owner: tuple[int, int],
+    ) -> None:
+        """
+        Args:
+            config: public settings.
+            mechanism: built from them.
+            worker: the worker's name.
+            topic: where its snapshots go.
+            stream: names the topics between and behind the stages and their incarnations, for the mechanism id.
+            events: what of an event is counted, for the mechanism id.
+            key: the operator's root key.
+            owner: (this owner partition, number of them).
+        """
+        self.config, self.mechanism, self.topic = config, mechanism, topic
+        self.grid = TickGrid(tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks)
+        self.lane = config.lane
+        self._key = key
+        self._public = config.keys == "public"
+        description = describe(
+            worker=worker,
+            histogram=config.name,
+            generation=config.generation,
+            tick_ms=config.tick_ms,
+            start_ms=config.start_ms,
+            stream=stream,
+            topic=topic,
+            events=events,
+            mechanism=mechanism.public(),
+        )
+        promise = mechanism.guarantee
+        self.life = Life(
+            generation=config.generation,
+            description=description,
+            rho=promise.rho,
+            epsilon=promise.epsilon,
+            delta=promise.delta,
+            unit=promise.unit,
+            deltas=dict(mechanism.cost().deltas),
+        )
+        self._keys: list[str] = []
+        self._since: list[int] = []
+        self._index: dict[str, int] = {}
+        self._declared: dict[str, int] = {}
+        self._stored_keys = 0
+        self._epoch: int | None = None
+        self._blocks: set[str] = set()
+        self._gone: list[bytes] = []
+        self._state = mechanism.init()
+        self._labels = LabelCache()
+        # Replay measures here what a tick shows, and leaves the writing away where nobody reads it.
+        self.observe: Callable[[Shown], object] | None = None
+        self.written = True
+        if not self._public:
+            for name in config.keys:
+                if owner_of(name, owner[1]) == owner[0]:
+                    self._declared[name] = 0
+
+    def __repr__(self) -> str:
+        return f"Histogram({self.config.name!r}, next={self.life.next})"
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def rows(self) -> int:
+        """Rows of the ledger."""
+        return self._state.columns.n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the ledger's columns in memory."""
+        return self._state.columns.nbytes
+
+    @property
+    def columns(self) -> Columns:
+        """The exact rows of the running epoch: for the operator's replay, never to be published."""
+        return self._state.columns
+
+    @property
+    def next(self) -> int | None:
+        """The global tick that is released next; None before the first."""
+        return self.life.next
+
+    @property
+    def id(self) -> str:
+        """Hex mechanism id of the running epoch."""
+        return self._id.hex()
+
+    def served(self) -> dict[str, int]:
+        """The stream keys, with the global tick from which each is served."""
+        return dict(zip(self._keys, self._since, strict=True))
+
+    def begin(self, time_ms: int) -> int:
+        """The first tick to publish when the stream's first event lies at `time_ms`.
+
+        With a stated start that is tick 1 of the event's epoch, so that what is published depends on the configuration; without one,
+        or when tick 1 lies very far back, it is the event's own tick.
+        """
+        tick = max(1, self.grid.holding(time_ms))
+        _, t = self.grid.split(tick)
+        return tick - t + 1 if self.config.start_given and t <= LEADING_TICKS_MAX else tick
+
+    def start_at(self, tick: int) -> None:
+        """Makes `tick` the first one published."""
+        self.life.first = self.life.next = tick
+
+    def repeat(self, first: int, since: Mapping[str, int]) -> None:
+        """Makes it a repetition of what was published: from tick `first`, each stream key from the tick it was served from."""
+        self.start_at(first)
+        self._public, self._declared = False, dict(since)
+
+    def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
+        """Releases the next tick.
+
+        Args:
+            parts: all that was contributed to it.
+
+        Returns:
+            A snapshot for each stream key (in pages where one is too long); none where they are not `written`.
+        """
+        shown = self._advance(parts)
+        if self.observe is not None:
+            self.observe(shown)
+        if self.written:
+            columns, end_ms = self._state.columns, shown.frame.end_ms
+            for name, value in snapshots(shown.frame, shown.release, columns, self._keys, self._labels):
+                yield Snapshot(self.topic, name, value, end_ms)
+
+    def _advance(self, parts: Sequence[Contributions]) -> Shown:
+        if self.life.next is None:
+            raise StateRefused(f"histogram {self.name!r}: asked for a tick before its first one is known")
+        tick = self.life.next
+        epoch, t = self.grid.split(tick)
+        if epoch != self._epoch:
+            self._open(epoch)
+        for name in [name for name, since in self._declared.items() if since <= tick]:
+            del self._declared[name]
+            self._meet(name, tick)
+        indexed: list[tuple[Contributions, NDArray[np.int32]]] = []
+        for part in parts:
+            if self._public:
+                for name in part.keys:
+                    if name not in self._index:
+                        self._meet(name, tick)
+            index = [self._index.get(name, -1) for name in part.keys]
+            indexed.append((part, np.array(index, dtype=np.int32)))
+        self._state, release = self.mechanism.step(self._state, t, indexed, self._noise)
+        self.life.next = tick + 1
+        frame = Frame(
+            histogram=self.name,
+            epoch=epoch,
+            tick=t,
+            start_ms=self.grid.start(tick),
+            end_ms=self.grid.end(tick),
+            guarantee=self.mechanism.guarantee,
+            mechanism=self.mechanism.kind,
+            id=self._id.hex(),
+        )
+        return Shown(frame, release)
+
+    def exact(self, name: str) -> dict[str, int]:
+        """Exact count of every label of one stream key: for the operator's audit, never to be published."""
+        columns = self._state.columns
+        rows = np.flatnonzero(columns.keys == self._index[name])
+        return {
+            columns.label(row).decode(): count
+            for row, count in zip(rows.tolist(), columns.counts[rows].tolist(), strict=True)
+        }
+
+    # ---- what is stored ------------------------------------------------------------------------------------------
+
+    def changes(self) -> list[Change]:
+        """What changed in the store since the last call."""
+        changes: list[Change] = [(key, None) for key in self._gone]
+        self._gone = []
+        for name, value in key_blocks.changes(self._keys, self._since, self._stored_keys):
+            changes.append((self._name(name), value))
+        self._stored_keys = len(self._keys)
+        if self._epoch is not None:
+            for name, value in (*ledger.changes(self._state.columns), *self._state.changed()):
+                self._blocks.add(name)
+                changes.append((self._name(f"{self._epoch}/{name}"), value))
+            self._state.columns.clean()
+        return changes
+
+    def forget(self) -> None:
+        """Drops what `changes` would give: replay stores nothing."""
+        self._gone, self._stored_keys = [], len(self._keys)
+        self._state.changed()
+        self._state.columns.clean()
+
+    def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
+        """Goes on from what was stored.
+
+        Args:
+            life: as stored.
+            stored: all pairs under `prefix`, in key order.
+
+        Raises:
+            StateRefused: another mechanism wrote it.
+        """
+        self._compare(life)
+        self.life.first, self.life.next, self.life.epochs = life.first, life.next, life.epochs
+        if life.next is None:
+            return
+        epoch, _ = self.grid.split(max(1, life.next - 1))
+        own = f"{epoch}/"
+        blocks: list[tuple[str, bytes]] = []
+        for key, value in stored:
+            name = key.decode()[len(self.prefix) :]
+            if name.startswith(key_blocks.PREFIX):
+                for known, since in key_blocks.decode(value):
+                    self._index[known] = len(self._keys)
+                    self._keys.append(known)
+                    self._since.append(since)
+            elif name.startswith(own):
+                blocks.append((name[len(own) :], value))
+            else:
+                self._gone.append(key)
+        self._stored_keys = len(self._keys)
+        if not self._public:
+            removed = len(self._keys) - sum(name in self._declared for name in self._keys)
+            if removed:
+                raise StateRefused(
+                    f"histogram {self.name!r}: keys: {removed} stream keys that it served are not declared any more: declare them again, "
+                    f"or set generation = {life.generation + 1} to begin anew, which is charged again"
+                )
+            self._declared = {name: since for name, since in self._declared.items() if name not in self._index}
+        if life.next == life.first:
+            return
+        self._epoch = epoch
+        self._bind(epoch)
+        self._blocks = {name for name, _ in blocks}
+        self._state.columns = ledger.load((n, v) for n, v in blocks if n[0] in "LCS")
+        tags = [self._key.tags(name, [KEY_LABEL]) for name in self._keys]
+        self._state.key_tags = np.concatenate((self._state.key_tags, *tags))
+        for name, value in blocks:
+            if name[0] not in "LCS":
+                self._state.restore(name, value)
+
+    @property
+    def prefix(self) -> str:
+        """What every stored key of this (histogram, generation) begins with."""
+        return f"{self.name}/{self.config.generation}/"
+
+    def _name(self, rest: str) -> bytes:
+        return (self.prefix + rest).encode()
+
+    def _compare(self, life: Life) -> None:
+        now, then = (
+            msgspec.json.decode(msgspec.json.encode(self.life.description), type=dict[str, object]),
+            life.description,
+        )
+        if now == then:
+            return
+        then_leaves, now_leaves = dict(_leaves(then)), dict(_leaves(now))
+        changed = sorted(k for k in now_leaves.keys() | then_leaves.keys() if now_leaves.get(k) != then_leaves.get(k))
+        if "stream" in changed:
+            if lacks_ids(str(then.get("stream", ""))):
+                refuse_without_ids(f"histogram {self.name!r}")
+            raise StateRefused(
+                f"histogram {self.name!r}: the internal topics are not those its state was made with (deleted and made anew?): "
+                f"set generation = {life.generation + 1} to begin again, which is charged again"
+            )
+        settings = [k for k in changed if k not in DERIVED] or changed
+        detail = ", ".join(f"{k} = {_short(then_leaves.get(k))} became {_short(now_leaves.get(k))}" for k in settings)
+        raise StateRefused(
+            f"histogram {self.name!r}: its state belongs to another mechanism ({detail}): change the settings back, "
+            f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
+        )
+
+    # ---- epochs and keys -----------------------------------------------------------------------------------------
+
+    def _open(self, epoch: int) -> None:
+        if self._epoch is not None:
+            self._gone += [self._name(f"{self._epoch}/{name}") for name in sorted(self._blocks)]
+        self._epoch = epoch
+        self._blocks = set()
+        self._state = self.mechanism.init()
+        self._labels = LabelCache()
+        self.life.epochs += 1
+        self._bind(epoch)
+        for i in range(len(self._keys)):
+            self._introduce(i)
+
+    def _bind(self, epoch: int) -> None:
+        if self.life.first is None:
+            raise StateRefused(f"histogram {self.name!r}: an epoch begins before its first tick is known")
+        self._id = mechanism_id(self.life.description, self.life.first, epoch)
+        self._noise = self.mechanism.noise(self._key.stream(self._id))
+
+    def _meet(self, name: str, tick: int) -> None:
+        self._index[name] = len(self._keys)
+        self._keys.append(name)
+        self._since.append(tick)
+        self._introduce(self._index[name])
+
+    def _introduce(self, i: int) -> None:
+        labels = self.mechanism.domain()
+        self._state.key_tags = np.concatenate((self._state.key_tags, self._key.tags(self._keys[i], [KEY_LABEL])))
+        self.mechanism.meet_key(self._state, i, self._key.tags(self._keys[i], labels), labels)
+
+
+def _leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The entries of a nested description, by dotted name."""
+    for name, entry in value.items():
+        if isinstance(entry, dict):
+            yield from _leaves(entry, f"{prefix}{name}.")
+        else:
+            yield prefix + name, entry
+
+
+def _short(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 60 else text[:57] + "..."

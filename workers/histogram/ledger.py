@@ -1,0 +1,162 @@
+"""The ledger's blocks: the columns of one histogram and epoch as key-value pairs of the changelog, 1,024 rows to a block.
+
+    L<block>         tags, stream key indices, label lengths and text   written when rows are added to the block
+    L<block>.<part>  the same of the rows that do not fit before it     as above; parts from 1, where labels are long
+    C<block>         counts, in the narrowest width that holds them     written when a tick changed one of them
+    S<block>         first tick at which each row was shown             written when a row is shown for the first time
+
+A tick writes the blocks that it touched; recovery reads blocks, never items one by one. Every value begins with its version.
+
+Labels are cut by bytes: 1,024 of 1,024 bytes each take 1,071,107 bytes, and no broker with its default limit takes that message. A part
+holds as many rows as fit, and rows are only ever appended: so a part that is followed by another never changes, says that it is followed,
+and no part is ever left behind by a block that grows. Counts take at most 8 bytes a row, 8,196 a block.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import StateRefused
+from workers.histogram.packing import pack, unpack
+from workers.mechanisms.rows import Columns
+from workers.mechanisms.sizes import VALUE_BYTES, cuts
+
+BLOCK_ROWS = 1024
+VERSION = 1
+# Version, width code (of labels: whether another part follows), rows.
+_HEAD = struct.Struct("<BBH")
+# Beside its text a label has a tag, the index of its stream key and a length.
+_ROW_BYTES = 16 + 4 + 2
+
+
+def block_key(kind: str, block: int) -> str:
+    """Name of a block; names sort in block order."""
+    return f"{kind}{block:08x}"
+
+
+def changes(columns: Columns) -> Iterator[tuple[str, bytes]]:
+    """The blocks that changed since `columns.clean()`, as (name, value)."""
+    if columns.n > columns.clean_rows:
+        for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
+            yield from _encode_labels(columns, block)
+    for kind, rows, column in (("C", columns.touched, columns.counts), ("S", columns.newly_shown, columns.shown)):
+        for block in _blocks_of(rows):
+            part = column[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
+            yield block_key(kind, block), _encode_column(part)
+
+
+def load(blocks: Iterable[tuple[str, bytes]]) -> Columns:
+    """The columns that `changes` wrote.
+
+    Args:
+        blocks: (name, value), in the order of their names within each kind.
+
+    Raises:
+        StateRefused: a block is missing, damaged, or of another version.
+    """
+    labels: dict[tuple[int, int], bytes] = {}
+    by_kind: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
+    for name, value in blocks:
+        block, _, part = name[1:].partition(".")
+        if name[0] == "L":
+            labels[int(block, 16), int(part or "0", 16)] = value
+        else:
+            by_kind[name[0]][int(block, 16)] = value
+    columns = Columns()
+    expected = (0, 0)
+    for place, value in sorted(labels.items()):
+        if place != expected:
+            raise StateRefused(
+                f"stored ledger: block {place[0]}, part {place[1]} of labels follows {columns.n} rows; "
+                "a block before it is missing"
+            )
+        followed = _decode_labels(columns, value)
+        expected = (place[0], place[1] + 1) if followed else (place[0] + 1, 0)
+        if not followed and place != max(labels) and columns.n != expected[0] * BLOCK_ROWS:
+            raise StateRefused(
+                f"stored ledger: block {place[0]} of labels ends at row {columns.n}; a part of it is missing"
+            )
+    if expected[1]:
+        raise StateRefused(f"stored ledger: part {expected[1]} of block {expected[0]} of labels is missing")
+    _fill(columns.n, by_kind["C"], lambda _: columns.counts)
+    _fill(columns.n, by_kind["S"], columns.shown_to)
+    columns.clean()
+    return columns
+
+
+def _blocks_of(rows: list[NDArray[np.int64]]) -> list[int]:
+    if not rows:
+        return []
+    blocks: list[int] = np.unique(np.concatenate(rows) // BLOCK_ROWS).tolist()
+    return blocks
+
+
+def _encode_labels(columns: Columns, block: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the parts of a block that hold new rows, or that the new rows follow."""
+    first, end = block * BLOCK_ROWS, min(columns.n, (block + 1) * BLOCK_ROWS)
+    lengths, text = columns.label_column(first, end)
+    ends = np.cumsum(lengths)
+    parts = cuts(lengths + _ROW_BYTES, VALUE_BYTES - _HEAD.size)
+    for part, (start, stop) in enumerate(parts):
+        followed = part + 1 < len(parts)
+        if first + stop + followed <= columns.clean_rows:
+            continue
+        rows = slice(first + start, first + stop)
+        name = block_key("L", block) + (f".{part:02x}" if part else "")
+        yield (
+            name,
+            b"".join(
+                (
+                    _HEAD.pack(VERSION, followed, stop - start),
+                    columns.tags[rows].astype("<u8").tobytes(),
+                    columns.keys[rows].astype("<u4").tobytes(),
+                    lengths[start:stop].astype("<u2").tobytes(),
+                    text[int(ends[start] - lengths[start]) : int(ends[stop - 1])],
+                )
+            ),
+        )
+
+
+def _decode_labels(columns: Columns, value: bytes) -> bool:
+    """Append the rows of a part; return whether another part of the block follows."""
+    followed, n = _head(value)
+    at = _HEAD.size
+    lengths = np.frombuffer(value[at + 20 * n : at + 22 * n], dtype="<u2") if len(value) >= at + 22 * n else None
+    if lengths is None or len(value) != at + 22 * n + int(lengths.sum(dtype=np.int64)):
+        raise StateRefused(f"stored ledger: a block of {n} labels is cut short or too long")
+    tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=at).reshape(n, 2)
+    keys = np.frombuffer(value, dtype="<u4", count=n, offset=at + 16 * n)
+    columns.append(tags.astype(np.uint64), keys.astype(np.int32), lengths.astype(np.int64), value[at + 22 * n :])
+    return bool(followed)
+
+
+def _encode_column(column: NDArray[np.int64] | NDArray[np.int32]) -> bytes:
+    width, data = pack(column)
+    return _HEAD.pack(VERSION, width, len(column)) + data
+
+
+def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:
+    """Write the blocks' numbers to a column of `rows`, which `column` gives in a width for the largest of them."""
+    for block, value in blocks.items():
+        width, n = _head(value)
+        start = block * BLOCK_ROWS
+        if start + n > rows:
+            raise StateRefused(f"stored ledger: block {block} has more rows than labels; the label block is missing")
+        if width > 3 or len(value) != _HEAD.size + (n << width):
+            raise StateRefused(f"stored ledger: block {block} of {n} numbers is cut short or too long")
+        numbers = unpack(width, value, count=n, offset=_HEAD.size)
+        column(int(numbers.max(initial=0)))[start : start + n] = numbers
+
+
+def _head(value: bytes) -> tuple[int, int]:
+    if len(value) < _HEAD.size:
+        raise StateRefused(f"stored ledger: a block of {len(value)} bytes is cut short")
+    version, width, n = _HEAD.unpack_from(value)
+    if version != VERSION:
+        raise StateRefused(f"stored ledger: version {version}; this worker knows {VERSION}: upgrade it")
+    return width, n

@@ -1,0 +1,224 @@
+"""Snapshots: one tick's release as the JSON that consumers read (interfaces.md). The same release gives the same bytes, always.
+
+Items stand largest first, ties by label. A snapshot too long for one message is cut into pages.
+
+Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most 1,024. So the frame of a page has
+fewer than 8,000 bytes and an item fewer than 6,200: there is always room for more than a hundred, and pages are cut by what items take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from workers.histogram.answers import LISTS, parts
+from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
+from workers.mechanisms.rows import Columns
+from workers.mechanisms.sizes import VALUE_BYTES, cuts
+
+# For two page numbers of ten digits, where the frame was measured with one digit each.
+_DIGITS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What every snapshot of one tick has in common. Public."""
+
+    histogram: str
+    epoch: int
+    tick: int
+    start_ms: int
+    end_ms: int
+    guarantee: Guarantee
+    mechanism: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One message of a histogram topic."""
+
+    topic: str
+    key: str
+    value: bytes
+    end_ms: int
+
+
+class LabelCache:
+    """Labels of the rows that are shown, as text and by rank: an item that is shown stays shown.
+
+    A rank is the place among the labels that were known when all were last sorted; a label that has come since has the next number. Where
+    one of those is in a tie the tie is sorted by name, and once as many names were sorted so as are known, all get ranks anew: while no
+    new labels come nothing is sorted, and while many come it costs no more than twice as much as without ranks.
+    """
+
+    def __init__(self) -> None:
+        self._labels: NDArray[np.object_] = np.full(1024, None)  # by row
+        self._known: NDArray[np.bool_] = np.zeros(1024, dtype=np.bool_)
+        self._rank: NDArray[np.int64] = np.zeros(1024, dtype=np.int64)
+        self.ranks = 0
+        self._names, self._sorted = 0, 0
+
+    def meet(self, columns: Columns, rows: NDArray[np.int64]) -> None:
+        """Reads the labels of `rows` that are new."""
+        size = int(rows.max(initial=-1)) + 1
+        if size > len(self._known):
+            more = max(size, 2 * len(self._known)) - len(self._known)
+            self._labels = np.concatenate((self._labels, np.full(more, None)))
+            self._known = np.concatenate((self._known, np.zeros(more, dtype=np.bool_)))
+            self._rank = np.concatenate((self._rank, np.full(more, self.ranks)))
+        known = self._known[rows]
+        if not known.all():
+            new = rows[~known]
+            self._labels[new] = [columns.label(row).decode() for row in new.tolist()]
+            self._known[new] = True
+            self._rank[new] = self.ranks
+            self._names += len(new)
+
+    def of(self, rows: NDArray[np.int64]) -> list[str]:
+        """The labels of `rows`, all of which were met."""
+        labels: list[str] = self._labels[rows].tolist()
+        return labels
+
+    def rank(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ranks of `rows`, all of which were met; `ranks` for a label that has none."""
+        return self._rank[rows]
+
+    def sorted_by_name(self, names: int) -> None:
+        """Notes that so many names were sorted for want of ranks."""
+        self._sorted += names
+        if self._sorted > self._names:
+            rows = np.flatnonzero(self._known)
+            order = sorted(range(len(rows)), key=self._labels[rows].tolist().__getitem__)
+            self._rank[rows[order]] = np.arange(len(rows))
+            self.ranks, self._sorted = len(rows), 0
+
+
+def snapshots(
+    frame: Frame,
+    release: Release | Items | Answers,
+    columns: Columns,
+    keys: list[str],
+    labels: LabelCache,
+    max_bytes: int = VALUE_BYTES,
+) -> Iterator[tuple[str, bytes]]:
+    """(stream key, JSON) for every stream key, also those with nothing to show; in pages where needed.
+
+    Args:
+        frame: of the tick.
+        release: of the tick.
+        columns: whose rows a `Release` names.
+        keys: the stream keys, by index.
+        labels: cache of this epoch.
+        max_bytes: most bytes of a message.
+    """
+    if isinstance(release, Answers):
+        for index, key in enumerate(keys):
+            yield from ((key, page) for page in _answer_pages(frame, release.sd, key, release.of_key[index], max_bytes))
+        return
+    key_of = columns.keys[release.rows] if isinstance(release, Release) else release.keys
+    if isinstance(release, Release):
+        labels.meet(columns, release.rows)
+        rank, ranks = labels.rank(release.rows), labels.ranks
+        order = _largest_first(key_of, release.counts, rank, ranks)
+        names, unranked = labels.of(release.rows[order]), rank[order] == ranks
+    else:
+        order = _largest_first(key_of, release.counts)
+        names, unranked = [release.labels[i].decode() for i in order.tolist()], np.ones(len(order), dtype=np.bool_)
+    noisy, key_of = release.counts[order], key_of[order]
+    by_name = _sort_ties(names, noisy, key_of, unranked)
+    if isinstance(release, Release):
+        labels.sorted_by_name(by_name)
+    items = list(zip(names, noisy.tolist(), strict=True))
+    starts = np.searchsorted(key_of, np.arange(len(keys) + 1)).tolist()
+    for index, key in enumerate(keys):
+        of_key = items[starts[index] : starts[index + 1]]
+        yield from ((key, page) for page in _pages(frame, release, key, of_key, max_bytes))
+
+
+def _largest_first(
+    key_of: NDArray[np.int32], noisy: NDArray[np.int64], rank: NDArray[np.int64] | None = None, ranks: int = 0
+) -> NDArray[np.int64]:
+    """The order of items by stream key, then by count, then by rank (0..ranks), where they have one."""
+    if not len(noisy):
+        return np.empty(0, dtype=np.int64)
+    largest = int(noisy.max())
+    counts = largest - int(noisy.min()) + 1
+    if (int(key_of.max()) + 1) * counts * (ranks + 1) >= 1 << 62:
+        return np.lexsort((-noisy, key_of) if rank is None else (rank, -noisy, key_of))
+    # One number for all: a third of the time.
+    place = key_of.astype(np.int64) * counts + (largest - noisy)
+    return np.argsort(place if rank is None else place * (ranks + 1) + rank)
+
+
+def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray, unranked: NDArray[np.bool_]) -> int:
+    """Sorts by label, in place, each run of equal counts of one key in which a label is unranked; returns how many labels that were."""
+    if len(names) < 2 or not unranked.any():
+        return 0
+    edges = np.flatnonzero((noisy[1:] != noisy[:-1]) | (key_of[1:] != key_of[:-1])) + 1
+    starts = np.concatenate(([0], edges))
+    lengths = np.diff(np.concatenate((starts, [len(names)])))
+    wanted = (lengths > 1) & np.logical_or.reduceat(unranked, starts)
+    for start, length in zip(starts[wanted].tolist(), lengths[wanted].tolist(), strict=True):
+        if length > 2:
+            names[start : start + length] = sorted(names[start : start + length])
+        elif names[start] > names[start + 1]:
+            names[start], names[start + 1] = names[start + 1], names[start]
+    return int(lengths[wanted].sum())
+
+
+def _pages(
+    frame: Frame, release: Release | Items, key: str, items: list[tuple[str, int]], max_bytes: int
+) -> Iterator[bytes]:
+    def render(part: list[tuple[str, int]], page: int, pages: int) -> bytes:
+        return _render(frame, release.sd, release.threshold, key, {"items": part}, page, pages)
+
+    whole = render(items, 1, 1)
+    if len(whole) <= max_bytes:
+        yield whole
+        return
+    room = max_bytes - len(render([], 1, 1)) - _DIGITS
+    cut = cuts([len(orjson.dumps(item)) + 1 for item in items], room)
+    for page, (start, stop) in enumerate(cut, 1):
+        yield render(items[start:stop], page, len(cut))
+
+
+def _answer_pages(
+    frame: Frame, sd: float | None, key: str, fields: Mapping[str, object], max_bytes: int
+) -> Iterator[bytes]:
+    whole = _render(frame, sd, None, key, fields, 1, 1)
+    if len(whole) <= max_bytes:
+        yield whole
+        return
+    without = {name: [] if name in LISTS else field for name, field in fields.items()}
+    cut = parts(fields, max_bytes - len(_render(frame, sd, None, key, without, 1, 1)) - _DIGITS)
+    for page, part in enumerate(cut, 1):
+        yield _render(frame, sd, None, key, part, page, len(cut))
+
+
+def _render(
+    frame: Frame, sd: float | None, threshold: int | None, key: str, shown: Mapping[str, object], page: int, pages: int
+) -> bytes:
+    promise = frame.guarantee
+    return orjson.dumps(
+        {
+            "histogram": frame.histogram,
+            "key": key,
+            "epoch": frame.epoch,
+            "tick": frame.tick,
+            "start": frame.start_ms,
+            "end": frame.end_ms,
+            **shown,
+            "sd": None if sd is None else round(sd, 4),
+            "threshold": None if threshold is None else float(threshold),
+            "guarantee": {"unit": promise.unit, "rho": promise.rho, "epsilon": promise.epsilon, "delta": promise.delta},
+            "mechanism": frame.mechanism,
+            "id": frame.id,
+            "page": page,
+            "pages": pages,
+        }
+    )

@@ -1,0 +1,332 @@
+"""Continual heavy hitters in bounded memory: a Misra-Gries sketch for every cell of the r-ary tree over the ticks.
+
+What: a tick's items go into the open cell of every level; a cell that is over is released once, with noise and a threshold; the
+release at t adds the noisy counts of the cells that t's base-r digits name (as MetaAlgo). At most size * levels counters are held for a
+stream key, whatever the domain, and at most (r - 1) * size released counts a level.
+
+    Symbol      Here
+    k           `size`, counters of a sketch
+    r, L        `radix`, `levels`: digits of the horizon
+    m           max_items * max_count, items that one event adds to the stream
+    Dinf        max_count
+    Z, eta      N_Z(0, sigma^2): noise of one counter, and of all counters of a cell together
+    e, c_max    counters that may show in one of two neighbours alone, and the largest count of such a one
+
+`release = "pmg"` (Algorithm 2 with integer Gaussian noise, sketches fed item by item): noisy count = c + Z + eta. By Lemma 2 an
+item more moves one counter by one, or all; that is Z or eta shifted by one. An event of m items is m such steps. On the keys that stay
+in the sketch through all of them the difference is a * 1 + b with |a| + |b|_1 <= m, so rho = m^2 / (2 sigma^2) a cell. Each step changes
+at most two keys, and no counter by more than one: e = 4 m, c_max = m. (A hybrid: the one neighbour, on the other's keys, with c' + a on
+those that did not stay; it is e tails away in total variation, and a * 1 + b away from the other neighbour. For m = 1 it is the proof
+of Lemma 6.)
+`release = "merge"` (Section 7, sketches that a tick's exact histogram is merged into): noisy count = c + Z. However many items an event
+has, up to k counters move by at most Dinf, so rho = k Dinf^2 / (2 sigma^2) a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once
+m^2 is well above k.
+`release = "pure"` (Algorithm 3, over a declared domain) is in `misra_gries_pure`.
+
+An event lies in one cell of each of L levels: rho and delta_discovery are L times those of a cell, composed adaptively.
+A cell that no digit ever names (the last of its parent, or one that ends beyond the horizon) is not kept.
+
+Source: Lebeda and Tetek, Algorithms 1 and 2, Lemmas 2 and 6, Section 7; Cardoso and Rogers, Algorithm 7. Gaussian noise in Algorithm 2,
+and its group form, are derived here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
+from workers.mechanisms.config import HistogramConfig, label_complaints
+from workers.mechanisms.counters.budget import NUMERICAL_SHARE
+from workers.mechanisms.counters.noise_columns import check_tick
+from workers.mechanisms.counters.tree import best_radix, digits_of
+from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.mechanism import Guarantee, Items, Noise, State, head
+from workers.mechanisms.misra_gries.release import cell, shown_above
+from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Batch, Sketch, batch
+from workers.mechanisms.misra_gries.state import SketchState
+from workers.mechanisms.noise.exact_tail import exact_quantile
+from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
+from workers.mechanisms.noise.inversion import InversionTable
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.one_shot.config import OptionalDomain
+from workers.mechanisms.rows import Contributions, Tags
+
+USE = 0x40
+# Half of delta discovers, half converts, as in unk_base.
+DISCOVERY_SHARE = 0.5
+
+
+class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
+    """A histogram of the frequent items in bounded memory.
+
+    Attributes:
+        size: counters of a sketch; a count is too low by at most its share n / (size + 1) of all n items, before noise.
+        release: how a cell is released; "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above size, "pure" for an
+            epsilon that holds by itself, over a declared domain.
+        domain: with release = "pure", the labels of the domain, in the order declared.
+        counter: the tree over the ticks; nothing else is possible here.
+    """
+
+    size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
+    release: Annotated[Literal["pmg", "merge", "pure"], Meta(description='"pmg", "merge" or "pure"')] = "pmg"
+    domain: OptionalDomain = None
+    counter: Annotated[Literal["tree"], Meta(description='"tree"')] = "tree"
+
+    def complaints(self) -> Iterator[str]:
+        if self.horizon == "unbounded":
+            yield 'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
+        yield from super().complaints()
+        if self.release == "pure" and self.domain is None:
+            yield 'domain or domain_file is missing: release = "pure" needs one of them'
+        if self.release != "pure" and self.domain is not None:
+            yield f'domain is set: release = "{self.release}" has none'
+        if self.release == "pure" and self.epsilon is None:
+            yield 'release = "pure": needs epsilon, not rho'
+        yield from label_complaints("domain", self.domain or ())
+
+    @property
+    def pure(self) -> bool:
+        return self.release == "pure"
+
+
+class CellNoise:
+    """The noise of the cell that is over at a tick: of counters by their tags, of all together by the tag of the stream key."""
+
+    def __init__(self, stream: NoiseStream, table: InversionTable, tree: Tree) -> None:
+        self._stream, self._table, self._tree = stream, table, tree
+
+    def __repr__(self) -> str:
+        return "CellNoise(<secret>)"
+
+    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+        level = self._tree.over(t)
+        noise = np.empty(len(tags), dtype=self._table.dtype)
+        self._table.draw(self._stream, cell(USE, level, t // self._tree.radix**level - 1), tags, noise)
+        return noise.astype(np.int64)
+
+
+class Tree(Frozen):
+    """The cells: level j has blocks of r^j ticks."""
+
+    def __init__(self, horizon: int, radix: int) -> None:
+        self.horizon = horizon
+        self.radix = radix
+        self.levels = digits_of(horizon, self.radix)
+
+    def over(self, t: int) -> int:
+        """The highest level with a cell that is over at t: the one whose release later ticks add."""
+        check_tick("misra_gries", t, self.horizon)
+        level = 0
+        while level + 1 < self.levels and t % self.radix ** (level + 1) == 0:
+            level += 1
+        return level
+
+    def open(self, t: int) -> list[int]:
+        """The levels whose cell with tick t will be released."""
+        found = []
+        for level in range(self.levels):
+            width = self.radix**level
+            block = (t - 1) // width
+            top = level == self.levels - 1
+            if (top or block % self.radix != self.radix - 1) and (block + 1) * width <= self.horizon:
+                found.append(level)
+        return found
+
+    def cells(self, t: int) -> int:
+        """How many cells the release at t adds: the sum of t's digits."""
+        check_tick("misra_gries", t, self.horizon)
+        return sum(t // self.radix**j % self.radix for j in range(self.levels))
+
+
+class MisraGries(Frozen):
+    """Running counts of the frequent items.
+
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
+    removed, over all ticks of an epoch together, on streams that may react to what was released.
+    Error: with n items in the ticks up to t, an item's count is too low by at most n / (size + 1) plus, for each of the
+    `cells(t)` cells, `threshold` or its noise, and too high by no more than the noise.
+    """
+
+    kind = "misra_gries"
+
+    def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
+        self.config = config
+        if config.horizon_ticks is None:
+            raise ValueError('horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks')
+        best = best_radix(config.horizon_ticks, power=3 if config.pure else 2)
+        self.tree = Tree(config.horizon_ticks, config.radix or best)
+        self._threshold: int | None = None
+        self._calibrate(unit)
+
+    def _calibrate(self, unit: str) -> None:
+        """Turns the budget into noise and a threshold."""
+        config, levels, size = self.config, self.tree.levels, self.config.size
+        together = config.max_items * config.max_count
+        self._shared = config.release == "pmg"
+        # Of one cell: squared l2 sensitivity, counters that may show in one neighbour alone, the largest of those, noise cells concerned.
+        if self._shared:
+            self.sensitivity_squared, exposed, self.largest = together**2, 4 * together, together
+            concerned = together + 1 + 2 * exposed
+        else:
+            exposed = size if config.max_count == 1 else 2 * size
+            self.sensitivity_squared, self.largest = size * config.max_count**2, config.max_count
+            concerned = size + exposed
+        self._delta_discovery = config.delta * DISCOVERY_SHARE
+        self._delta_numerical = config.delta * NUMERICAL_SHARE
+        delta_conversion = config.delta - self._delta_discovery - self._delta_numerical
+        rho = config.rho if config.rho is not None else rho_of(_given(config.epsilon), delta_conversion)
+        total = levels * self.sensitivity_squared
+        self.sigma_squared = round_up_sigma_squared(Fraction(total) / (2 * Fraction(rho)))
+        table = integer_gaussian(self.sigma_squared)
+        self._table: InversionTable = table
+        spent = min(rho, float_up(total / (2 * self.sigma_squared)))
+        epsilon = config.epsilon if config.epsilon is not None else epsilon_of(rho, delta_conversion)
+        true_numerical = sampler_delta(epsilon, levels * concerned, table.tv)
+        check_sampler_delta(config.delta, epsilon, true_numerical, NUMERICAL_SHARE)
+        self._guarantee = Guarantee(unit=unit, rho=spent, epsilon=epsilon, delta=config.delta)
+        self.cell_variance, self.rounding = float(self.sigma_squared) * (2 if self._shared else 1), 0.0
+        self._terms = ((Fraction(1), self.sigma_squared),) * (2 if self._shared else 1)
+        self.delta_counter = self._delta_discovery / (levels * exposed) * (1 - 1e-12)
+        self._threshold = self.largest + math.ceil(_quantile(self._terms, self.delta_counter)) - 1
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._guarantee
+
+    def cost(self) -> Cost:
+        return Cost(
+            rho=self._guarantee.rho,
+            deltas=(("numerical", self._delta_numerical), ("discovery", self._delta_discovery)),
+        )
+
+    @property
+    def counters_max(self) -> int:
+        """Most counters held for a stream key, whatever the domain: all open cells together."""
+        return self.config.size * self.tree.levels
+
+    def public(self) -> Mapping[str, object]:
+        return {
+            **head(self.kind, self.config, self.guarantee),
+            "size": self.config.size,
+            "release": self.config.release,
+            "sketch_version": SKETCH_VERSION,
+            "discovery": {"delta": repr(self._delta_discovery), "threshold": self._threshold},
+            "counter": {
+                "kind": "tree",
+                "horizon": self.tree.horizon,
+                "levels": self.tree.levels,
+                "radix": self.tree.radix,
+                "sigma_squared": str(self.sigma_squared),
+                "table_version": TABLE_VERSION,
+            },
+        }
+
+    def sd(self, t: int) -> float:
+        """Standard deviation of a count that every cell of t shows; of one that fewer show it is smaller."""
+        return math.sqrt(self.tree.cells(t) * self.cell_variance + self.rounding)
+
+    def threshold(self, t: int) -> int | None:
+        """Count above which a cell shows an item."""
+        check_tick(self.kind, t, self.tree.horizon)
+        return self._threshold
+
+    def init(self) -> SketchState:
+        return SketchState(self.config.size)
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return CellNoise(stream, self._table, self.tree)
+
+    def domain(self) -> Sequence[bytes]:
+        return ()
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Nothing: a stream key's sketches come with its items."""
+
+    def step(
+        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
+    ) -> tuple[State, Items]:
+        """The items that the cells of t show, with the sums of their noisy counts, by stream key and label; see `Mechanism.step`."""
+        if not isinstance(state, SketchState):
+            raise TypeError(f"state = {type(state).__name__}: must come from this mechanism's init")
+        level = self.tree.over(t)
+        levels = self.tree.open(t)
+        for key, items in _by_key(contributions):
+            self._feed(state, key, levels, items)
+        for key in range(len(state.key_tags)):
+            self._release(state, key, t, state.closed(key, level), noise)
+        keys: list[int] = []
+        labels: list[bytes] = []
+        counts: list[int] = []
+        for key, total in state.shown():
+            keys += [key] * len(total)
+            for label in sorted(total):
+                labels.append(label)
+                counts.append(total[label])
+        return state, Items(
+            np.array(keys, dtype=np.int32), labels, self._published(counts), self.sd(t), self._threshold
+        )
+
+    def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: Batch) -> None:
+        """Feeds a tick's items of a stream key to the open cells of these levels."""
+        for sketch in state.opened(key, levels):
+            if self._shared:
+                sketch.feed(items)
+            else:
+                sketch.add(items)
+
+    def _release(self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise) -> None:
+        """Releases a stream key's cell that is over at t; None where it has had no items."""
+        if over is None or not len(over.counts) or self._threshold is None:
+            return
+        noisy = over.counts + noise.at(t, over.tags)
+        if self._shared:
+            noisy += noise.at(t, state.key_tags[key : key + 1])
+        shown = shown_above(over.labels, noisy, self._threshold)
+        state.show(key, self.tree.over(t), zip(shown.labels, shown.counts.tolist(), strict=True))
+
+    def _published(self, sums: Sequence[int]) -> NDArray[np.int64]:
+        """Counts from the sums of what cells showed."""
+        return np.array(sums, dtype=np.int64)
+
+
+def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) -> Iterator[tuple[int, Batch]]:
+    """All of a tick's items for each stream key, the same whatever message brought them."""
+    if not contributions:
+        return
+    key = np.concatenate([index[part.key_of_row] for part, index in contributions])
+    tags = np.concatenate([part.tags for part, _ in contributions])
+    counts = np.concatenate([part.counts for part, _ in contributions])
+    labels: list[bytes] = []
+    for part, _ in contributions:
+        labels += part.labels
+    if not len(key):
+        return
+    if (key == key[0]).all():
+        if key[0] >= 0:
+            yield int(key[0]), batch(tags, labels, counts)
+        return
+    order = np.argsort(key, kind="stable")
+    served, starts = np.unique(key[order], return_index=True)
+    for own, rows in zip(served.tolist(), np.split(order, starts[1:]), strict=True):
+        if own >= 0:
+            yield own, batch(tags.take(rows, axis=0), labels, counts[rows], rows)
+
+
+def _quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float:
+    """x with P(sum >= x) <= delta: exact where that is cheap, else by the sub-Gaussian bound, rounded up."""
+    variance = float(sum(s2 for _, s2 in terms)) * (1 + 1e-12)
+    exact = exact_quantile(terms, delta)
+    return math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12) if exact is None else exact
+
+
+def _given(epsilon: float | None) -> float:
+    if epsilon is None:
+        raise ValueError("epsilon = None: give epsilon or rho")
+    return epsilon

@@ -1,0 +1,229 @@
+"""What the continual sketch mechanism remembers: for each stream key and level the open cell's sketch, and what the level shows.
+
+Blocks, written when changed, in pages that fit a message; all pages of a block are written together, page 0 says how many count.
+
+    mo<key><level>.<page>   the open sketch: items fed, then tags, counts, labels, ascending by tag
+    mr<key><level>.<page>   the sum of the level's released noisy counts, ascending by label
+    md<key>00.<page>        the tags of the declared domain, in its order, where there is one
+
+Levels whose open cells have had the same items share one sketch (all of them at first, later those that began together): it is fed once,
+and stored for each.
+Every page begins with a version; a block without counters is one short page (a compacted topic cannot be told to forget from here).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from workers.errors import StateRefused
+from workers.mechanisms.mechanism import State
+from workers.mechanisms.misra_gries.domain import DomainTags
+from workers.mechanisms.misra_gries.sketch import Sketch
+from workers.mechanisms.rows import Tags
+
+VERSION = 1
+PAGE_BYTES = 512 << 10
+_PAGE = struct.Struct("<BHH")  # version, page, pages
+_HEAD = struct.Struct("<IQ")  # counters, items fed
+
+Cell = tuple[int, int]  # stream key's index, level
+
+
+class SketchState(State):
+    """Open sketches and released sums. Sensitive."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._open: dict[Cell, Sketch] = {}
+        self._shown: dict[Cell, dict[bytes, int]] = {}
+        self._domains: dict[int, DomainTags] = {}
+        self._changed: set[tuple[str, Cell]] = set()
+        self._pages: dict[str, dict[int, bytes]] = {}
+
+    def __repr__(self) -> str:
+        return f"SketchState(size={self._size})"
+
+    @property
+    def counters(self) -> int:
+        """Counters held in open sketches, of all stream keys."""
+        self._join()
+        return sum(len(sketch.counts) for sketch in _each_once(self._open.values()))
+
+    def declare(self, key: int, tags: Tags) -> None:
+        """Enters a stream key's declared domain."""
+        self._domains[key] = DomainTags(tags.copy())
+        self._changed.add(("md", (key, 0)))
+
+    def domain_of(self, key: int) -> DomainTags:
+        """What was declared for a stream key."""
+        self._join()
+        if key not in self._domains:
+            raise StateRefused(f"stored sketch: the domain of stream key {key} is missing")
+        return self._domains[key]
+
+    def opened(self, key: int, levels: Iterable[int]) -> list[Sketch]:
+        """The open sketches of these levels, to be fed. Levels whose open cells have had the same items share one, which is there once."""
+        self._join()
+        fresh = Sketch(self._size)
+        for level in levels:
+            self._open.setdefault((key, level), fresh)
+            self._changed.add(("mo", (key, level)))
+        return _each_once(self._open[key, level] for level in levels)
+
+    def closed(self, key: int, level: int) -> Sketch | None:
+        """Ends the cells of this level and below, and what the levels below show; gives this level's sketch."""
+        self._join()
+        over = self._open.get((key, level))
+        for below in range(level + 1):
+            if self._open.pop((key, below), None) is not None:
+                self._changed.add(("mo", (key, below)))
+            if below < level and self._shown.pop((key, below), None) is not None:
+                self._changed.add(("mr", (key, below)))
+        return over
+
+    def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
+        """Adds what a cell of this level showed."""
+        self._join()
+        for label, count in released:
+            into = self._shown.setdefault((key, level), {})
+            into[label] = into.get(label, 0) + count
+            self._changed.add(("mr", (key, level)))
+
+    def shown(self) -> list[tuple[int, dict[bytes, int]]]:
+        """For each stream key that shows something, ascending, the sums over all levels."""
+        self._join()
+        totals: dict[int, dict[bytes, int]] = {}
+        for (key, _), released in self._shown.items():
+            total = totals.setdefault(key, {})
+            for label, count in released.items():
+                total[label] = total.get(label, 0) + count
+        return sorted(totals.items())
+
+    def changed(self) -> Sequence[tuple[str, bytes]]:
+        blocks: list[tuple[str, bytes]] = []
+        encoded: dict[int, bytes] = {}
+        for kind, (key, level) in sorted(self._changed):
+            if kind == "mo":
+                sketch = self._open.get((key, level))
+                content = encoded.get(id(sketch)) or _encode_open(sketch)
+                encoded[id(sketch)] = content
+            elif kind == "md":
+                tags = self._domains[key].tags
+                content = _HEAD.pack(len(tags), 0) + tags.astype("<u8").tobytes()
+            else:
+                content = self._encode_shown(key, level)
+            pages = max(1, -(-len(content) // PAGE_BYTES))
+            for page in range(pages):
+                part = content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
+                blocks.append((f"{kind}{key:08x}{level:02x}.{page:04x}", _PAGE.pack(VERSION, page, pages) + part))
+        self._changed.clear()
+        return blocks
+
+    def restore(self, name: str, block: bytes) -> None:
+        if name[:2] not in ("mo", "mr", "md") or len(name) != 17:
+            super().restore(name, block)
+        if len(block) < _PAGE.size:
+            raise StateRefused(f"stored sketch: block {name} of {len(block)} bytes is cut short")
+        version, page, _ = _PAGE.unpack_from(block)
+        if version != VERSION:
+            raise StateRefused(f"stored sketch: version {version}; this worker knows {VERSION}: upgrade it")
+        self._pages.setdefault(name[:12], {})[page] = block
+
+    def _join(self) -> None:
+        """Makes sketches of the pages that were restored; what is equal is shared again: it will be fed the same."""
+        equal: dict[tuple[int, bytes], Sketch] = {}
+        for name, pages in sorted(self._pages.items()):
+            if 0 not in pages:
+                raise StateRefused(f"stored sketch: the first page of {name} is missing")
+            _, _, count = _PAGE.unpack_from(pages[0])
+            if any(page not in pages or _PAGE.unpack_from(pages[page])[2] != count for page in range(count)):
+                raise StateRefused(f"stored sketch: a page of {name} is missing")
+            content = b"".join(pages[page][_PAGE.size :] for page in range(count))
+            where = int(name[2:10], 16), int(name[10:12], 16)
+            if name[:2] == "md":
+                self._domains[where[0]] = _decode_domain(name, content)
+                continue
+            if not _is_whole(content, 16 if name[:2] == "mo" else 0):
+                raise StateRefused(f"stored sketch: {name} is cut short or too long")
+            if name[:2] == "mo":
+                self._decode_open(where, content, equal)
+            else:
+                self._decode_shown(where, content)
+        self._pages = {}
+
+    def _decode_open(self, where: Cell, content: bytes, equal: dict[tuple[int, bytes], Sketch]) -> None:
+        n, total = _HEAD.unpack_from(content)
+        if not total:
+            self._open.pop(where, None)
+            return
+        if n > self._size:
+            raise StateRefused(f"stored sketch: {n} counters, at most {self._size} here")
+        sketch = equal.setdefault((where[0], content), Sketch(self._size))
+        self._open[where] = sketch
+        if sketch.total:
+            return
+        sketch.total = total
+        tags = np.frombuffer(content, dtype="<u8", count=2 * n, offset=_HEAD.size).reshape(n, 2)
+        sketch.tags = tags.astype(np.uint64)
+        pairs = list(_unlabelled(content, _HEAD.size + 16 * n, n))
+        sketch.labels = [label for label, _ in pairs]
+        sketch.counts = np.array([count for _, count in pairs], dtype=np.int64)
+
+    def _encode_shown(self, key: int, level: int) -> bytes:
+        released = self._shown.get((key, level), {})
+        labels = sorted(released)
+        return _HEAD.pack(len(labels), 0) + _labelled(labels, [released[label] for label in labels])
+
+    def _decode_shown(self, where: Cell, content: bytes) -> None:
+        n, _ = _HEAD.unpack_from(content)
+        if n:
+            self._shown[where] = dict(_unlabelled(content, _HEAD.size, n))
+
+
+def _each_once(sketches: Iterable[Sketch]) -> list[Sketch]:
+    return list({id(sketch): sketch for sketch in sketches}.values())
+
+
+def _encode_open(sketch: Sketch | None) -> bytes:
+    if sketch is None:
+        return _HEAD.pack(0, 0)
+    head = _HEAD.pack(len(sketch.counts), sketch.total)
+    return b"".join((head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts.tolist())))
+
+
+def _decode_domain(name: str, content: bytes) -> DomainTags:
+    n = _HEAD.unpack_from(content)[0] if len(content) >= _HEAD.size else -1
+    if len(content) != _HEAD.size + 16 * n:
+        raise StateRefused(f"stored sketch: {name} is cut short or too long")
+    return DomainTags(np.frombuffer(content, dtype="<u8", offset=_HEAD.size).reshape(n, 2).astype(np.uint64))
+
+
+def _labelled(labels: Sequence[bytes], counts: Sequence[int]) -> bytes:
+    """Counts, lengths of the labels, and the labels end to end."""
+    lengths = np.fromiter(map(len, labels), dtype="<u2", count=len(labels))
+    return np.array(counts, dtype="<i8").tobytes() + lengths.tobytes() + b"".join(labels)
+
+
+def _is_whole(content: bytes, tag_bytes: int) -> bool:
+    """Whether the content is as long as it says."""
+    if len(content) < _HEAD.size:
+        return False
+    n, _ = _HEAD.unpack_from(content)
+    lengths_at = _HEAD.size + (tag_bytes + 8) * n
+    if len(content) < lengths_at + 2 * n:
+        return False
+    lengths = np.frombuffer(content, dtype="<u2", count=n, offset=lengths_at)
+    return bool(len(content) == lengths_at + 2 * n + lengths.sum())
+
+
+def _unlabelled(content: bytes, at: int, n: int) -> Iterator[tuple[bytes, int]]:
+    counts = np.frombuffer(content, dtype="<i8", count=n, offset=at)
+    lengths = np.frombuffer(content, dtype="<u2", count=n, offset=at + 8 * n)
+    start = at + 10 * n
+    for count, length in zip(counts.tolist(), lengths.tolist(), strict=True):
+        yield content[start : start + length], count
+        start += length

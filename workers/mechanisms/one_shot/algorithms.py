@@ -1,0 +1,283 @@
+"""The one-shot algorithms, calibrated: from (rho, delta) to noise, and from a histogram to what is shown of it.
+
+Neighbours: the content of one event emptied, or the reverse. It changes at most D0 counts of one
+stream key, by at most Dinf each, all in one direction.
+
+    name                source                      cost                                            shown iff
+    known_gauss         000 Alg. 4                  D0 Dinf^2/(2 s2)                                always
+    known_gumbel        000 Alg. 5                  k Dinf^2/(8 b^2) + min(D0,k) Dinf^2/(2 s2)      among k picks
+    positive_laplace    004 Alg. 1, Thm 7           D0 Dinf^2/(2 b^2), delta                        h + Z > m
+    positive_gauss      004 Alg. 1, Thm 7           D0 Dinf^2/(2 s2), delta                         h + Z > m
+    unk_gauss           000 Alg. 9, 004 Alg. 2      D0 Dinf^2/(2 s2), delta                         h + Z > h_(kbar+1) + m + Z', top kbar
+    limit_dom_laplace   002 Lemma 3.2, 6.2          D0 Dinf^2/(2 b^2), delta                        h + Z > h_(kbar+1) + m + Z', top kbar
+    limit_dom           002 Alg. 1, 000 Alg. 6      as known_gumbel; kbar private: k + 1 picks      picked before BOTTOM, top kbar
+
+Built here, where the papers differ: (a) counts of picks cost min(D0, k), not k: no more of them can change. (b) thresholds are exact
+integer quantiles, delta / min(D0, kbar) an item: no more items than that are among the kbar largest for one neighbour only, ties being
+broken by tag (as many of the other neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops ties with
+h_(kbar+1) instead, and then pays kbar. (c) Where h_(kbar+1) differs between neighbours, at least
+one changed item is not among the kbar largest of both, so the noise on the threshold takes its place and D0 stays D0.
+(d) The papers' Dinf = 1 became Dinf by scaling: counts and h_(kbar+1) move by at most Dinf, in one direction.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.mechanisms.accounting import float_up
+from workers.mechanisms.frozen import Frozen, read_only
+from workers.mechanisms.noise.discrete_laplace import TABLE_VERSION as LAPLACE_VERSION
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, discrete_laplace, round_up_scale
+from workers.mechanisms.noise.gaussian import TABLE_VERSION as GAUSSIAN_VERSION
+from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian, round_up_sigma_squared
+from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, gumbel_top_k_or_bottom, selection_tv
+from workers.mechanisms.one_shot.release import USE_KBAR, USE_PICKS, Cell, OneShotNoise, Place
+from workers.mechanisms.one_shot.tails import (
+    gaussian_difference_quantile,
+    gaussian_quantile,
+    laplace_difference_quantile,
+    laplace_quantile,
+    logistic_quantile,
+)
+from workers.mechanisms.rows import Rows
+
+Name = Literal[
+    "known_gauss", "known_gumbel", "positive_laplace", "positive_gauss", "unk_gauss", "limit_dom_laplace", "limit_dom"
+]
+KNOWN: tuple[Name, ...] = ("known_gauss", "known_gumbel")
+PICKING: tuple[Name, ...] = ("known_gumbel", "limit_dom")
+LIMITED: tuple[Name, ...] = ("unk_gauss", "limit_dom_laplace", "limit_dom")
+# Private-side margin of a division in floats.
+_OUTWARD = Fraction(1 + 1e-12)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """What an algorithm is told beside its budget.
+
+    Attributes:
+        max_items: D0.
+        max_count: Dinf.
+        k: most items shown (`PICKING`).
+        kbar: so many of the largest are looked at (`LIMITED`); where `private`, at most so many.
+        private: whether kbar is chosen from k..kbar by the exponential mechanism (`limit_dom`).
+        domain: size of the declared domain (`KNOWN`).
+    """
+
+    max_items: int
+    max_count: int
+    k: int = 0
+    kbar: int = 0
+    private: bool = False
+    domain: int = 0
+
+
+class Algorithm(Protocol):
+    """A calibrated one-shot algorithm. `rho` and `delta` are what one release costs, `tv` the samplers' distance from their laws."""
+
+    rho: float
+    delta: float
+    tv: float
+    sd: float
+    threshold: int | None
+    table: IntegerGaussian | DiscreteLaplace
+
+    def public(self) -> dict[str, object]:
+        """What changes a noise value or its meaning, as JSON."""
+        ...
+
+    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
+        """Rows of the cell that are shown, ascending, and their noisy counts."""
+        ...
+
+
+class Noisy(Frozen):
+    """Noise on every count; shown all of them, or those above a constant threshold, or of the kbar largest those above a noisy one."""
+
+    def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
+        self._name, self._parameters = name, p
+        changed = p.max_items * p.max_count**2
+        laplace = name in ("positive_laplace", "limit_dom_laplace")
+        self.table: IntegerGaussian | DiscreteLaplace
+        if laplace:
+            scale = scale_for(Fraction(changed, 2), rho)
+            self.table, spread = discrete_laplace(scale), scale**2
+            self.sd = math.sqrt(self.table.variance)
+        else:
+            self.table, spread = _gaussian(changed, rho)
+            self.sd = math.sqrt(spread)
+        self.rho = min(rho, float_up(changed / (2 * spread)))
+        self.delta = 0.0 if name == "known_gauss" else delta
+        self._kbar = p.kbar if name in LIMITED else None
+        self.tv = float_up((p.max_items + (self._kbar is not None)) * Fraction(self.table.tv))
+        self.threshold: int | None = None
+        if name != "known_gauss":
+            items = p.max_items if self._kbar is None else min(p.max_items, self._kbar)
+            self.threshold = p.max_count - 1 + self._quantile(delta / items * (1 - 1e-12))
+
+    def _quantile(self, delta: float) -> int:
+        difference = self._kbar is not None
+        if isinstance(self.table, DiscreteLaplace):
+            return (laplace_difference_quantile if difference else laplace_quantile)(self.table.scale, delta)
+        return (gaussian_difference_quantile if difference else gaussian_quantile)(self.table.sigma_squared, delta)
+
+    def public(self) -> dict[str, object]:
+        laplace = isinstance(self.table, DiscreteLaplace)
+        return {
+            "name": self._name,
+            "noise": repr(self.table),
+            "table_version": LAPLACE_VERSION if laplace else GAUSSIAN_VERSION,
+            "threshold": self.threshold,
+            "kbar": self._kbar,
+        }
+
+    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
+        if self.threshold is None or self._kbar is None:
+            noisy = cell.counts + noise.items(place, cell.tags)
+            if self.threshold is None:
+                return np.arange(len(noisy)), noisy
+            rows = np.flatnonzero(noisy > self.threshold)
+            return rows, noisy[rows]
+        found: list[Rows] = []
+        for key, rows in cell.rows_by_key():
+            top, limit = limited(cell, rows, self._kbar)
+            bar = limit + self.threshold + noise.threshold(place, cell.key_tags[key])
+            found.append(top[cell.counts[top] + noise.items(place, cell.tags.take(top, axis=0)) > bar])
+        rows = _together(found)
+        return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
+
+
+class Picking(Frozen):
+    """At most k picks by the exponential mechanism, down to BOTTOM where the domain is unknown, then Gaussian noise on their counts.
+
+    Half of rho picks, half counts, as in the papers (b = s / 2 there).
+    """
+
+    def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
+        self._name, self._parameters = name, p
+        picks = p.k + p.private
+        self.threshold: int | None = None
+        self.table: IntegerGaussian | DiscreteLaplace
+        self.table, spread = _gaussian(min(p.max_items, p.k) * p.max_count**2, rho / 2)
+        self.sd = math.sqrt(spread)
+        self.scale = scale_for(Fraction(picks * p.max_count**2, 8), rho / 2)
+        self.rho = min(
+            rho,
+            float_up(
+                min(p.max_items, p.k) * p.max_count**2 / (2 * spread) + picks * p.max_count**2 / (8 * self.scale**2)
+            ),
+        )
+        self.delta = delta if name == "limit_dom" else 0.0
+        self._bottom = Bottom(p, self.scale, delta) if name == "limit_dom" else None
+        candidates = p.kbar + 1 if self._bottom else p.domain
+        self.tv = float_up(Fraction(selection_tv(candidates, picks)) + min(p.max_items, p.k) * Fraction(self.table.tv))
+
+    def public(self) -> dict[str, object]:
+        return {
+            "name": self._name,
+            "noise": repr(self.table),
+            "table_version": GAUSSIAN_VERSION,
+            "k": self._parameters.k,
+            "scale": str(self.scale),
+            "selection_version": SELECTION_VERSION,
+            "bottom": self._bottom.public() if self._bottom else None,
+        }
+
+    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
+        found: list[Rows] = []
+        for key, rows in cell.rows_by_key():
+            if self._bottom:
+                found.append(self._bottom.pick(cell, rows, key, self._parameters.k, noise, place)[0])
+            else:
+                words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(self._parameters.k, len(rows)))
+                found.append(rows[gumbel_top_k(cell.counts[rows], self.scale, self._parameters.k, words)])
+        rows = _together(found)
+        return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
+
+
+class Bottom(Frozen):
+    """LimitDom's picks: labels among the kbar largest, in order, until BOTTOM or the k-th.
+
+    Guarantee: k picks cost k Dinf^2 / (8 b^2), and one more where kbar is private, with delta for a release: an item that is among the
+    kbar largest for one neighbour only has a count of at most h_(kbar+1) + Dinf, so it comes before BOTTOM, whose count is
+    h_(kbar+1) + Dinf + x, with probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
+    Source: 002 Alg. 1 and Lemma 5.5; kbar private: Lemma 3.1, the candidate kbar has the cost h_(kbar+1) + Dinf + x(kbar).
+
+    Args:
+        p: with k, kbar and private.
+        scale: b.
+        delta: of one release.
+    """
+
+    def __init__(self, p: Parameters, scale: Fraction, delta: float) -> None:
+        self._p, self.scale, self._delta = p, scale, delta
+        first = p.k if p.private else p.kbar
+        above = [
+            p.max_count + logistic_quantile(scale, delta / min(p.max_items, kbar) * (1 - 1e-12))
+            for kbar in range(first, p.kbar + 1)
+        ]
+        self._above = read_only(np.array(above, dtype=np.int64))
+
+    def public(self) -> dict[str, object]:
+        return {
+            "kbar": self._p.kbar,
+            "private": self._p.private,
+            "above": int(self._above[-1]),
+            "delta": repr(self._delta),
+        }
+
+    def pick(self, cell: Cell, rows: Rows, key: int, k: int, noise: OneShotNoise, place: Place) -> tuple[Rows, bool]:
+        """The rows picked, in order, and whether BOTTOM ended them."""
+        top = cell.largest(rows, self._p.kbar + 1)
+        kbar, above = self._p.kbar, int(self._above[-1])
+        if self._p.private:
+            limits = np.zeros(len(self._above), dtype=np.int64)
+            beyond = cell.counts[top[self._p.k :]]
+            limits[: len(beyond)] = beyond
+            words = noise.picks(USE_KBAR, place, cell.key_tags[key], 1)
+            chosen = int(gumbel_top_k(-(limits + self._above), self.scale, 1, words)[0])
+            kbar, above = self._p.k + chosen, int(self._above[chosen])
+        limit = int(cell.counts[top[kbar]]) if len(top) > kbar else 0
+        candidates = top[:kbar]
+        words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(k, len(candidates) + 1))
+        picks, ended = gumbel_top_k_or_bottom(cell.counts[candidates], limit + above, self.scale, k, words)
+        return candidates[picks], ended
+
+
+def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
+    """The algorithm, calibrated to cost at most (rho, delta) a release.
+
+    Raises:
+        ValueError: the budget needs more noise than there are tables for.
+    """
+    return Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
+
+
+def limited(cell: Cell, rows: Rows, kbar: int) -> tuple[Rows, int]:
+    """The kbar largest of `rows` and h_(kbar+1)."""
+    top = cell.largest(rows, kbar + 1)
+    return top[:kbar], int(cell.counts[top[kbar]]) if len(top) > kbar else 0
+
+
+def scale_for(numerator: Fraction, rho: float) -> Fraction:
+    """The smallest scale of the grid with numerator / scale^2 <= rho, or the one above it."""
+    wanted = numerator / Fraction(rho)
+    scale = round_up_scale(Fraction(math.sqrt(float(wanted))))
+    while scale * scale < wanted:
+        scale = round_up_scale(scale * _OUTWARD)
+    return scale
+
+
+def _gaussian(sensitivity_squared: int, rho: float) -> tuple[IntegerGaussian, Fraction]:
+    spread = round_up_sigma_squared(sensitivity_squared / (2 * Fraction(rho)))
+    return integer_gaussian(spread), spread
+
+
+def _together(found: list[Rows]) -> Rows:
+    return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)

@@ -1,0 +1,223 @@
+"""Settings of the one-shot mechanisms, of `pay_what_you_get` and of `meta`.
+
+D0, Dinf    max_items, max_count
+k           most items shown at a tick
+kbar        how many of the largest items are looked at
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from workers.mechanisms.config import HistogramConfig, label_complaints
+from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, Parameters
+
+Count = Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
+OptionalCount = Annotated[
+    Annotated[int, Meta(ge=1, le=100_000)] | None, Meta(description="a whole number from 1 to 100,000")
+]
+Kbar = Annotated[
+    Annotated[int, Meta(ge=1, le=100_000)] | Literal["private"],
+    Meta(description='a whole number from 1 to 100,000, or "private": chosen from k to kbar_max'),
+]
+Domain = Annotated[
+    Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)],
+    Meta(description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
+]
+OptionalDomain = Annotated[
+    Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)] | None,
+    Meta(description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
+]
+KBAR_MAX = 1000
+
+
+class OneShotConfig(HistogramConfig, frozen=True, kw_only=True):
+    """Publishes at each tick a one-shot release of that tick's own contributions."""
+
+    def algorithm(self) -> tuple[Name, Parameters]:
+        """The algorithm in each tick and what it is told."""
+        raise NotImplementedError
+
+    def labels(self) -> Sequence[str]:
+        """The declared domain; empty where it is unknown."""
+        return ()
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from _parameter_complaints(*self.algorithm())
+        yield from label_complaints("domain", self.labels())
+
+
+class KnownGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gauss"):
+    """Every item of a declared domain, with Gaussian noise."""
+
+    domain: Domain
+
+    def labels(self) -> Sequence[str]:
+        return self.domain
+
+    def algorithm(self) -> tuple[Name, Parameters]:
+        return "known_gauss", Parameters(max_items=self.max_items, max_count=self.max_count, domain=len(self.domain))
+
+
+class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gumbel"):
+    """About the k largest of a declared domain, however many items an event has."""
+
+    domain: Domain
+    k: Count
+
+    def labels(self) -> Sequence[str]:
+        return self.domain
+
+    def algorithm(self) -> tuple[Name, Parameters]:
+        return "known_gumbel", Parameters(
+            max_items=self.max_items, max_count=self.max_count, k=self.k, domain=len(self.domain)
+        )
+
+
+class PositiveLaplaceConfig(OneShotConfig, frozen=True, kw_only=True, tag="positive_laplace"):
+    """The items that occur and whose count with Laplace noise passes a threshold."""
+
+    def algorithm(self) -> tuple[Name, Parameters]:
+        return "positive_laplace", Parameters(max_items=self.max_items, max_count=self.max_count)
+
+
+class PositiveGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="positive_gauss"):
+    """The items that occur and whose count with Gaussian noise passes a threshold."""
+
+    def algorithm(self) -> tuple[Name, Parameters]:
+        return "positive_gauss", Parameters(max_items=self.max_items, max_count=self.max_count)
+
+
+class UnkGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="unk_gauss"):
+    """Of the kbar largest items those clearly above the next one, with Gaussian noise."""
+
+    kbar: Count
+
+    def algorithm(self) -> tuple[Name, Parameters]:
+        return "unk_gauss", Parameters(max_items=self.max_items, max_count=self.max_count, kbar=self.kbar)
+
+
+class LimitDomLaplaceConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom_laplace"):
+    """Of the kbar largest items those clearly above the next one, with Laplace noise."""
+
+    kbar: Count
+
+    def algorithm(self) -> tuple[Name, Parameters]:
+        return "limit_dom_laplace", Parameters(max_items=self.max_items, max_count=self.max_count, kbar=self.kbar)
+
+
+class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
+    """At most k of the kbar largest items, down to a noisy bar, however many items an event has."""
+
+    k: Count
+    kbar: Kbar
+    kbar_max: OptionalCount = None
+
+    def algorithm(self) -> tuple[Name, Parameters]:
+        return "limit_dom", limit_dom_parameters(self, self.k, self.kbar, self.kbar_max)
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from _kbar_max_complaints(self.kbar, self.kbar_max)
+
+
+class PayWhatYouGetConfig(HistogramConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
+    """The largest items' labels so far, asked for every few ticks until a budget of labels or of queries is spent.
+
+    Attributes:
+        k: most labels of one answer.
+        labels: k*, labels in all answers of an epoch together; an answer's BOTTOM counts as one.
+        queries: l*, answers in an epoch.
+        every: a query is asked at each tick that is a multiple of this.
+    """
+
+    k: Count
+    kbar: Kbar
+    kbar_max: OptionalCount = None
+    labels: Count
+    queries: Count
+    every: Count = 1
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from _parameter_complaints("limit_dom", limit_dom_parameters(self, self.k, self.kbar, self.kbar_max))
+        yield from _kbar_max_complaints(self.kbar, self.kbar_max)
+        if self.k > self.labels:
+            yield f"k = {self.k}: at most labels = {self.labels}"
+        if self.kbar == "private" and self.labels == 1:
+            yield 'labels = 1: at least 2 with kbar = "private", since each choice of kbar is charged as one'
+        if self.horizon_ticks is not None and self.every > self.horizon_ticks:
+            yield f"every = {self.every}: nothing would ever be asked within horizon = {self.horizon_ticks}"
+
+
+class MetaConfig(HistogramConfig, frozen=True, kw_only=True, tag="meta"):
+    """Running counts as sums of one-shot releases of blocks of ticks.
+
+    Attributes:
+        algorithm: what releases each block.
+    """
+
+    algorithm: Annotated[
+        Name,
+        Meta(
+            description='"known_gauss", "known_gumbel", "positive_laplace", "positive_gauss", "unk_gauss", "limit_dom_laplace"'
+            ' or "limit_dom"'
+        ),
+    ]
+    counter: Annotated[Literal["tree"], Meta(description='"tree"')] = "tree"
+    domain: OptionalDomain = None
+    k: OptionalCount = None
+    kbar: OptionalCount = None
+
+    def parameters(self) -> Parameters:
+        return Parameters(
+            max_items=self.max_items,
+            max_count=self.max_count,
+            k=self.k or 0,
+            kbar=self.kbar or 0,
+            domain=len(self.domain or ()),
+        )
+
+    def complaints(self) -> Iterator[str]:
+        if self.horizon == "unbounded":
+            yield 'horizon = "unbounded": mechanism = "meta" needs a number of ticks'
+        yield from super().complaints()
+        for field, value, users in (
+            ("domain", self.domain, KNOWN),
+            ("k", self.k, PICKING),
+            ("kbar", self.kbar, LIMITED),
+        ):
+            if (value is None) is (self.algorithm in users):
+                yield f'{field} is {"missing" if value is None else "set"}: algorithm = "{self.algorithm}"' + (
+                    " needs it" if value is None else " has none"
+                )
+        yield from _parameter_complaints(self.algorithm, self.parameters())
+        yield from label_complaints("domain", self.domain or ())
+
+
+def limit_dom_parameters(config: HistogramConfig, k: int, kbar: int | str, kbar_max: int | None) -> Parameters:
+    """What `limit_dom` is told by its settings."""
+    private = not isinstance(kbar, int)
+    return Parameters(
+        max_items=config.max_items,
+        max_count=config.max_count,
+        k=k,
+        kbar=kbar if isinstance(kbar, int) else kbar_max or KBAR_MAX,
+        private=private,
+    )
+
+
+def _kbar_max_complaints(kbar: int | str, kbar_max: int | None) -> Iterator[str]:
+    if kbar_max is not None and kbar != "private":
+        yield f'kbar_max = {kbar_max}: only with kbar = "private"'
+
+
+def _parameter_complaints(name: Name, p: Parameters) -> Iterator[str]:
+    if name == "limit_dom" and p.k > p.kbar:
+        yield f"k = {p.k}: at most {'kbar_max' if p.private else 'kbar'} = {p.kbar}"
+    if name == "known_gumbel" and p.k > p.domain:
+        yield f"k = {p.k}: at most the {p.domain} labels of the domain"

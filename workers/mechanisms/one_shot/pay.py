@@ -1,0 +1,191 @@
+"""Pay what you get: the labels of the largest items so far, asked for again and again until a budget of labels or queries is spent.
+
+    k*      `labels`: picks in all answers of an epoch together; BOTTOM is a pick, and so is the choice of a private kbar
+    l*      `queries`: answers in an epoch
+    b       scale of a pick: rho = k* Dinf^2 / (8 b^2), delta_discovery = l* delta of a query
+
+A query of k labels is answered with min(k, what is left of k*) of them, fewer where BOTTOM comes first, and charged what it returned: an
+answer says no more than "these, and the rest is about level" where that is so, and costs as little. A stream key has a budget of its own,
+as an event has one stream key. When either budget is used up every further query of the epoch is refused; what is left is part of the
+state, so a restart changes nothing, and is a function of what was published, so publishing it costs nothing.
+
+Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); one query is `one_shot_algorithms.Bottom`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from workers.errors import BudgetExhausted, StateRefused
+from workers.mechanisms.accounting import float_up
+from workers.mechanisms.mechanism import Answers, Noise, State, head
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.selection import SELECTION_VERSION, selection_tv
+from workers.mechanisms.one_shot.algorithms import Bottom, scale_for
+from workers.mechanisms.one_shot.budget import OnShare, share
+from workers.mechanisms.one_shot.config import PayWhatYouGetConfig, limit_dom_parameters
+from workers.mechanisms.one_shot.mechanism import check_horizon, one_shot_noise
+from workers.mechanisms.one_shot.release import Cell, OneShotNoise
+from workers.mechanisms.rows import Rows, Tags
+from workers.mechanisms.tick_rows import Parts
+
+# What is left of each stream key's budgets: 8 bytes a key, 524,289 a block.
+_BLOCK = "mpay"
+_BLOCK_KEYS = 65_536
+_VERSION = b"\x01"
+
+
+class PayState(State):
+    """Running counts (sensitive), and what is left of each stream key's budgets (public).
+
+    Attributes:
+        left: for each stream key, [labels, queries].
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: list[list[int]] = []
+        self._changed = False
+
+    def __repr__(self) -> str:
+        return f"PayState({len(self.left)} keys)"
+
+    def meet(self, labels: int, queries: int) -> None:
+        """A further stream key with its whole budget."""
+        self.left.append([labels, queries])
+        self._changed = True
+
+    def spend(self, key: int, labels: int) -> None:
+        """One query that returned so many.
+
+        Raises:
+            BudgetExhausted: more than is left; nothing is spent.
+        """
+        left = self.left[key]
+        if left[0] < labels or left[1] < 1:
+            raise BudgetExhausted(f"pay_what_you_get: {labels} labels and 1 query asked, {left[0]} and {left[1]} left")
+        left[0] -= labels
+        left[1] -= 1
+        self._changed = True
+
+    def changed(self) -> Sequence[tuple[str, bytes]]:
+        if not self._changed:
+            return ()
+        self._changed = False
+        left = np.array(self.left, dtype="<i4").reshape(-1, 2)
+        parts = (left[at : at + _BLOCK_KEYS] for at in range(0, len(left), _BLOCK_KEYS))
+        return [(_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes()) for i, part in enumerate(parts)]
+
+    def restore(self, name: str, block: bytes) -> None:
+        """Take a block back; they come in their order."""
+        _, _, number = name.partition(".")
+        if not name.startswith(_BLOCK) or not set(number) <= set("0123456789abcdef"):
+            super().restore(name, block)
+        # In older versions the first block holds all stream keys.
+        if len(self.left) != int(number or "0", 16) * _BLOCK_KEYS:
+            raise StateRefused(f"stored state: a block before {name!r} is missing")
+        if block[:1] != _VERSION or len(block) % 8 != 1:
+            raise StateRefused(f"stored state: block {name!r} is damaged or of another version")
+        self.left += np.frombuffer(block[1:], dtype="<i4").reshape(-1, 2).tolist()
+
+
+class PayWhatYouGet(OnShare):
+    """Top labels of running counts under a budget of returned labels.
+
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
+    removed, over all answers of an epoch together, however many labels each query asked for.
+    """
+
+    kind = "pay_what_you_get"
+
+    def __init__(self, config: PayWhatYouGetConfig, unit: str = "event") -> None:
+        self.config = config
+        self._share = share(config, discovers=True)
+        parameters = limit_dom_parameters(config, config.k, config.kbar, config.kbar_max)
+        picks = Fraction(config.labels * config.max_count**2, 8)
+        self.scale = scale_for(picks, self._share.rho)
+        self._delta = self._share.delta_discovery / config.queries * (1 - 1e-12)
+        self._bottom = Bottom(parameters, self.scale, self._delta)
+        self._extra = int(parameters.private)
+        spent = min(self._share.rho, float_up(picks / self.scale**2))
+        tv = selection_tv(parameters.kbar + 1, config.labels)
+        self._guarantee = self._share.guarantee(unit, spent, tv, config.delta)
+
+    def public(self) -> Mapping[str, object]:
+        return {
+            **head(self.kind, self.config, self.guarantee),
+            "horizon": self.config.horizon_ticks,
+            "discovery": {"delta": repr(self._share.delta_discovery)},
+            "k": self.config.k,
+            "labels": self.config.labels,
+            "queries": self.config.queries,
+            "every": self.config.every,
+            "scale": str(self.scale),
+            "selection_version": SELECTION_VERSION,
+            "bottom": self._bottom.public(),
+        }
+
+    def sd(self, t: int) -> float:
+        """Of the comparison of two items: labels are shown without counts, and the difference of two Gumbel is logistic."""
+        check_horizon(self.kind, t, self.config.horizon_ticks)
+        return float(self.scale) * float(np.pi) / 3**0.5
+
+    def threshold(self, t: int) -> int | None:
+        check_horizon(self.kind, t, self.config.horizon_ticks)
+        return None
+
+    def init(self) -> PayState:
+        return PayState()
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return OneShotNoise(stream, None)
+
+    def domain(self) -> Sequence[bytes]:
+        return ()
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Gives the stream key its budget."""
+        _own(state).meet(self.config.labels, self.config.queries)
+
+    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Answers]:
+        """The answer for each stream key, or that its budget is used up; see `Mechanism.step`."""
+        check_horizon(self.kind, t, self.config.horizon_ticks)
+        own, words = _own(state), one_shot_noise(noise)
+        if len(own.left) != len(own.key_tags):
+            raise StateRefused(f"stored state: budgets of {len(own.left)} stream keys of {len(own.key_tags)}")
+        columns = state.columns
+        for part, key_index in contributions:
+            columns.merge(part, key_index, add_rows=True)
+        if t % self.config.every:
+            return state, Answers({key: self._answer(own, key, asked=False) for key in range(len(own.left))}, None)
+        cell = Cell(columns.tags, columns.keys, columns.counts, state.key_tags)
+        rows_of = dict(cell.rows_by_key())
+        none = np.empty(0, dtype=np.int64)
+        answers = {key: self._query(own, cell, rows_of.get(key, none), key, words, t) for key in range(len(own.left))}
+        return state, Answers(answers, None)
+
+    def _query(
+        self, state: PayState, cell: Cell, rows: Rows, key: int, noise: OneShotNoise, t: int
+    ) -> Mapping[str, object]:
+        """One query; a stream key without items is asked and charged like any other: that it has none is data."""
+        labels, queries = state.left[key]
+        k = min(self.config.k, labels - self._extra)
+        if k < 1 or queries < 1:
+            return self._answer(state, key, refused=True)
+        picked, ended = self._bottom.pick(cell, rows, key, k, noise, (0, t))
+        state.spend(key, len(picked) + ended + self._extra)
+        names = [state.columns.label(row).decode() for row in picked.tolist()]
+        return self._answer(state, key, labels=names, complete=not ended)
+
+    def _answer(self, state: PayState, key: int, **fields: object) -> Mapping[str, object]:
+        labels, queries = state.left[key]
+        return {"query": "top", **fields, "labels_left": labels, "queries_left": queries}
+
+
+def _own(state: State) -> PayState:
+    if not isinstance(state, PayState):
+        raise TypeError(f"state = {state!r}: must be the mechanism's own")
+    return state

@@ -1,0 +1,140 @@
+"""AboveThreshold: at which tick a private, growing value first passes a threshold, at the cost of one crossing.
+
+What: one noise tau for the threshold, one noise mu_t for each tick; it stops at the first tick with value + mu_t > threshold + tau.
+Why: ticks that do not stop cost nothing more, however many there are. It is restarted after each stop; an event changes the values of
+one run only (the next begins with values that are private already), so all runs together cost what one does.
+Neighbours: the content of one event emptied, or the reverse. It changes every value of a run by 0..Dinf, all in one direction.
+
+    Symbol      Here
+    Dinf        `reach`
+    b1, b2      `tau_scale`, `mu_scale`
+    e1, e2      Dinf / b1, Dinf / b2
+
+Guarantee: with x the world without and y the world with the event, and q(l) the probability of stopping at l (or never):
+q_y(l) <= e^e2 q_x(l), for mu_l alone has to make up for the event; q_x(l) <= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss lies
+in an interval of length e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only and hold for noise on
+x >= 0 (`one_sided`) as for noise on all integers. As the papers count (any neighbours, two-sided): e1 + 2 e2, pure.
+
+Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2; mechanisms.md 5 for the bounded range; a loss in an interval of
+length e is e^2/8-zCDP (Cesar and Rogers, "Bounding, Concentrating, and Truncating").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.mechanisms.noise.discrete_laplace import (
+    TABLE_VERSION,
+    DiscreteLaplace,
+    Geometric,
+    discrete_laplace,
+    geometric,
+    round_up_scale,
+)
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.rows import Tags
+
+# Ticks whose noise is drawn in one go: a word alone costs about as much as two hundred together.
+BLOCK_BITS = 8
+BLOCK_TICKS = 1 << BLOCK_BITS
+_OUTWARD = 1 + 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class AboveThreshold:
+    """One AboveThreshold's public parameters.
+
+    Attributes:
+        reach: Dinf, most that one event changes a value by.
+        tau_scale: of the threshold's noise.
+        mu_scale: of each tick's noise.
+        one_sided: geometric noise, else discrete Laplace.
+    """
+
+    reach: int
+    tau_scale: Fraction
+    mu_scale: Fraction
+    one_sided: bool
+
+    @classmethod
+    def of_rho(cls, rho: Fraction, reach: int) -> AboveThreshold:
+        """One-sided noise that costs at most rho-zCDP; half of the range for tau, a quarter for mu, as printed."""
+        span = math.sqrt(8 * float(rho)) / _OUTWARD
+        tau, mu = (round_up_scale(Fraction(part * reach / span * _OUTWARD)) for part in (2, 4))
+        return cls(reach, tau, mu, one_sided=True)
+
+    @classmethod
+    def of_epsilon(cls, epsilon: Fraction, reach: int) -> AboveThreshold:
+        """Two-sided noise that costs at most epsilon, pure: Lap(2/epsilon), Lap(4/epsilon)."""
+        return cls(reach, round_up_scale(2 * reach / epsilon), round_up_scale(4 * reach / epsilon), one_sided=False)
+
+    @property
+    def span(self) -> Fraction:
+        """e1 + 2 e2: the length of the interval that the loss lies in; and the pure epsilon."""
+        return self.reach / self.tau_scale + 2 * self.reach / self.mu_scale
+
+    @property
+    def rho(self) -> Fraction:
+        """zCDP of all runs together."""
+        return self.span**2 / 8
+
+    @property
+    def tv(self) -> tuple[float, float]:
+        """Distance of tau and of each mu from their laws."""
+        return self._sampler(self.tau_scale).tv, self._sampler(self.mu_scale).tv
+
+    def public(self) -> dict[str, object]:
+        """Every parameter that changes a noise value."""
+        return {
+            "tau_scale": str(self.tau_scale),
+            "mu_scale": str(self.mu_scale),
+            "one_sided": self.one_sided,
+            "table_version": TABLE_VERSION,
+        }
+
+    def bounds(self, runs_beta: float, ticks_beta: float) -> tuple[float, float]:
+        """How far below the threshold a value may stop, and how far above it may not, with the noise as it mostly is.
+
+        Args:
+            runs_beta: probability that |tau| is larger than assumed, in one run.
+            ticks_beta: the same for |mu|, at one tick.
+
+        Returns:
+            (low, high): stopping means value > threshold - low, going on means value <= threshold + high.
+        """
+        tau = float(self.tau_scale) * math.log(1 / runs_beta)
+        mu = float(self.mu_scale) * math.log(1 / ticks_beta)
+        if self.one_sided:
+            return mu * _OUTWARD, tau * _OUTWARD
+        # One more each: of two-sided integer noise, P(|x| > a + 1) <= exp(-a/b) for every real a.
+        return (tau + mu + 2) * _OUTWARD, (tau + mu + 2) * _OUTWARD
+
+    def tau(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+        """The threshold's noise of one run for each tag."""
+        return self._draw(self.tau_scale, stream, cell, tags)
+
+    def mu(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+        """The noise of one tick for each tag."""
+        return self._draw(self.mu_scale, stream, cell, tags)
+
+    def mu_block(self, stream: NoiseStream, use: int, tag: Tags, block: int) -> list[int]:
+        """`mu` of cells (use, t), t = block * BLOCK_TICKS and on, of one tag: the same words, drawn together."""
+        ticks = np.zeros((BLOCK_TICKS, 2), dtype=np.uint64)
+        ticks[:, 1] = np.arange(block << BLOCK_BITS, (block + 1) << BLOCK_BITS, dtype=np.uint64)
+        # A word is AES(tag XOR cell), so the tick may stand on the tag's side.
+        drawn: list[int] = self.mu(stream, (use, 0), ticks ^ tag).tolist()
+        return drawn
+
+    def _sampler(self, scale: Fraction) -> Geometric | DiscreteLaplace:
+        return geometric(scale) if self.one_sided else discrete_laplace(scale)
+
+    def _draw(self, scale: Fraction, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+        sampler = self._sampler(scale)
+        out = np.empty(len(tags), dtype=sampler.dtype)
+        sampler.draw(stream, cell, tags, out)
+        return out.astype(np.int64)

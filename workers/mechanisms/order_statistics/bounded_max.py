@@ -1,0 +1,54 @@
+"""BoundedMaxSum: the largest column sum (or another order statistic) where a bound on it is known beforehand.
+
+What: one partition (`partition`) over the whole epoch, with reach = c_max. No interval closes once its capacity is used up; a value that
+stays within c_max does not get there.
+Why: the error is that of a counter over intervals plus ln(ticks), instead of a counter over ticks.
+
+Source: 001 Algorithms 2 and 3, Lemmas 4 and 6. Printed (pure, accounting = "pure"): Lap(4/eps), Lap(8/eps), H at eps/2 a binary tree for
+c_max intervals, K = 3 (err + alpha_mu + alpha_tau). zCDP: rho_test + D Dinf^2 rho_H, with the smallest error that `partition` finds.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Annotated
+
+from msgspec import Meta
+
+from workers.mechanisms.order_statistics.config import Purse, SingleConfig
+from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.partition import Intervals, Partition
+from workers.mechanisms.order_statistics.queries import Queries
+
+# One test of about 2 ln(T / beta) / sqrt(rho), three times H's error: equal shares are within a few per cent of the best.
+_ZCDP = MappingProxyType({"test": 1, "sums": 1})
+_PURE = MappingProxyType({"test": Fraction(1, 2), "sums": Fraction(1, 2)})
+
+
+class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max"):
+    """An order statistic whose largest possible value is known.
+
+    Attributes:
+        c_max: the bound; beyond it no error is promised (the privacy is).
+    """
+
+    c_max: Annotated[int, Meta(ge=1, le=2**40, description="a whole number from 1 to 1,099,511,627,776")]
+
+
+class BoundedMax(UnknownMax):
+    """See the module, and `UnknownMax` for the guarantee."""
+
+    kind = "bounded_max"
+
+    def __init__(self, config: BoundedMaxConfig, unit: str = "event") -> None:
+        self.config = config
+        queries = Queries(config.asked, config.domain)
+        purse = Purse.of(config, _ZCDP, _PURE)
+        self.partition = Partition.of(config, queries.k, purse.shares["test"], purse.shares["sums"], None)
+        test, sums, _ = self.partition.spent()
+        guarantee, cost = purse.settle(config, unit, {"test": test, "sums": sums}, self.partition.tv)
+        super().__init__(config, guarantee, cost, queries)
+
+    def _make_intervals(self, segment: int) -> Intervals:
+        return self.partition_in_use.intervals(self.config.c_max, self.config.beta)

@@ -1,0 +1,134 @@
+"""The noise of d running sums over the intervals of a partition: H of paper 001, in zCDP and in pure epsilon.
+
+What: after the n-th interval each column's sum is published once with the noise of a continual counter at its n-th step. The counter may
+be fed adaptively: what the n-th interval holds depends on what was published before.
+Neighbours: the content of one event emptied, or the reverse; it lies in one interval and changes D columns by at most Dinf.
+
+    zCDP    a haar or tree counter with rho / (D Dinf^2) each (`counters`)
+    pure    a binary tree, every node with discrete Laplace noise of scale L D Dinf / epsilon, L its levels (001 Fact 4, Algorithm 19)
+
+A discrete Laplace variable's moment generating function is at most that of the continuous one of the same scale (cosh is convex in its
+square), so the papers' tail bounds for sums of Laplace variables hold for it.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.noise_columns import check_tick
+from workers.mechanisms.counters.tree import TreeCounter, best_radix, digits_of
+from workers.mechanisms.frozen import Frozen, kept
+from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, discrete_laplace, round_up_scale
+from workers.mechanisms.noise.gaussian import LARGEST_SIGMA_SQUARED
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.rows import Tags
+
+# Ticks over which haar's worst variance is searched; each level above adds at most its largest coefficient, 1/4.
+_SEARCHED_LEVELS = 14
+
+
+class SumNoise(Protocol):
+    """Noise of each column after each interval."""
+
+    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
+        """Noise of each column after t intervals."""
+        ...
+
+
+class LaplaceTree(Frozen):
+    """Binary tree with discrete Laplace noise; see the module.
+
+    Args:
+        horizon: intervals, at least 1.
+        epsilon: pure, what it may cost.
+        reach: D Dinf, the l1 norm of what an event changes.
+    """
+
+    def __init__(self, horizon: int, epsilon: Fraction, reach: int) -> None:
+        self.horizon = horizon
+        self.levels = horizon.bit_length()
+        self.scale = round_up_scale(self.levels * reach / epsilon)
+        if self.scale > LARGEST_SCALE:
+            raise ValueError(
+                f"epsilon: noise of scale {float(self.scale):g} on each column is more than the {LARGEST_SCALE} there is a table for"
+                ' (a larger epsilon, a smaller max_items or max_count, or accounting = "zcdp")'
+            )
+
+    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
+        """The sum of the nodes that t's binary digits name: one for each digit 1."""
+        check_tick("laplace tree", t, self.horizon)
+        sampler = discrete_laplace(self.scale)
+        total = np.zeros(len(tags), dtype=np.int64)
+        node = np.empty(len(tags), dtype=sampler.dtype)
+        for level in range(self.levels):
+            if t >> level & 1:
+                # The block of 2^level intervals that ends where t's digits above and at this level do.
+                sampler.draw(stream, (level, (t >> level) - 1), tags, node)
+                total += node
+        return total
+
+
+@kept(512)
+def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> SumNoise:
+    """The zCDP counter; its tables are made when it is first needed."""
+    if kind == "haar":
+        return HaarCounter(horizon, rho_item)
+    if kind == "tree":
+        return TreeCounter(horizon, rho_item, radix)
+    raise ValueError(f'counter = "{kind}": must be "haar" or "tree"')
+
+
+@kept(512)
+def laplace_tree(horizon: int, epsilon: Fraction, reach: int) -> LaplaceTree:
+    """The pure counter; kept."""
+    return LaplaceTree(horizon, epsilon, reach)
+
+
+def worst_variance(kind: str, horizon: int, rho_item: float, radix: int | None) -> float:
+    """The largest variance of one column's noise at any interval up to the horizon, or a little more.
+
+    Raises:
+        ValueError: there is no table for noise so wide.
+    """
+    base = best_radix(horizon) if radix is None else radix
+    levels = (horizon - 1).bit_length() + 2 if kind == "haar" else digits_of(horizon, base)
+    sigma_squared = levels / (2 * rho_item)
+    if sigma_squared >= LARGEST_SIGMA_SQUARED - 1:
+        raise ValueError(
+            f"rho: noise of variance {sigma_squared:g} on each column is more than the {LARGEST_SIGMA_SQUARED} there is a table for"
+            " (a larger rho or epsilon, or a smaller max_items or max_count)"
+        )
+    if kind == "haar":
+        return sigma_squared * _haar_worst(levels - 2) + 1 / 12
+    return sigma_squared * min((base - 1) * levels, horizon)
+
+
+def laplace_sum_bound(terms: int, scale: float, beta: float) -> float:
+    """What |the sum of at most `terms` Laplace variables| exceeds with probability at most beta (001 Lemma 2)."""
+    log = math.log(2 / beta)
+    return 2 * scale * math.sqrt(2 * log) * max(math.sqrt(terms), math.sqrt(log))
+
+
+def gaussian_bound(variance: float, beta: float) -> float:
+    """What |a sub-Gaussian variable of this proxy, rounded| exceeds with probability at most beta."""
+    return math.sqrt(2 * variance * math.log(2 / beta)) + 0.5
+
+
+@kept(None)
+def _haar_worst(levels: int) -> float:
+    """max_t sum_j c_j^2 / w_j with weights 1, and 2 for the total."""
+    searched = min(levels, _SEARCHED_LEVELS)
+    ticks = np.arange(1, (1 << searched) + 1)
+    total = np.zeros(len(ticks))
+    for level in range(1, searched + 1):
+        inside = ticks % (1 << level)
+        total += (np.minimum(inside, (1 << level) - inside) / (1 << level)) ** 2
+    if levels > searched:
+        return float(total.max()) + (levels - searched) / 4 + 1 / 2
+    return float((total + (ticks / (1 << levels)) ** 2 / 2).max())

@@ -1,0 +1,344 @@
+"""The run of paper 001's mechanisms: segments that end, intervals that close, and answers that stand in between.
+
+What: one tick of every stream key of a partition. A tick that ends and closes nothing costs a few integer comparisons a stream key, and a
+look at the columns only where one of them changed.
+
+    use     noise, hi = use << 56 | ...          lo
+    0x30    outer tau                            segment
+    0x31    outer mu                             tick
+    0x32    G, of each column                    segment that ends
+    0x33    inner tau          | segment         interval
+    0x34    inner mu                             tick
+    0x35    N, of each column  | segment << 8 | level of the counter's own cell     its node
+    0x36    u_i                | segment         interval << 32 | i
+
+Columns' noise is made from the columns' tags, all other from the stream key's.
+
+Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17; see `segments` and `partition` for what is corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.mechanisms.accounting import Cost
+from workers.mechanisms.counters.noise_columns import check_tick
+from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.mechanism import Answers, Guarantee, Noise, State, head
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.order_statistics.above_threshold import BLOCK_BITS, BLOCK_TICKS, AboveThreshold
+from workers.mechanisms.order_statistics.column_sums import SumNoise
+from workers.mechanisms.order_statistics.config import MaxConfig, domain_hash
+from workers.mechanisms.order_statistics.partition import Intervals, Partition
+from workers.mechanisms.order_statistics.queries import Queries
+from workers.mechanisms.order_statistics.segments import Segments
+from workers.mechanisms.order_statistics.state import KeyState, MaxState
+from workers.mechanisms.rows import Contributions, Tags
+
+OUTER_TAU, OUTER_MU, OUTER_COLUMNS, INNER_TAU, INNER_MU, INNER_COLUMNS, UPDATES = range(0x30, 0x37)
+_INDEX_BITS = 32
+
+
+class MaxNoise:
+    """The noise of one epoch, by what it is for."""
+
+    def __init__(self, mechanism: UnknownMax, stream: NoiseStream) -> None:
+        self._mechanism = mechanism
+        self._stream = stream
+        self._blocks: dict[tuple[int, int], tuple[int, list[int]]] = {}
+
+    def __repr__(self) -> str:
+        return "MaxNoise(<secret>)"
+
+    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+        """No row has noise of its own at a tick.
+
+        Raises:
+            TypeError: always, lest exact sums be taken for noisy ones.
+        """
+        raise TypeError(
+            "this mechanism has no noise of a row at a tick: its columns are noised when an interval closes"
+        )
+
+    def outer_tau(self, tag: Tags, segment: int) -> int:
+        """Noise of the segment's threshold."""
+        return int(self._mechanism.outer_test.tau(self._stream, (OUTER_TAU << 56, segment), tag)[0])
+
+    def outer_mu(self, key: int, tag: Tags, t: int) -> int:
+        """Noise of the outer comparison at tick t."""
+        return self._mu(self._mechanism.outer_test, OUTER_MU, key, tag, t)
+
+    def outer_columns(self, tags: Tags, segment: int) -> NDArray[np.int64]:
+        """What is added to each column's G when the segment ends."""
+        sampler = self._mechanism.segments_in_use.column
+        out = np.empty(len(tags), dtype=sampler.dtype)
+        sampler.draw(self._stream, (OUTER_COLUMNS << 56, segment), tags, out)
+        return out.astype(np.int64)
+
+    def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
+        """Noise of the interval's thresholds."""
+        return int(self._mechanism.inner_test.tau(self._stream, (INNER_TAU << 56 | segment, interval), tag)[0])
+
+    def inner_mu(self, key: int, tag: Tags, t: int) -> int:
+        """Noise of the inner comparison at tick t."""
+        return self._mu(self._mechanism.inner_test, INNER_MU, key, tag, t)
+
+    def inner_columns(self, tags: Tags, segment: int, interval: int) -> NDArray[np.int64]:
+        """N: noise of each column after `interval` intervals of the segment."""
+        place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
+        # A word is AES(tag XOR cell), so the segment's part of the cell may stand on the tag's side.
+        return self._mechanism.sum_noise(segment).draw(self._stream, interval, tags ^ place)
+
+    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> NDArray[np.int64]:
+        """u_i of the close of an interval."""
+        sampler = self._mechanism.partition_in_use.update
+        if sampler is None:
+            return np.zeros(k, dtype=np.int64)
+        cells = np.zeros((k, 2), dtype=np.uint64)
+        cells[:, 1] = np.arange(k, dtype=np.uint64)
+        out = np.empty(k, dtype=sampler.dtype)
+        sampler.draw(self._stream, (UPDATES << 56 | segment, interval << _INDEX_BITS), cells ^ tag, out)
+        return out.astype(np.int64)
+
+    def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
+        block, held = t >> BLOCK_BITS, self._blocks.get((use, key))
+        if held is None or held[0] != block:
+            held = block, test.mu_block(self._stream, use << 56, tag, block)
+            self._blocks[use, key] = held
+        return held[1][t & (BLOCK_TICKS - 1)]
+
+
+class UnknownMax(Frozen):
+    """What `bounded_max`, `doubling`, `two_level` and `two_level_k` share; each of them sets the levels it has.
+
+    Guarantee: of `guarantee`, for the content of one event, over all ticks of an epoch together, on streams that may react to what was
+    published (zCDP: at integer orders). Nothing of the segments depends on the partitions in them, so the outer level is one mechanism
+    and the partitions, given its outcome, are disjoint in ticks: their costs add, each taken once.
+    """
+
+    kind = ""
+    segments: Segments | None = None
+    partition: Partition | None = None
+
+    def __init__(self, config: MaxConfig, guarantee: Guarantee, cost: Cost, queries: Queries) -> None:
+        self._config = config
+        self.queries = queries
+        self._guarantee = guarantee
+        self._cost = cost
+        self._domain = tuple(label.encode() for label in config.domain)
+        # Every segment's numbers, so that what no table can serve is refused now and not at a tick.
+        last = self.segments.most if self.segments is not None else 1
+        self._intervals = tuple(
+            self._make_intervals(segment) for segment in range(1, last + 1 if self.partition is not None else 1)
+        )
+
+    def intervals(self, segment: int) -> Intervals:
+        """The partition's numbers in a segment, from 1."""
+        return self._intervals[segment - 1]
+
+    def _make_intervals(self, segment: int) -> Intervals:
+        raise NotImplementedError
+
+    def error(self, segment: int) -> float:
+        """What no answer in this segment is off by, with probability 1 - beta over the epoch.
+
+        A query of labels: by so much the sums it names fall short of those it should name.
+        """
+        if self.partition is not None:
+            numbers = self.intervals(segment)
+            return numbers.error + (numbers.spread if self.queries.names_labels else 0.0)
+        segments = self.segments_in_use
+        return segments.growth(segment) + segments.column_error(segment)
+
+    # ---- what every mechanism has ----------------------------------------------------------------------------------
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._guarantee
+
+    def cost(self) -> Cost:
+        return self._cost
+
+    def public(self) -> Mapping[str, object]:
+        config = self._config
+        found: dict[str, object] = {
+            **head(self.kind, config, self.guarantee),
+            "accounting": config.accounting,
+            "beta": repr(config.beta),
+            "horizon": config.ticks,
+            "queries": list(self.queries.names),
+            "domain": domain_hash(config.domain),
+        }
+        if self.segments is not None:
+            found["segments"] = self.segments.public()
+        if self.partition is not None:
+            found["partition"] = {
+                **self.partition.public(),
+                "intervals": [[one.step, one.clearance, one.capacity] for one in self._intervals],
+            }
+        return found
+
+    def sd(self, t: int) -> float:
+        """At most the standard deviation of the noise on any column's sum at tick t; `error` adds what closes late."""
+        check_tick(self.kind, t, self._config.ticks)
+        variance, segment = 0.0, 1
+        if self.segments is not None:
+            segment = min(t + 1, self.segments.most)
+            variance += self.segments.column_variance(segment)
+        if self.partition is not None:
+            capacity = max(self.intervals(one).capacity for one in range(1, segment + 1))
+            variance += self.partition.column_variance(capacity)
+        return float(np.sqrt(variance))
+
+    def threshold(self, t: int) -> int | None:
+        return None
+
+    def init(self) -> State:
+        return MaxState()
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return MaxNoise(self, stream)
+
+    def domain(self) -> Sequence[bytes]:
+        return self._domain
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Gives every column of the domain its row; all sums are 0."""
+        state.add_domain(key, tags, labels)
+        zeros = np.zeros(len(self._domain), dtype=np.int64)
+        _of(state).set(key, KeyState(1, 1, 0, self._first_thresholds(zeros, 1), zeros, zeros, zeros))
+
+    def step(
+        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
+    ) -> tuple[State, Answers]:
+        """The answers as of the last segment that ended or interval that closed, t's included; see `Mechanism.step`."""
+        check_tick(self.kind, t, self._config.ticks)
+        own = _of(state)
+        if not isinstance(noise, MaxNoise):
+            raise TypeError(f"noise = {noise!r}: must be this mechanism's own")
+        columns = state.columns
+        for part, key_index in contributions:
+            columns.merge(part, key_index, add_rows=False)
+            for key in key_index[key_index >= 0].tolist():
+                _key(own, key).stale = True
+        shown: dict[int, Mapping[str, object]] = {}
+        for key in range(len(own.of)):
+            shown[key] = self._tick(own, key, t, noise)
+        return state, Answers(shown, None)
+
+    # ---- one stream key --------------------------------------------------------------------------------------------
+
+    def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
+        one, tag = _key(state, key), state.key_tags[key : key + 1]
+        if one.stale:
+            self._look(state, key, one)
+        if self.segments is not None and one.segment < self.segments.most:
+            if one.outer_tau is None:
+                one.outer_tau = noise.outer_tau(tag, one.segment)
+            threshold = self.segments.threshold(one.segment) + one.outer_tau
+            if one.outer + noise.outer_mu(key, tag, t) > threshold:
+                self._end_segment(state, key, one, t, noise)
+                return self._answer(one)
+        if self.partition is not None and one.interval <= self.intervals(one.segment).capacity:
+            if one.tau is None:
+                one.tau = noise.inner_tau(tag, one.segment, one.interval)
+            if one.gap + noise.inner_mu(key, tag, t) > one.tau:
+                self._close_interval(state, key, one, t, noise)
+        return self._answer(one)
+
+    def _look(self, state: MaxState, key: int, one: KeyState) -> None:
+        """Works out what the comparisons need, after a column, G, N or a threshold changed."""
+        sums = self._sums(state, key) + one.start
+        if self.segments is not None:
+            one.outer = self.queries.highest(sums)
+        if self.partition is not None:
+            one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
+        one.stale = False
+
+    def _end_segment(self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise) -> None:
+        one.start = one.start + noise.outer_columns(self._tags(state, key), one.segment)
+        one.noise = np.zeros_like(one.noise)
+        one.segment, one.interval, one.outer_tau = one.segment + 1, 1, None
+        one.shown = self._sums(state, key) + one.start
+        one.thresholds = self._first_thresholds(one.shown, one.segment)
+        self._note(one, t)
+
+    def _close_interval(self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise) -> None:
+        numbers, sums = self.intervals(one.segment), self._sums(state, key) + one.start
+        if self.queries.k == 1:
+            one.thresholds = one.thresholds + numbers.step
+        else:
+            tag = state.key_tags[key : key + 1]
+            update = noise.updates(tag, one.segment, one.interval, self.queries.k)
+            reached = self.queries.values(sums + one.noise) + update > one.thresholds - numbers.clearance
+            one.thresholds = one.thresholds + numbers.step * reached
+        one.noise = noise.inner_columns(self._tags(state, key), one.segment, one.interval)
+        one.interval += 1
+        one.shown = sums + one.noise
+        self._note(one, t)
+
+    def _note(self, one: KeyState, t: int) -> None:
+        one.since, one.tau, one.answer = t, None, {}
+        one.changed = one.stale = True
+
+    def _first_thresholds(self, sums: NDArray[np.int64], segment: int) -> NDArray[np.int64]:
+        if self.partition is None:
+            return np.zeros(0, dtype=np.int64)
+        return self.queries.values(sums) + self.intervals(segment).step
+
+    def _answer(self, one: KeyState) -> Mapping[str, object]:
+        if not one.answer:
+            answers = self.queries.answers(one.shown, made=one.since > 0)
+            head = answers[0] if len(answers) == 1 else {"answers": answers}
+            one.answer = {**head, "since": one.since, "error": round(self.error(one.segment), 4)}
+        return one.answer
+
+    def _sums(self, state: MaxState, key: int) -> NDArray[np.int64]:
+        d = len(self._domain)
+        return state.columns.counts[key * d : (key + 1) * d]
+
+    def _tags(self, state: MaxState, key: int) -> Tags:
+        d = len(self._domain)
+        return state.columns.tags[key * d : (key + 1) * d]
+
+    # ---- levels that are in use ------------------------------------------------------------------------------------
+
+    @property
+    def segments_in_use(self) -> Segments:
+        if self.segments is None:
+            raise TypeError(f"{self.kind} has no segments")
+        return self.segments
+
+    @property
+    def partition_in_use(self) -> Partition:
+        if self.partition is None:
+            raise TypeError(f"{self.kind} has no partition")
+        return self.partition
+
+    @property
+    def outer_test(self) -> AboveThreshold:
+        return self.segments_in_use.above
+
+    @property
+    def inner_test(self) -> AboveThreshold:
+        return self.partition_in_use.above
+
+    def sum_noise(self, segment: int) -> SumNoise:
+        """H in a segment."""
+        return self.partition_in_use.noise(self.intervals(segment).capacity)
+
+
+def _of(state: State) -> MaxState:
+    if not isinstance(state, MaxState):
+        raise TypeError(f"state = {state!r}: must be this mechanism's own")
+    return state
+
+
+def _key(state: MaxState, key: int) -> KeyState:
+    one = state.of[key]
+    if one is None:
+        raise TypeError(f"stream key {key} has no state")
+    return one

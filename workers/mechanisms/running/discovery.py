@@ -1,0 +1,164 @@
+"""Discovery thresholds for UnkBase: from which noisy count on an item may be shown at a tick.
+
+What: an item whose true count is at most Dinf (it may be there because of one event alone) is shown at tick t with
+probability at most delta_t, whatever t is; over all ticks and the D0 items of the event that is at most delta.
+Neighbours: the content of one event emptied, or the reverse.
+
+    Symbol          Here
+    D0, Dinf        `max_items`, `max_count`
+    delta           `delta`, for discovery in total; D0 sum_t delta_t <= delta
+    delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0), k = floor(log2 t);
+                    other schedules are in `discovery_schedule`
+    X               sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
+    x_t             a value with P(X >= x_t) <= delta_t, proved
+    m_t             `threshold(t)`, an integer: shown iff count + floor(X + 1/2) > m_t
+
+With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf; so m_t is the
+smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are integers, and so X is one).
+
+A small configuration's x_t is computed exactly (`exact_tail`). Else two bounds hold for every sum of independent discrete Gaussians
+with real coefficients, and the smaller x_t is taken:
+(a) Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)).
+(b) Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times that of
+    N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v): complete the square; Poisson
+    summation bounds the numerator from above, and the normaliser of N_Z is at least sqrt(2 pi s2). Densities of
+    independent sums convolve, so with W = sum_j c_j G_j and any w >= 0
+        P(X >= x) P(W >= -w) <= P(X + W >= x - w) <= prod_j theta_j * Q((x - w) / sqrt(s^2 + Var W)).
+    Any u and w are valid; a small grid finds good ones. It comes within a few per cent of the exact quantile.
+
+Source: Cardoso, Rogers, Algorithm 3 (per-tick thresholds; the union bound over ticks allows any public schedule);
+Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived here.
+"""
+
+import math
+from fractions import Fraction
+from statistics import NormalDist
+
+from workers.mechanisms.accounting import Cost, float_up
+from workers.mechanisms.counters.counter import Counter
+from workers.mechanisms.counters.noise_columns import check_tick
+from workers.mechanisms.frozen import Frozen, kept
+from workers.mechanisms.noise.exact_tail import exact_quantile
+
+_NORMAL = NormalDist()
+# Far above what floating point loses in one evaluation, far below what is visible in a threshold.
+_OUTWARD = 1 + 1e-12
+_INWARD = 1 - 1e-12
+_SMOOTHING_VARIANCES = (0.15, 0.25, 0.5, 1.0)
+# (w / sd(W), P(W >= -w) rounded down)
+_SHIFTS = tuple((shift, _NORMAL.cdf(shift) * _INWARD) for shift in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5))
+_LEAST_PROBABILITY = 1e-300
+_LAST_TICK = 1 << 62
+
+
+class Discovery(Frozen):
+    """The thresholds of one histogram.
+
+    Args:
+        counter: whose noise the counts get.
+        max_items: D0, at least 1.
+        max_count: Dinf, at least 1.
+        delta: what discovery may cost in total, inside 0..1.
+
+    Raises:
+        ValueError: a parameter is outside its range.
+    """
+
+    schedule = "per_tick"
+
+    def __init__(self, counter: Counter, max_items: int, max_count: int, delta: float) -> None:
+        if max_items < 1:
+            raise ValueError(f"max_items = {max_items}: must be at least 1")
+        if max_count < 1:
+            raise ValueError(f"max_count = {max_count}: must be at least 1")
+        if not 0 < delta < 1:
+            raise ValueError(f"delta = {delta}: must be a number above 0 and below 1")
+        self.counter = counter
+        self.max_items = max_items
+        self.max_count = max_count
+        self.delta = delta
+
+    def cost(self) -> Cost:
+        """No rho, and delta for showing an item that is there because of one event."""
+        return Cost(rho=0.0, deltas=(("discovery", self.delta),))
+
+    def public(self) -> dict[str, object]:
+        """Every parameter that changes a threshold: part of the mechanism id."""
+        return {"delta": repr(self.delta), "schedule": self.schedule}
+
+    def discovers(self, t: int) -> bool:
+        """Whether an item may be shown for the first time at tick t; whatever is in the data."""
+        return True
+
+    def delta_at(self, t: int) -> float:
+        """What tick t may spend on one item.
+
+        Raises:
+            HorizonExceeded: t is outside the counter's horizon.
+        """
+        horizon = self.counter.horizon
+        check_tick("discovery", t, _LAST_TICK if horizon is None else horizon)
+        return self._share(t, horizon)
+
+    def _share(self, test: int, tests: int | None) -> float:
+        """What the test-th of so many tests (None: without an end) may spend on one item."""
+        if tests is not None:
+            return self.delta / (self.max_items * tests) * _INWARD
+        octave = test.bit_length() - 1
+        return self.delta * 6 / (math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items) * _INWARD
+
+    def threshold(self, t: int) -> int:
+        """m_t: an item not shown before is shown at tick t iff `discovers(t)` and its noisy count is above this.
+
+        Raises:
+            HorizonExceeded: t is outside the counter's horizon.
+        """
+        terms = self.counter.terms(t)
+        # Noise that is an integer already reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
+        integral = all(coefficient.denominator == 1 for coefficient, _ in terms)
+        delta = self.delta_at(t)
+        exact = exact_quantile(terms, delta)
+        quantile = self._quantile(delta, terms) if exact is None else exact
+        return math.ceil(quantile + self.max_count - (1.0 if integral else 0.5))
+
+    def _quantile(self, delta: float, terms: list[tuple[Fraction, Fraction]]) -> float:
+        """x_t, the smaller of the two bounds, rounded up."""
+        squares = [float(coefficient) ** 2 for coefficient, _ in terms]
+        constants = [constants_of(sigma_squared) for _, sigma_squared in terms]
+        variance = sum(square * row[0] for square, row in zip(squares, constants, strict=True)) * _OUTWARD
+        smallest = math.sqrt(-2 * math.log(delta) * variance) * _OUTWARD
+        square = sum(squares) * _OUTWARD
+        for index, smoothing in enumerate(_SMOOTHING_VARIANCES, start=1):
+            log_theta = sum(row[index] for row in constants) * _OUTWARD
+            added = smoothing * square
+            sd_added, sd_all = math.sqrt(added), math.sqrt(variance + added)
+            for shift, remains in _SHIFTS:
+                probability = delta * remains * math.exp(-log_theta) * _INWARD
+                if probability > _LEAST_PROBABILITY:
+                    quantile = (shift * sd_added - _NORMAL.inv_cdf(probability) * sd_all) * _OUTWARD
+                    smallest = min(smallest, max(quantile, 0.0))
+        return smallest
+
+
+@kept(1024)
+def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
+    """sigma^2 and ln theta for each smoothing variance, rounded up."""
+    variance = float_up(sigma_squared)
+    thetas = (_log_theta(variance * smoothing / (variance + smoothing)) for smoothing in _SMOOTHING_VARIANCES)
+    return (variance, *thetas)
+
+
+def _log_theta(variance: float) -> float:
+    """ln(1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v)), rounded up; infinite where the series is not short.
+
+    The terms after n weigh less than the n-th times 1/(1 - exp(-2 pi^2 v)).
+    """
+    decay = 2 * math.pi**2 * variance * _INWARD
+    if decay < 0.01:
+        return math.inf
+    total, n = 0.0, 1
+    while (term := math.exp(-decay * n * n)) > 1e-18:
+        total += term
+        n += 1
+    rest = term / -math.expm1(-decay)
+    return math.log1p(2 * (total + rest)) * _OUTWARD

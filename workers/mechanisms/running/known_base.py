@@ -1,0 +1,64 @@
+"""KnownBase: a counter for each item of a declared domain, every one shown at every tick.
+
+Source: paper 000 Alg. 2, with the counter of the configuration (000's tree, or haar).
+
+    D0    max_items    most items of one event that count
+    Dinf  max_count    most that one event adds to one item
+    rho   zCDP of the whole epoch; each item's counter gets rho / (D0 Dinf^2)
+
+Items outside the domain are left out and never released. Nothing depends on which items occur, so there is no threshold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.mechanisms.config import KnownBaseConfig
+from workers.mechanisms.counters.budget import OnCounters, spend
+from workers.mechanisms.mechanism import Noise, Release, State, head
+from workers.mechanisms.rows import Contributions, Tags
+
+
+class KnownBase(OnCounters):
+    """Running counts of a declared domain.
+
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, over all ticks of an epoch together.
+    """
+
+    kind = "known_base"
+
+    def __init__(self, config: KnownBaseConfig, unit: str = "event") -> None:
+        self.config = config
+        self._domain = tuple(label.encode() for label in config.domain)
+        super().__init__(spend(config, unit=unit, discovery_share=0.0))
+
+    def public(self) -> Mapping[str, object]:
+        return {
+            **head(self.kind, self.config, self.guarantee),
+            "counter": self._counter.public(),
+            "domain": hashlib.blake2b(repr(sorted(self._domain)).encode(), digest_size=16).hexdigest(),
+        }
+
+    def threshold(self, t: int) -> int | None:
+        return None
+
+    def domain(self) -> Sequence[bytes]:
+        return self._domain
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Gives every item of the domain its row, seen or not."""
+        state.add_domain(key, tags, labels)
+
+    def step(
+        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
+    ) -> tuple[State, Release]:
+        """All items of the domain with their noisy counts; see `Mechanism.step`."""
+        columns = state.columns
+        for part, key_index in contributions:
+            columns.merge(part, key_index, add_rows=False)
+        noisy = columns.counts + noise.at(t, columns.tags)
+        return state, Release(np.arange(columns.n, dtype=np.int64), noisy, self.sd(t), None)

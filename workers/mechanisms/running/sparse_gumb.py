@@ -1,0 +1,236 @@
+"""SparseGumb: the k most frequent items of a declared domain, chosen anew at most s times, with their running counts.
+
+Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends while nothing is above (here: one test a tick), and its
+Sparse Vector term is charged as 2/tau^2, which "accounting" may still do.
+
+    k        top_k        items shown of each stream key
+    s        switches     most times that the shown are chosen anew
+    Dinf     max_count    most that one event adds to one item; how many items an event touches is of no matter
+    tau^2    kappa Dinf^2 / rho, kappa = k + 1/8 (accounting "tight") or k + 2 ("paper")
+    tau_1    sqrt(s) tau: threshold noise of scale b_1 = 2 tau_1, test noise of scale b_2 = 4 tau_1
+    tau_2    sqrt(s + 1) tau: counters of rho_item = 1 / (2 tau_2^2); picks by Gumbel noise of scale b = tau_2 / 2
+    eta_t    eta, or the default ceil(2 sd(t) + b_2 ln(d (t + 1))), d the size of the domain
+    Y, Z     one-sided geometric noise of scale b_2, b_1 ("tight"); discrete Laplace as printed ("paper")
+
+Tick 1 of a stream key chooses k items by the exponential mechanism. Each later tick, while switches are left: is some item outside with
+count + Y above (the least published count inside) + eta_t + Z? Then k are chosen anew, a switch is used, and Z drawn anew. When all
+are used, nothing is tested any more and counts go on.
+
+Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts move one way, by 0..Dinf):
+    counters   at most k (s + 1) items are ever shown, Dinf^2 rho_item each:                               k Dinf^2 / (2 tau^2)
+    picks      k (s + 1), each (Dinf / b)-bounded range:                                                    k Dinf^2 / (2 tau^2)
+    tests      at most s, each stopping time (e_1 + 2 e_2)-bounded range, e_i = Dinf / b_i:                   Dinf^2 / (8 tau^2)
+The tests: let P be the chance of stopping at one given tick, P' with the event. More counts stop earlier: P' <= e^e_2 P, from the test
+that stops alone; with Z moved by Dinf, every test before passes as often and the last at least e^-e_2 as often: P' >= e^-(e_1 + e_2) P.
+(never to stop: between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this holds for geometric noise on
+0, 1, ... too: P(Y > x - 1) <= e^(1/b) P(Y > x), and P(Z = z) e^(-1/b) = P(Z = z + 1) for z >= 0. eps-bounded range is eps^2/8 zCDP.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
+from workers.mechanisms.config import HistogramConfig, display, label_complaints
+from workers.mechanisms.counters.budget import NUMERICAL_SHARE
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.mechanism import Guarantee, Noise, Release, State, head
+from workers.mechanisms.noise.discrete_laplace import (
+    TABLE_VERSION,
+    DiscreteLaplace,
+    Geometric,
+    discrete_laplace,
+    geometric,
+    round_up_scale,
+)
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, selection_tv
+from workers.mechanisms.rows import Contributions, Tags
+from workers.mechanisms.running.sparse_state import SparseNoise, SparseState
+
+_UNBOUNDED_TICKS = 1 << 40
+
+
+class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_gumb"):
+    """The top k of a declared domain at every tick, for events of any number of items.
+
+    Attributes:
+        domain: the labels of the domain.
+        top_k: items shown of each stream key.
+        switches: most times the shown are chosen anew, for each stream key.
+        eta: how far an item outside must lie above the least one shown to cause a switch; None is the default of the module.
+        accounting: "tight", or "paper" for Theorem 4 as printed.
+    """
+
+    domain: Annotated[
+        Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=2)],
+        Meta(description='a list of labels such as ["p1", "p2"], at least two, none of them empty'),
+    ]
+    top_k: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
+    switches: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
+    eta: Annotated[Annotated[int, Meta(ge=0, le=2**40)] | None, Meta(description="a whole number from 0 to 2^40")] = (
+        None
+    )
+    accounting: Annotated[Literal["tight", "paper"], Meta(description='"tight" or "paper"')] = "tight"
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from label_complaints("domain", self.domain)
+        if self.top_k >= len(self.domain):
+            yield f"top_k = {display(self.top_k)}: must be below the {len(self.domain):,} labels of domain; else take known_base"
+
+
+class SparseGumb(Frozen):
+    """Continual top k with at most s switches for each stream key.
+
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, whatever number of items it has, over
+    all ticks of an epoch together.
+    """
+
+    kind = "sparse_gumb"
+
+    def __init__(self, config: SparseGumbConfig, unit: str = "event") -> None:
+        self.config = config
+        self._domain = tuple(label.encode() for label in config.domain)
+        tight = config.accounting == "tight"
+        k, s = config.top_k, config.switches
+        self._delta_numerical = config.delta * NUMERICAL_SHARE
+        delta_conversion = config.delta - self._delta_numerical
+        rho = config.rho
+        if rho is None:
+            if config.epsilon is None:
+                raise ValueError("epsilon = None: give epsilon or rho")
+            rho = rho_of(config.epsilon, delta_conversion)
+        kappa = k + (Fraction(1, 8) if tight else Fraction(2))
+        dinf_squared = config.max_count**2
+        tau_squared = kappa * dinf_squared / Fraction(rho)
+        tau_1, tau_2 = _root_up(s * tau_squared), _root_up((s + 1) * tau_squared)
+        rho_item = math.nextafter(float(1 / (2 * (s + 1) * tau_squared)), 0.0)
+        self._counter = make_counter(config.counter, config.horizon_ticks, rho_item, config.radix)
+        self._pick_scale = round_up_scale(tau_2 / 2)
+        self._threshold_scale, self._test_scale = round_up_scale(2 * tau_1), round_up_scale(4 * tau_1)
+        table = geometric if tight else discrete_laplace
+        self._threshold_table: Geometric | DiscreteLaplace = table(self._threshold_scale)
+        self._test_table: Geometric | DiscreteLaplace = table(self._test_scale)
+        counts = k * (s + 1) * Fraction(self._counter.rho_item)
+        picks = k * (s + 1) / self._pick_scale**2 / 8
+        tests = s * (1 / self._threshold_scale + 2 / self._test_scale) ** 2 / 8 if tight else 2 / tau_squared
+        spent = min(rho, float_up((counts + picks) * dinf_squared + tests * dinf_squared))
+        epsilon = config.epsilon if config.epsilon is not None else epsilon_of(rho, delta_conversion)
+        self._guarantee = Guarantee(unit=unit, rho=spent, epsilon=epsilon, delta=config.delta)
+        self._check_numerical(epsilon)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._guarantee
+
+    def cost(self) -> Cost:
+        return Cost(rho=self._guarantee.rho, deltas=(("numerical", self._delta_numerical),))
+
+    def public(self) -> Mapping[str, object]:
+        return {
+            **head(self.kind, self.config, self.guarantee),
+            "top_k": self.config.top_k,
+            "switches": self.config.switches,
+            "eta": self.config.eta,
+            "accounting": self.config.accounting,
+            "scales": [str(self._pick_scale), str(self._threshold_scale), str(self._test_scale)],
+            "versions": [TABLE_VERSION, SELECTION_VERSION],
+            "counter": self._counter.public(),
+            # In its order: the state names items by their place.
+            "domain": hashlib.blake2b(repr(self._domain).encode(), digest_size=16).hexdigest(),
+        }
+
+    def sd(self, t: int) -> float:
+        return self._counter.sd(t)
+
+    def threshold(self, t: int) -> int | None:
+        return None
+
+    def eta(self, t: int) -> int:
+        """How far above the least one shown an item outside must lie, at tick t."""
+        if self.config.eta is not None:
+            return self.config.eta
+        return math.ceil(2 * self.sd(t) + float(self._test_scale) * math.log(len(self._domain) * (t + 1)))
+
+    def init(self) -> State:
+        return SparseState()
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return SparseNoise(stream, self._counter, self._test_table, self._threshold_table)
+
+    def domain(self) -> Sequence[bytes]:
+        return self._domain
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Gives every item of the domain its row: those of stream key i are rows i d .. (i + 1) d - 1."""
+        state.add_domain(key, tags, labels)
+
+    def step(
+        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
+    ) -> tuple[State, Release]:
+        """The chosen of each stream key with their noisy counts; see `Mechanism.step`."""
+        if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
+            raise TypeError("sparse_gumb: the state and the noise must be its own")
+        columns, s = state.columns, self.config.switches
+        for part, key_index in contributions:
+            columns.merge(part, key_index, add_rows=False)
+        counts = columns.counts.reshape(-1, len(self._domain))
+        testing = [key for key in range(len(counts)) if key in state.chosen and state.used[key] < s]
+        if testing:
+            inside = self._counts(state, t, testing, noise).min(axis=1).tolist()
+            outside = (columns.counts + noise.test(t, columns.tags)).reshape(counts.shape)[testing]
+            np.put_along_axis(outside, np.array([state.chosen[key] for key in testing]), np.iinfo(np.int64).min, axis=1)
+            for key, least, highest in zip(testing, inside, outside.max(axis=1).tolist(), strict=True):
+                used = state.used[key]
+                if highest > least + self.eta(t) + noise.threshold(state.key_tags[key : key + 1], used):
+                    self._choose(state, key, counts[key], used + 1, noise)
+        for key in range(len(counts)):
+            if key not in state.chosen:
+                self._choose(state, key, counts[key], 0, noise)
+        shown = self._rows(state, range(len(counts)))
+        noisy = self._counts(state, t, range(len(counts)), noise).reshape(-1)
+        order = np.argsort(shown.reshape(-1))
+        return state, Release(shown.reshape(-1)[order], noisy[order], self.sd(t), None)
+
+    def _choose(self, state: SparseState, key: int, counts: NDArray[np.int64], used: int, noise: SparseNoise) -> None:
+        k = self.config.top_k
+        words = noise.picks(state.key_tags[key : key + 1], used, k)
+        state.choose(key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used)
+
+    def _rows(self, state: SparseState, keys: Sequence[int]) -> NDArray[np.int64]:
+        """The rows of the chosen, (keys, k)."""
+        places = np.array([state.chosen[key] for key in keys], dtype=np.int64).reshape(len(keys), self.config.top_k)
+        return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
+
+    def _counts(self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise) -> NDArray[np.int64]:
+        """Their noisy counts, (keys, k)."""
+        rows = self._rows(state, keys)
+        drawn = noise.chosen(t, state.columns.tags, rows.reshape(-1)).reshape(rows.shape)
+        noisy: NDArray[np.int64] = state.columns.counts[rows] + drawn
+        return noisy
+
+    def _check_numerical(self, epsilon: float) -> None:
+        """The samplers' distance from the ideal, over every draw whose true value one event may change."""
+        config, d = self.config, len(self._domain)
+        shown = config.top_k * (config.switches + 1)
+        tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
+        tv = shown * Fraction(self._counter.tv) + tests * Fraction(self._test_table.tv)
+        tv += config.switches * Fraction(self._threshold_table.tv)
+        tv += (config.switches + 1) * Fraction(selection_tv(d, config.top_k))
+        check_sampler_delta(config.delta, epsilon, sampler_delta(epsilon, 1, float_up(tv)), NUMERICAL_SHARE)
+
+
+def _root_up(value: Fraction) -> Fraction:
+    """The square root, rounded up to 2^-40."""
+    root = math.isqrt(math.ceil(value * (1 << 80)))
+    return Fraction(root + 1, 1 << 40)

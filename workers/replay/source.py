@@ -1,0 +1,149 @@
+"""What replay reads from: a source gives events as batches of columns, whatever it reads.
+
+A source reads once, in order, and holds no more than a batch. A record that is no event is counted with its number and the
+reason that the worker would give. Files must be in order of time: an event dated further back than `grace` allows would count
+in another tick than its own, so a source that reads a file refuses it (`InOrder`). `sources.open_source` opens one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.agents.event_columns import EventColumns
+from workers.durations import format_duration
+from workers.errors import SettingsError
+from workers.settings import RECORD_KEY, EventsSettings, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What was read at once.
+
+    Attributes:
+        partition: source partition, from 0.
+        events: the valid events, in order.
+        rejects: (number of the line, row or offset; reason) of each that is none.
+        position: how far the whole source is read, in the unit of `Source.total`.
+        late: events dated further back than `grace` allows: the worker counts them in the tick that is open.
+        outside: events left out for their time (a range of a topic).
+        beyond: events dated after the range; they are in `events` all the same, for they close ticks.
+    """
+
+    partition: int
+    events: EventColumns
+    rejects: list[tuple[int, str]]
+    position: int
+    late: int = 0
+    outside: int = 0
+    beyond: int = 0
+
+
+class Source(Protocol):
+    """Events to replay, to be read once.
+
+    Attributes:
+        name: what it reads, for messages.
+        partitions: source partitions; the events of one are in the order in which the worker would read them.
+        total: what `Batch.position` reaches at the end; None where nobody knows.
+        word: what the numbers of rejects count: "line", "row" or "offset".
+        until_ms: no tick that ends later is published; None: no limit.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def total(self) -> int | None: ...
+    @property
+    def word(self) -> str: ...
+    @property
+    def until_ms(self) -> int | None: ...
+
+    def batches(self) -> Iterator[Batch]:
+        """The events.
+
+        Raises:
+            SettingsError: it cannot be read, or runs backwards in time.
+        """
+        ...
+
+    def ended(self) -> frozenset[int]:
+        """The partitions of which no batch will come any more."""
+        ...
+
+
+class InOrder:
+    """Refuses events that run backwards in time past `grace`."""
+
+    def __init__(self, name: str, word: str, grace_ms: int) -> None:
+        self._name, self._word, self._grace = name, word, grace_ms
+        self._latest: int | None = None
+
+    def check(self, times: NDArray[np.int64], numbers: NDArray[np.int64] | int) -> None:
+        """Looks at the times of the next events.
+
+        Args:
+            times: ms.
+            numbers: of the events' lines or rows; or that of the first one, when all follow one another.
+
+        Raises:
+            SettingsError: names the first one that is too far back.
+        """
+        if not len(times):
+            return
+        latest = np.maximum.accumulate(times)
+        if self._latest is not None:
+            latest = np.maximum(latest, self._latest)
+        back = latest - times
+        if int(back.max()) > self._grace:
+            at = int(np.argmax(back > self._grace))
+            number = numbers + at if isinstance(numbers, int) else int(numbers[at])
+            raise SettingsError(
+                f"{self._name}: {self._word} {number:,} is dated {when(int(times[at]))}, {_span(int(back[at]))} before an earlier "
+                f"{self._word}: that is past events.grace = {format_duration(self._grace)!r}, and it would count in the wrong tick. "
+                "Sort the input by time, or raise events.grace"
+            )
+        self._latest = int(latest[-1])
+
+
+def as_read(settings: Settings) -> EventsSettings:
+    """How events are read from files: the time in `events.timestamp`, else in `ts`; a record key, that of a user too, in `key`.
+
+    Returns:
+        With `user` only where users are looked at.
+
+    Raises:
+        SettingsError: a field would be two things.
+    """
+    events, key, user = settings.events, settings.events.key, settings.user_field
+    try:
+        return msgspec.structs.replace(
+            events,
+            timestamp=events.timestamp or "ts",
+            key="key" if key == RECORD_KEY else key,
+            user="key" if user == RECORD_KEY else user,
+        )
+    except ValueError as error:
+        raise SettingsError(
+            f"{error}; a file has the record key in the field 'key', and the time in 'ts' where events.timestamp is left out"
+        ) from error
+
+
+def when(time_ms: int) -> str:
+    """A time in words."""
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{time_ms} ms since 1970"
+
+
+def _span(milliseconds: int) -> str:
+    return f"{milliseconds:,} ms" if milliseconds < 1000 else str(timedelta(seconds=milliseconds // 1000))

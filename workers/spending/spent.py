@@ -1,0 +1,92 @@
+"""What a worker has spent: histogram by histogram, generation by generation, epoch by epoch, and in all.
+
+An epoch is charged in full from its first tick on: its budget is one mechanism's, whatever its later ticks will show. That holds for
+mechanisms that answer until their budget is used up as well: what is left at the end of an epoch is not given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workers.agents.merge import Progress
+from workers.mechanisms.identity import mechanism_id
+from workers.mechanisms.ticks import TickGrid
+from workers.plan.adding_up import together
+from workers.plan.model import Share
+from workers.settings import Settings
+from workers.spending.model import Budget, Charged, Epoch, Generation, Histogram
+from workers.spending.state import Entry, entries_of, generations_in
+from workers.spending.total import total_of
+
+# Of a generation with more epochs the newest are listed; all of them are charged.
+EPOCHS_LISTED = 1_000
+
+
+def budget_of(settings: Settings, states: Sequence[Progress | None] | None) -> Budget:
+    """What was spent, from what `read_states` gave."""
+    entries = entries_of(states or (), settings)
+    wanted = generations_in(settings)
+    begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
+    names = list(dict.fromkeys(entry.name for entry in entries))
+    total, outside = total_of(entries, settings, len(states or ()))
+    return Budget(
+        worker=settings.worker.name,
+        unit=settings.privacy.unit,
+        state="missing" if states is None else "there" if any(states) else "empty",
+        histograms=tuple(
+            Histogram(
+                name=name,
+                generation_in_settings=wanted.get(name),
+                generations=tuple(_generation(entry) for entry in entries if entry.name == name),
+            )
+            for name in names
+        ),
+        total=total,
+        not_in_total=outside,
+        not_begun=tuple(name for name, generation in wanted.items() if (name, generation) not in begun),
+    )
+
+
+def _generation(entry: Entry) -> Generation:
+    life, grid, epochs = entry.life, entry.grid, entry.epochs
+    text = {name: str(life.description.get(name, "")) for name in ("mechanism", "topic")}
+    return Generation(
+        generation=life.generation,
+        mechanism=text["mechanism"],
+        status=entry.status,
+        topic=text["topic"],
+        unit=life.unit,
+        tick_ms=grid.tick_ms,
+        horizon=grid.horizon,
+        rho=life.rho,
+        epsilon=life.epsilon,
+        delta=life.delta,
+        deltas=None
+        if life.deltas is None
+        else tuple(Share(name=name, delta=delta) for name, delta in life.deltas.items()),
+        published_from=grid.start(entry.first) if epochs else None,
+        published_to=grid.end(entry.last) if epochs else None,
+        ticks=entry.last - entry.first + 1 if epochs else 0,
+        epochs_begun=len(epochs),
+        epochs=tuple(_epoch(entry, grid, epoch) for epoch in epochs[-EPOCHS_LISTED:]),
+        charged=_charged(entry) if epochs else None,
+    )
+
+
+def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
+    """The furthest that any owner partition came; ids differ between them where their first ticks do."""
+    begin = 1 if grid.horizon is None else (epoch - 1) * grid.horizon + 1
+    end = entry.last if grid.horizon is None else epoch * grid.horizon
+    inside = [piece for piece in entry.pieces if piece.first <= end and piece.last >= begin]
+    ids = (mechanism_id(piece.life.description, piece.first, epoch).hex() for piece in inside)
+    return Epoch(
+        epoch=epoch,
+        first_tick=grid.split(max(begin, entry.first))[1],
+        last_tick=grid.split(min(end, entry.last))[1],
+        ids=tuple(dict.fromkeys(ids)),
+    )
+
+
+def _charged(entry: Entry) -> Charged:
+    found = together([entry.part])
+    return Charged(epochs=entry.charged_epochs, rho=found.rho, epsilon=found.epsilon, delta=found.delta)

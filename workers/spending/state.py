@@ -1,0 +1,176 @@
+"""What a worker's release state says of its generations: who each was, what an epoch of it costs, which ticks it published.
+
+Of each owner partition only the progress record is read. It keeps all that also of generations and histograms that the settings no
+longer have. No key is needed, and nothing exact is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from workers.agents.merge import VERSION, Progress
+from workers.agents.release import PROGRESS, read_progress
+from workers.errors import StateRefused
+from workers.histogram.histogram import Life
+from workers.histogram.paging import joined
+from workers.kafka.clients import Connection
+from workers.kafka.reading import read_partition
+from workers.kafka.topics import describe
+from workers.mechanisms.ticks import TickGrid
+from workers.plan.adding_up import Part
+from workers.settings import Settings
+from workers.spending.model import Status
+
+# The progress record ends every transaction, so it lies at the end of the log but for a commit marker and what was aborted.
+_NEWEST = 256
+_FURTHER = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One generation in one owner partition, with something published."""
+
+    owner: int
+    life: Life
+    running: bool
+
+    @property
+    def first(self) -> int:
+        """First global tick published."""
+        return self.life.first or 0
+
+    @property
+    def last(self) -> int:
+        """Last global tick published; below `first` where nothing was."""
+        return (self.life.next or 0) - 1
+
+
+@dataclass(slots=True)
+class Entry:
+    """One generation of a histogram: what all owner partitions say of it. Two settings under one number are two entries."""
+
+    name: str
+    life: Life
+    pieces: list[Piece] = field(default_factory=list)
+    status: Status = "ended"
+
+    @property
+    def grid(self) -> TickGrid:
+        """Its ticks."""
+        description = self.life.description
+        tick_ms, start_ms = description.get("tick_ms"), description.get("start_ms")
+        if not isinstance(tick_ms, int) or not isinstance(start_ms, int):
+            raise StateRefused(f"histogram {self.name!r}: its state does not say how wide its ticks are")
+        return TickGrid(tick_ms=tick_ms, start_ms=start_ms, horizon=self._horizon())
+
+    def _horizon(self) -> int | None:
+        counter = self.life.description.get("counter")
+        found = (counter if isinstance(counter, dict) else self.life.description).get("horizon")
+        return found if isinstance(found, int) else None
+
+    @property
+    def first(self) -> int:
+        """First global tick published by any owner partition."""
+        return min(piece.first for piece in self.pieces)
+
+    @property
+    def last(self) -> int:
+        """Last global tick published by any."""
+        return max(piece.last for piece in self.pieces)
+
+    @property
+    def epochs(self) -> range:
+        """The epochs that have begun; empty where nothing was published."""
+        if not self.pieces:
+            return range(0)
+        return range(self.grid.split(self.first)[0], self.grid.split(self.last)[0] + 1)
+
+    @property
+    def charged_epochs(self) -> int:
+        """How many epochs one event (it lies in one) or one user (who may be in all) is charged."""
+        return min(len(self.epochs), 1) if self.life.unit == "event" else len(self.epochs)
+
+    @property
+    def part(self) -> Part:
+        """What it costs one event, or user."""
+        life = self.life
+        return Part(
+            rho=life.rho, epsilon=life.epsilon, delta=life.delta, failures=life.deltas,
+            pure=life.description.get("accounting") == "pure", times=self.charged_epochs,
+        )  # fmt: skip
+
+
+def read_states(
+    connection: Connection, settings: Settings, say: Callable[[str], object] = lambda _: None
+) -> list[Progress | None] | None:
+    """The progress of each owner partition (None: nothing was released there yet); None where the state topic does not exist.
+
+    Raises:
+        SettingsError: no broker answers.
+        StateRefused: another version wrote it.
+    """
+    topic = settings.release_state_topic
+    existing = describe(connection, [topic])
+    if topic not in existing:
+        return None
+    owners, found = existing[topic].partitions, []
+    for owner in range(owners):
+        say(f"owner partition {owner + 1} of {owners}")
+        value = _newest(connection, topic, owner)
+        progress = None if value is None else read_progress(value)
+        if progress is not None and progress.version != VERSION:
+            raise StateRefused(
+                f"{topic}[{owner}]: its progress has version {progress.version}; this is {VERSION}: upgrade"
+            )
+        found.append(progress)
+    return found
+
+
+def _newest(connection: Connection, topic: str, partition: int) -> bytes | None:
+    """The newest progress record of a partition."""
+    newest: int | None = _NEWEST
+    while True:
+        found: dict[bytes, bytes | None] = {}
+        for message in read_partition(connection, topic, partition, newest=newest):
+            key = message.key() or b""
+            if key == PROGRESS or key.startswith(PROGRESS + b"."):
+                found[key] = message.value()
+        if newest is None:
+            return joined(PROGRESS, found.get)
+        with suppress(StateRefused):  # pages of it lie further back
+            if (value := joined(PROGRESS, found.get)) is not None:
+                return value
+        newest = None if newest >= _NEWEST * _FURTHER**2 else newest * _FURTHER
+
+
+def entries_of(states: Sequence[Progress | None], settings: Settings) -> list[Entry]:
+    """Every generation of every histogram in the state, in the order of the settings; those that these do not have come last."""
+    found: dict[tuple[str, int, bytes], Entry] = {}
+    for owner, state in enumerate(states):
+        for name, life, running in () if state is None else _lives(state):
+            key = (name, life.generation, msgspec.json.encode(life.description, order="sorted"))
+            entry = found.setdefault(key, Entry(name, life))
+            if life.first is not None and life.next is not None and life.next > life.first:
+                entry.pieces.append(Piece(owner, life, running))
+            if running:
+                entry.status = "running" if generations_in(settings).get(name) == life.generation else "left out"
+    order = [config.name for config in settings.histograms]
+    place = {name: i for i, name in enumerate(order)}
+    return sorted(
+        found.values(), key=lambda entry: (place.get(entry.name, len(order)), entry.name, entry.life.generation)
+    )
+
+
+def _lives(state: Progress) -> Iterator[tuple[str, Life, bool]]:
+    for name, life in state.retired:
+        yield name, life, False
+    for name, life in state.histograms.items():
+        yield name, life, True
+
+
+def generations_in(settings: Settings) -> dict[str, int]:
+    return {config.name: config.generation for config in settings.histograms}
