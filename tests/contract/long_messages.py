@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 import numpy as np
@@ -33,6 +34,8 @@ from workers.mechanisms.running.sparse_state import SparseState
 KEY = NoiseKey(bytes(range(32)))
 LARGEST = 2**63 - 1
 TICK = 2**40
+#: What JSON has no short escape for.
+CONTROLS = [chr(code) for code in range(1, 32) if chr(code) not in "\b\t\n\f\r"]
 #: Every number of a lane at its longest, with ticks and times up to 2^63 - 1: more than the settings allow.
 LANE = Lane(31_622_400_000, 253_402_300_799_000, 10_000, 1_000_000, 10_000, 2**30)
 FRAME = Frame(
@@ -49,9 +52,10 @@ FRAME = Frame(
 )
 
 
+@cache
 def longest(number: int) -> str:
-    """A label or stream key of 1,024 bytes; of control characters, JSON makes six times as many of them."""
-    return f"{number:08d}" + "\x01" * (LABEL_BYTES_MAX - 8)
+    """Return a label or stream key of 1,024 bytes: of control characters, of which JSON makes six each and lz4 next to nothing less."""
+    return f"{number:08d}" + "".join(random.Random(number).choices(CONTROLS, k=LABEL_BYTES_MAX - 8))
 
 
 def table(labels: Iterable[str]) -> Columns:

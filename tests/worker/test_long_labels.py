@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from pathlib import Path
@@ -11,13 +12,16 @@ import pytest
 from tests.worker.harness import Site, unk, until
 
 TICK_MS = 1_000
-#: Labels that fill a block of the ledger to the last byte that it had room for: the victim's is the next one.
-FILLERS = 1_023
+#: A block as it used to be, with so many of these labels and one short one, is just below the broker's limit once lz4 has been at it; the
+#: victim's single label makes it too long (both seen on a real broker, with the labels of `fillers`).
+FILLERS = 1_007
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 
 def fillers(at: int) -> list[object]:
-    """Events with labels of 1,024 bytes under a stream key of control characters."""
-    return [{"key": "\x01" * 900, "items": [f"{i:04d}" + "\x01\x02" * 510], "ts": at} for i in range(FILLERS)]
+    """Events with labels of 1,024 bytes that lz4 finds nothing in, under a stream key of control characters."""
+    rng = random.Random(1)
+    return [{"key": "\x01" * 900, "items": ["".join(rng.choices(LETTERS, k=1_024))], "ts": at} for _ in range(FILLERS)]
 
 
 @pytest.mark.parametrize("mechanism", ["unk_base", "meta", "pay_what_you_get"])
@@ -34,8 +38,9 @@ def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_s
     for world in ("without", "with"):
         site = Site(bootstrap, tmp_path / world, [histogram], partitions=1, owners=1)
         site.produce(0, fillers(at))
-        victim = [{"key": "\x01" * 900, "items": ["v" * 1_024], "ts": at + 1}] if world == "with" else []
-        site.produce(0, victim)
+        if world == "with":
+            victim = "".join(random.Random(0).choices(LETTERS, k=1_024))
+            site.produce(0, [{"key": "\x01" * 900, "items": [victim], "ts": at + 1}])
         goes_on(site, at + TICK_MS)
         if world == "with":
             shutil.rmtree(site.directory / "data")  # all of the state is read back from Kafka

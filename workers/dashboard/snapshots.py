@@ -14,7 +14,7 @@ import msgspec
 import orjson
 
 from workers.errors import QuietcountError
-from workers.histogram.answers import joined
+from workers.histogram.answers import LISTS, joined
 
 #: Pages of a tick that has not come whole are forgotten when so many other ticks have begun.
 UNFINISHED = 1_000
@@ -117,6 +117,8 @@ class Pages:
         if frame.pages == 1:
             line = value or b""
             return _snapshot(frame, line if b"\n" not in line and b"\r" not in line else _one_line(line))
+        if frame.items is None and not any(isinstance(orjson.loads(value or b"").get(name), list) for name in LISTS):
+            raise NotASnapshot("a record that is no snapshot: a page that lists nothing")
         place = (frame.histogram, frame.key, frame.id, frame.tick)
         if place not in self._waiting and len(self._waiting) >= UNFINISHED:
             self._waiting.pop(next(iter(self._waiting)))

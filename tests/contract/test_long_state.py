@@ -1,0 +1,79 @@
+"""State that takes several blocks, parts or pages is restored whole, or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.long_messages import TICK, longest, max_state, pay_state
+from workers.errors import StateRefused
+from workers.histogram import key_blocks
+from workers.histogram.paging import joined, pages
+from workers.mechanisms.one_shot.pay import PayState
+from workers.mechanisms.order_statistics.state import MaxState
+
+
+def test_a_partition_of_many_columns_is_restored_from_its_pages() -> None:
+    """40,000 columns take 1.28 MB: one lost page would be other thresholds under the same noise."""
+    blocks = max_state().changed()
+    assert [name for name, _ in blocks] == ["m00100000", "m00100000.0001"]
+    again = MaxState()
+    for name, block in blocks:
+        again.restore(name, block)
+    [was], [found] = [[one for one in made.of if one is not None] for made in (max_state(), again)]
+    assert found.encode() == was.encode()
+    with pytest.raises(StateRefused, match="a page of block m00100000 is missing"):
+        MaxState().restore(*blocks[1])
+    half = MaxState()
+    half.restore(*blocks[0])
+    assert half.of == [], "not taken for whole"
+
+
+def test_budgets_of_many_stream_keys_are_restored_also_from_one_block_as_it_was() -> None:
+    """With keys = "public" their number comes from the data: 131,000 of them made a block that was never taken."""
+    was, again, older = pay_state(), PayState(), PayState()
+    blocks = was.changed()
+    assert len(blocks) == 4
+    for name, block in blocks:
+        again.restore(name, block)
+    older.restore("mpay", b"\x01" + b"".join(block[1:] for _, block in blocks))
+    assert again.left == older.left == was.left
+    damaged = PayState()
+    damaged.restore(*blocks[0])
+    with pytest.raises(StateRefused, match="a block before"):
+        damaged.restore(*blocks[2])
+
+
+@pytest.mark.parametrize("commits", [(1, 100, 170, 171, 1_024, 1_025, 2_500), (2_500,), (1_000, 1_500)])
+def test_stream_keys_are_stored_by_parts_and_none_is_left_behind(commits: tuple[int, ...]) -> None:
+    """171 public keys of control characters were one block too long; the order of keys is the order of their noise and counts."""
+    keys, since, store = (
+        [longest(i) for i in range(commits[-1])],
+        list(range(TICK, TICK + commits[-1])),
+        dict[str, bytes](),
+    )
+    stored = 0
+    for n in commits:
+        store.update(key_blocks.changes(keys[:n], since[:n], stored))
+        stored = n
+        found = [pair for _, value in sorted(store.items()) for pair in key_blocks.decode(value)]
+        assert found == list(zip(keys[:n], since[:n], strict=True))
+    assert store == dict(key_blocks.changes(keys, since, 0))
+    assert not list(key_blocks.changes(keys, since, len(keys)))
+
+
+def test_short_keys_are_stored_as_they_always_were() -> None:
+    """A worker of before reads the same bytes, but where it would have failed to write them."""
+    assert dict(key_blocks.changes(["s1", "s2"], [4, 7], 0)) == {"keys/00000000": b'[["s1",4],["s2",7]]'}
+
+
+def test_a_long_value_is_joined_from_its_pages_or_refused() -> None:
+    """The progress record says where to go on: half of one must not pass, nor pages that are left of a longer one."""
+    long, short, store = b'{"a":"' + b"x" * 95 + b'"}', b'{"a":1}', dict[bytes, bytes | None]()
+    for value in (long, short, long[:40] + b"}", long):
+        store.update(pages(b"progress", value, 40))
+        assert joined(b"progress", store.get) == value
+    assert pages(b"progress", long, 40)[-1] == (b"progress", b'{"pages":3}')
+    del store[b"progress.0001"]
+    with pytest.raises(StateRefused, match="a page of progress is missing"):
+        joined(b"progress", store.get)
+    assert joined(b"other", store.get) is None
