@@ -187,6 +187,7 @@ class Factory:
             partition,
             state,
             self._store("release", state, partition),
+            contributions=contributions,
             merge=merge,
             metrics=self.metrics,
         )

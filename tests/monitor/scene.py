@@ -94,6 +94,7 @@ class Scene:
             0,
             "state",
             Store(None, Changelog("state", 0)),
+            contributions="orders.contributions",
             merge=Merge(built, key=key, sources=2, owners=1),
             metrics=self.handover.metrics,
         )

@@ -33,6 +33,10 @@ BACKLOG_TICKS_MAX = 10_000_000
 BYTES_MAX = 8 << 20
 
 
+# The stored pairs whose key begins with a prefix, in key order.
+Pairs = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
+
+
 class Progress(msgspec.Struct, kw_only=True):
     """Where one owner partition stands; stored with every release.
 
@@ -329,12 +333,14 @@ class Merge:
             retired=self._retired,
         )
 
-    def restore(self, progress: Progress, items: Callable[[bytes], Iterable[tuple[bytes, bytes]]]) -> None:
+    def restore(self, progress: Progress, items: Pairs, *, begin_ms: int | None = None) -> None:
         """Goes on from what was stored.
 
         Args:
             progress: the stored record.
             items: the stored pairs whose key begins with a prefix, in key order.
+            begin_ms: the end of all that an older generation may have worked on; one that takes its place begins after
+                it. None: the stored watermarks.
 
         Raises:
             StateRefused: it belongs to another key, partition count, version or mechanism.
@@ -361,15 +367,13 @@ class Merge:
         self._position, self._read_to = progress.position, progress.offset
         self._retired = list(progress.retired)
         for histogram in self.histograms:
-            self._resume(histogram, progress.histograms.get(histogram.name), items)
+            self._resume(histogram, progress.histograms.get(histogram.name), items, begin_ms)
         names = {histogram.name for histogram in self.histograms}
         for name, life in progress.histograms.items():
             if name not in names:
                 self._retire(name, life, items)
 
-    def _resume(
-        self, histogram: Histogram, life: Life | None, items: Callable[[bytes], Iterable[tuple[bytes, bytes]]]
-    ) -> None:
+    def _resume(self, histogram: Histogram, life: Life | None, items: Pairs, begin_ms: int | None) -> None:
         generation = histogram.config.generation
         used = [old.generation for name, old in self._retired if name == histogram.name]
         if life is not None and life.generation == generation:
@@ -384,10 +388,11 @@ class Merge:
             )
         if life is not None:
             self._retire(histogram.name, life, items)
-        complete = self._complete()
-        if complete is not None:
-            histogram.start_at(max(1, histogram.grid.holding(complete)))
+        # One that takes nobody's place begins where the state is: so does every owner until one has committed.
+        begin = begin_ms if used and begin_ms is not None else self._complete()
+        if begin is not None:
+            histogram.start_at(max(1, histogram.grid.holding(begin)))
 
-    def _retire(self, name: str, life: Life, items: Callable[[bytes], Iterable[tuple[bytes, bytes]]]) -> None:
+    def _retire(self, name: str, life: Life, items: Pairs) -> None:
         self._retired.append((name, life))
         self._gone += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]

@@ -3,6 +3,11 @@
 A tick is committed here: one Kafka transaction (`Shard.transact`) with its snapshots, the ledger blocks and stream keys that changed,
 the mechanisms' state and the progress record. Its input was durable before, in the contributions topic; so when the worker dies at any
 moment the next owner releases the same ticks with the same bytes, or finds them released.
+
+A new generation has other bytes, so it must not publish a tick that an older owner has worked on: that transaction may
+have been aborted, and who reads uncommitted records saw it. The older owner is fenced before the state is read, and
+what it worked on was complete by what the contributions topic held then. So a new generation begins after every tick
+that is complete by all that the topic holds when the partition is taken over, released or not.
 """
 
 from __future__ import annotations
@@ -12,10 +17,12 @@ from collections import Counter
 
 import msgspec
 
+from workers.agents.contributions import decode
 from workers.agents.merge import Merge, Progress, Released
 from workers.errors import StateRefused
 from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
+from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
@@ -37,6 +44,7 @@ class Release(Shard):
         state_topic: str,
         store: Store,
         *,
+        contributions: str,
         merge: Merge,
         metrics: Metrics | None = None,
     ) -> None:
@@ -47,11 +55,12 @@ class Release(Shard):
             partition: the owner partition.
             state_topic: the changelog of ledger, mechanisms and progress.
             store: local copy of the state partition.
+            contributions: the topic it reads.
             merge: the histograms, fresh.
             metrics: where it counts what it does.
         """
         super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
-        self.merge = merge
+        self.merge, self._contributions = merge, contributions
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
         for histogram in merge.histograms:
             self.metrics.expect_histogram(histogram.name)
@@ -68,8 +77,26 @@ class Release(Shard):
         value = joined(PROGRESS, self.store.get)
         if value is not None:
             progress = read_progress(value)
-            self.merge.restore(progress, self.store.items)
+            self.merge.restore(progress, self.store.items, begin_ms=self._begin_ms(progress))
             self.offset = progress.offset
+
+    def _begin_ms(self, progress: Progress) -> int | None:
+        """Return the end of what is complete by all contributions up to now; None where no generation was raised.
+
+        Called when the older owner was fenced. What it worked on was in the topic before that, so it ends by then.
+        """
+        older = [*progress.retired, *progress.histograms.items()]
+        running = {(name, life.generation) for name, life in progress.histograms.items()}
+        raised = {h.name for h in self.merge.histograms if (h.name, h.config.generation) not in running}
+        if raised.isdisjoint(name for name, _ in older):
+            return None
+        marks = list(progress.watermarks)
+        for record in read_partition(self.connection, self._contributions, self.partition, since=progress.position):
+            message = decode(record.value() or b"")
+            if message.page == message.pages and 0 <= message.source < len(marks):
+                marks[message.source] = message.watermark
+        known = [mark for mark in marks if mark is not None]
+        return min(known) if len(known) == len(marks) else None
 
     def process(self, batch: Batch) -> None:
         for value, offset in zip(batch.values, batch.offsets, strict=True):

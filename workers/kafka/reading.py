@@ -17,7 +17,13 @@ _PATIENCE_S = 60.0
 
 
 def read_partition(
-    connection: Connection, topic: str, partition: int, *, whole: bool = False, newest: int | None = None
+    connection: Connection,
+    topic: str,
+    partition: int,
+    *,
+    whole: bool = False,
+    newest: int | None = None,
+    since: int = 0,
 ) -> Iterator[Message]:
     """Yields the committed records of a partition, from the first that the log has to its last stable offset now.
 
@@ -27,6 +33,7 @@ def read_partition(
         partition: partition.
         whole: refuse a log whose beginning is gone.
         newest: no more than the last so many offsets.
+        since: none before this offset.
 
     Raises:
         SettingsError: `whole`, and retention has removed records.
@@ -44,7 +51,8 @@ def read_partition(
             )
         if newest is not None:
             low = max(low, high - newest)
-        if low == high:
+        low = max(low, since)
+        if low >= high:
             return
         consumer.assign([TopicPartition(topic, partition, low)])
         deadline = time.monotonic() + _PATIENCE_S

@@ -1,0 +1,102 @@
+"""No event is released under two generations, not even where a transaction was aborted: for readers of uncommitted records."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.kafka.harness import read
+from tests.worker.harness import Site, known, until
+from workers.agents.contribute import CLOSES_APART_S
+from workers.app import Factory, check_topics
+from workers.kafka.ends import End
+from workers.kafka.reading import read_partition
+from workers.kafka.records import Batch
+
+
+class Died(Exception):
+    """The process ends here."""
+
+
+def contribute_up_to_now(factory: Factory) -> None:
+    """Close every tick by the clock, as stage 1 does at the end of its log."""
+    shard = factory.contribute(0)
+    shard.open()
+    time.sleep(2 * CLOSES_APART_S)
+    shard.reached(End(time.time_ns() // 1_000_000, shard.offset or 0))
+    assert shard.stats.transactions == 1
+    shard.close()
+
+
+def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Release all that is complete, and leave its transaction open with the snapshots in the log."""
+    shard = factory.release(0)
+    shard.open()
+
+    def die(producer: Producer) -> None:
+        producer.flush(60)
+        raise Died
+
+    monkeypatch.setattr(shard, "_commit", die)
+    start = shard.offset or 0
+    records = list(read_partition(site.connection, f"{site.name}.contributions", 0, since=start))
+    values, offsets = [record.value() for record in records], [record.offset() or 0 for record in records]
+    batch = Batch(start, offsets[-1] + 1, values, [None] * len(values), [0] * len(values), offsets)
+    with pytest.raises(Died):
+        shard.feed(batch)
+    shard.close()
+
+
+def ends(site: Site, topic: str, isolation: str) -> dict[str, set[int]]:
+    """The ends of the ticks that each mechanism published, by its id."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for message in read(site.connection, topic, 0, isolation):
+        body = json.loads(message.value() or b"{}")
+        found[body["id"]].add(body["end"])
+    return found
+
+
+def published_after(site: Site, topic: str, time_ms: int) -> bool:
+    """Whether a tick that ends later was published."""
+    return any(max(times) > time_ms for times in ends(site, topic, "read_committed").values())
+
+
+def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
+    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tick under other noise is a second measurement of every event in it, for who reads uncommitted records."""
+    site = Site(bootstrap, tmp_path, [known("items", keys=["k"]), known(keys=["k"])], partitions=1, owners=1)
+    at = time.time_ns() // 1_000_000
+    site.produce(0, [{"key": "k", "items": "a", "ts": at}])
+    with site.worker() as worker:
+        site.wait_published(at)
+        assert worker.stop() == 0
+    topics = [f"{site.name}.items", f"{site.name}.known"]
+    time.sleep(3)  # ticks that nobody has worked on
+    before = [ends(site, topic, "read_uncommitted") for topic in topics]
+    factory = Factory(site.settings, site.connection, check_topics(site.settings, site.connection), site.key, None)
+    contribute_up_to_now(factory)
+    die_before_the_commit(factory, site, monkeypatch)
+    raised: dict[str, Any] = site.document["histogram"][0]
+    raised["generation"] = 2
+    site.config = site.write(site.document)
+    began = time.time_ns() // 1_000_000
+    with site.worker() as worker:
+        for topic in topics:
+            until(partial(published_after, site, topic, began), topic)
+        assert worker.stop() == 0
+    for topic, then, generations in zip(topics, before, (2, 1), strict=True):
+        seen = ends(site, topic, "read_uncommitted")
+        [old] = then
+        assert seen[old] - then[old], "the planted transaction is in the log"
+        assert len(seen) == generations
+        [*new] = [times for name, times in seen.items() if name != old]
+        assert not any(times & seen[old] for times in new), "a tick that both generations published"
+    assert site.audit().returncode == 0
