@@ -13,9 +13,9 @@ import time
 
 import numpy as np
 
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.order_statistics.two_level import TwoLevelK, TwoLevelKConfig
-from workers.mechanisms.rows import Contributions
 
 TARGET_US = 100.0
 NOISE_KEY = NoiseKey(bytes(32))
@@ -57,7 +57,7 @@ def measure(queries: tuple[str, ...], columns: int, ticks: int, touched: int, ho
     for t, part in enumerate(parts, 1):
         state, _ = mechanism.step(state, t, [(part, index)], noise)
         state.changed()
-        state.columns.clean()
+        state.ledger.clean()
     return (time.process_time() - begun) / ticks * 1e6
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.mechanisms.config import UnkBaseConfig
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Contributions
 from workers.mechanisms.running.unk_base import UnkBase
 
 KEYS = 10
@@ -40,8 +40,8 @@ def measure(rows: int, ticks: int, horizon: int, counter: str, touched: int = 10
     tags = rng.integers(0, 2**64, size=(rows, 2), dtype=np.uint64)
     key_of_row = rng.integers(0, KEYS, size=rows).astype(np.int32)
     lengths = np.full(rows, 8, dtype=np.int64)
-    state.columns.append(tags, key_of_row, lengths, b"".join(b"%08d" % i for i in range(rows)))
-    state.columns.clean()
+    state.ledger.append(tags, key_of_row, lengths, b"".join(b"%08d" % i for i in range(rows)))
+    state.ledger.clean()
     index = np.arange(KEYS, dtype=np.int32)
     names = tuple(f"shop-{i}" for i in range(KEYS))
     spent = []
@@ -52,7 +52,7 @@ def measure(rows: int, ticks: int, horizon: int, counter: str, touched: int = 10
         begun = time.perf_counter()
         state, _ = mechanism.step(state, t, [(part, index)], noise)
         spent.append((time.perf_counter() - begun) / rows * 1e9)
-        state.columns.clean()
+        state.ledger.clean()
     return Step(spent[0], float(np.mean(spent[1:])), max(spent[1:]))
 
 

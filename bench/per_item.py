@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.release import pmg, pmg_threshold, pure, sparse_gaussian
 from workers.mechanisms.misra_gries.sketch import Sketch, batch, pamg
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.rows import Contributions
 
 KEY = "shop"
 NOISE_KEY = NoiseKey(bytes(32))
@@ -105,7 +105,7 @@ def measure(case: str, items: int, ticks: int, horizon: int) -> dict[str, float]
         begun = time.process_time()
         state, _ = mechanism.step(state, t, [(contributed, index)], noise)
         spent[kind].append((time.process_time() - begun) * 1e3)
-        state.columns.clean()
+        state.ledger.clean()
     return {kind: float(np.mean(of_kind)) for kind, of_kind in spent.items()}
 
 

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers, Items, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.algorithms import LIMITED
 from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig, limit_dom_parameters
 from workers.mechanisms.order_statistics.config import MaxConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
-from workers.mechanisms.rows import Contributions
 from workers.mechanisms.running.sparse_gumb import SparseGumbConfig
 from workers.mechanisms.running.sparse_state import SparseState
 
@@ -57,7 +57,7 @@ class Run:
         if isinstance(release, Items):
             labels = list(release.labels)
         else:
-            columns = self.state.columns
+            columns = self.state.ledger
             self._labels += [columns.label(row) for row in range(len(self._labels), columns.n)]
             labels = [self._labels[row] for row in release.rows.tolist()]
         self.shown = dict(zip(labels, release.counts.tolist(), strict=True))
@@ -112,7 +112,7 @@ def _errors(config: HistogramConfig, run: Run, truth: Counts, switching: bool) -
 
 def _answer_error(run: Run, truth: Counts) -> float:
     mechanism = run.mechanism
-    if not isinstance(mechanism, UnknownMax):
+    if not isinstance(mechanism, OrderStatistics):
         raise TypeError(f"mechanism = {mechanism!r}: answers no query")
     sums = np.array([truth.get(label, 0) for label in mechanism.domain()], dtype=np.int64)
     answers: Sequence[Any] = run.answer.get("answers", [run.answer])

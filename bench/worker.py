@@ -15,7 +15,7 @@ import msgspec
 from bench.events import ITEMS_AN_EVENT, TICK_S
 from tests.worker.harness import Site, unk, until
 from workers.agents import contribute
-from workers.agents.merge import Progress
+from workers.agents.merge import ReleaseProgress
 from workers.agents.release import PROGRESS
 
 HISTOGRAM = unk("products", tick=f"{TICK_S}s", horizon=8_640, max_items=ITEMS_AN_EVENT, epsilon=1.0, delta=1e-9)
@@ -74,7 +74,7 @@ def _first_commit(place: Site) -> tuple[int, int, int]:
     commits = []
     for message in place.read(place.settings.contribute_state_topic):
         if message.key() == contribute.PROGRESS:
-            progress = msgspec.json.decode(message.value() or b"", type=contribute.Progress)
+            progress = msgspec.json.decode(message.value() or b"", type=contribute.ContributeProgress)
             commits.append((message.timestamp()[1], progress.offset))
     first_ms, counted = min(commits)
     return first_ms, counted, len(commits)
@@ -86,7 +86,7 @@ def _released(place: Site, owner: int, last_ms: int) -> int:
     lane = settings.histograms[0].lane
     for message in place.read(settings.release_state_topic):
         if message.partition() == owner and message.key() == PROGRESS:
-            progress = msgspec.json.decode(message.value() or b"", type=Progress)
+            progress = msgspec.json.decode(message.value() or b"", type=ReleaseProgress)
             reached = progress.histograms[settings.histograms[0].name].next
             if reached is not None and lane.start_ms + (reached - 1) * lane.tick_ms > last_ms:
                 return message.timestamp()[1]

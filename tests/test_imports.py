@@ -38,6 +38,7 @@ LAYERS = (
     "mechanisms.noise",
     "mechanisms",
     "progress",
+    "changes",
     "metrics",
     "durations",
     "logs",

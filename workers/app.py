@@ -12,11 +12,11 @@ from collections.abc import AsyncIterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.agents.contribute import Contribute, Stream
+from workers.agents.contribute import ContributeShard, Stream
 from workers.agents.events import EventReader
 from workers.agents.factory import declared_keys, histograms, lanes, mechanisms
 from workers.agents.merge import Merge
-from workers.agents.release import Release
+from workers.agents.release import ReleaseShard
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
@@ -144,11 +144,11 @@ class Factory:
         for what, value in {**shared, "connection": connection}.items():
             check_frozen(value, what)
 
-    def contribute(self, partition: int) -> Contribute:
+    def contribute(self, partition: int) -> ContributeShard:
         """Stage 1 of a source partition."""
         settings = self._settings
         state = contribute_state_topic(settings.worker.name)
-        return Contribute(
+        return ContributeShard(
             self._connection,
             f"{settings.worker.name}-contribute-{partition}",
             partition,
@@ -161,7 +161,7 @@ class Factory:
             metrics=self.metrics,
         )
 
-    def release(self, partition: int) -> Release:
+    def release(self, partition: int) -> ReleaseShard:
         """Stage 2 of an owner partition."""
         settings = self._settings
         state = release_state_topic(settings.worker.name)
@@ -181,7 +181,7 @@ class Factory:
             owners=owners,
             directory=self._data_dir,
         )
-        return Release(
+        return ReleaseShard(
             self._connection,
             f"{settings.worker.name}-release-{partition}",
             partition,

@@ -32,7 +32,7 @@ from workers.kafka.reading import read_partition
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topic_ids import stream_name
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.progress import Progress
+from workers.progress import ProgressLine
 from workers.settings import Settings, read_key
 
 EXIT_DIFFERENCE = 1
@@ -60,7 +60,7 @@ class Auditor:
         connection: Connection,
         topics: Topics,
         key: NoiseKey,
-        progress: Progress,
+        progress: ProgressLine,
         exact: IO[bytes] | None = None,
     ) -> None:
         self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
@@ -239,7 +239,7 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
     key = NoiseKey(read_key(settings.worker.key_file))
     connection = connection_of(settings)
     topics = check_topics(settings, connection)
-    with Progress() as progress, _new_file(exact) as file:
+    with ProgressLine() as progress, _new_file(exact) as file:
         auditor = Auditor(settings, connection, topics, key, progress, file)
         try:
             auditor.run()

@@ -20,7 +20,7 @@ class _Patient(Console):
         self.quiet = True
 
 
-class Progress:
+class ProgressLine:
     """Shows the latest text on stderr, so that standard output stays what the command writes."""
 
     def __init__(self, console: Console | None = None) -> None:

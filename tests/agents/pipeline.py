@@ -11,7 +11,7 @@ import numpy as np
 
 from workers.agents.events import Events
 from workers.agents.intake import Intake
-from workers.agents.merge import Merge, Progress
+from workers.agents.merge import Merge, ReleaseProgress
 from workers.histogram.histogram import Histogram
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.bounding import Items, bound
@@ -100,7 +100,7 @@ class Partition:
         value = self.store.get(b"progress")
         if value is None:
             return 0
-        progress = msgspec.json.decode(value, type=Progress)
+        progress = msgspec.json.decode(value, type=ReleaseProgress)
         self.merge.restore(progress, self.items)
         return progress.offset
 

@@ -18,8 +18,8 @@ from workers.agents.event_columns import AMOUNT_MAX, EventColumns, Vocabulary, c
 from workers.agents.events import Events
 from workers.agents.intake import Intake
 from workers.mechanisms.config import Lane
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Contributions
 
 KEY = NoiseKey(bytes(32))
 

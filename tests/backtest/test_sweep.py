@@ -21,7 +21,7 @@ from workers.backtest.sweep import Backtest, Thinned, run_backtest, tasks_of
 from workers.cli import execute
 from workers.errors import StateRefused
 from workers.replay.offline import Summary
-from workers.replay.source import Batch
+from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
 
 VARIES = ("items.epsilon=2,20", "items.max_items=1,3", "items.tick=1s,3s", "items.horizon=9,64")
@@ -114,7 +114,7 @@ class Interrupted(JsonLines):
 
     after = 3
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[EventBatch]:
         for number, batch in enumerate(super().batches()):
             yield batch
             if number == self.after:

@@ -22,7 +22,7 @@ from workers.mechanisms.order_statistics.engine import (
     OUTER_MU,
     OUTER_TAU,
     UPDATES,
-    UnknownMax,
+    OrderStatistics,
 )
 from workers.mechanisms.order_statistics.state import MaxState
 
@@ -60,7 +60,7 @@ class Maxima(Adapter):
 
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
         mechanism, found = self.mechanism, Moves()
-        assert isinstance(mechanism, UnknownMax)
+        assert isinstance(mechanism, OrderStatistics)
         [(tick, items)] = events
         notes = [note for note in first.notes if isinstance(note, Stand)]
         ticks = range(tick, len(first.stream) + 1)
@@ -95,13 +95,13 @@ class Maxima(Adapter):
 
     def _outer(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
         """How much more the outer comparison sees at t with the event."""
-        assert isinstance(self.mechanism, UnknownMax)
+        assert isinstance(self.mechanism, OrderStatistics)
         without, more = (self.mechanism.queries.values(self._exact(one, t) + stand.start).max() for one in streams)
         return int(more - without)
 
     def _inner(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
         """The same of the inner one."""
-        assert isinstance(self.mechanism, UnknownMax)
+        assert isinstance(self.mechanism, OrderStatistics)
         without, more = (
             (self.mechanism.queries.values(self._exact(one, t) + stand.start + stand.noise) - stand.thresholds).max()
             for one in streams
@@ -110,7 +110,7 @@ class Maxima(Adapter):
 
     def _sums(self, segment: int, interval: int, amount: int) -> Iterator[tuple[tuple[int, int], int]]:
         """The counter over intervals: the event is in one of them."""
-        assert isinstance(self.mechanism, UnknownMax)
+        assert isinstance(self.mechanism, OrderStatistics)
         noise = self.mechanism.sum_noise(segment)
         if isinstance(noise, LaplaceTree):
             for level in range(noise.levels):

@@ -12,14 +12,15 @@ import numpy as np
 from workers.agents import contribute
 from workers.agents.contribute import rejected
 from workers.agents.contributions import encode
-from workers.agents.merge import Progress
+from workers.agents.merge import ReleaseProgress
 from workers.agents.users import Users
-from workers.histogram import key_blocks, ledger
+from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.histogram import Life
 from workers.histogram.paging import pages
 from workers.histogram.snapshots import Frame, LabelCache, snapshots
 from workers.kafka.records import Outgoing
 from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
+from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release, State
 from workers.mechanisms.misra_gries.domain import DomainTags
 from workers.mechanisms.misra_gries.state import SketchState
@@ -27,7 +28,6 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.pay import PayState
 from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.state import KeyState, MaxState
-from workers.mechanisms.rows import Columns
 from workers.mechanisms.running.meta_state import MetaState
 from workers.mechanisms.running.sparse_state import SparseState
 
@@ -58,9 +58,9 @@ def longest(number: int) -> str:
     return f"{number:08d}" + "".join(random.Random(number).choices(CONTROLS, k=LABEL_BYTES_MAX - 8))
 
 
-def table(labels: Iterable[str]) -> Columns:
+def table(labels: Iterable[str]) -> Ledger:
     """Rows of one stream key with the widest counts, all of them shown at a late tick."""
-    columns, text = Columns(), [label.encode() for label in labels]
+    columns, text = Ledger(), [label.encode() for label in labels]
     lengths = np.fromiter(map(len, text), np.int64, len(text))
     rows = columns.append(KEY.tags("k", text), np.zeros(len(text), np.int32), lengths, b"".join(text))
     columns.counts[:] = LARGEST
@@ -90,11 +90,11 @@ def contributions(
 
 
 def of_ledger() -> list[Outgoing]:
-    return state(ledger.changes(table(map(longest, range(3_000)))))
+    return state(ledger_blocks.changes(table(map(longest, range(3_000)))))
 
 
-def published(release: Release | Items | Answers, columns: Columns | None = None) -> list[Outgoing]:
-    made = snapshots(FRAME, release, columns or Columns(), [longest(0)], LabelCache())
+def published(release: Release | Items | Answers, columns: Ledger | None = None) -> list[Outgoing]:
+    made = snapshots(FRAME, release, columns or Ledger(), [longest(0)], LabelCache())
     return [Outgoing("snapshots", None, key.encode(), value, (), LARGEST) for key, value in made]
 
 
@@ -146,7 +146,7 @@ def sparse_state() -> SparseState:
 
 def meta_state() -> MetaState:
     made = MetaState(3)
-    made.columns = table(str(i) for i in range(9_000))
+    made.ledger = table(str(i) for i in range(9_000))
     made.grow()
     made.add_open(1, np.full(9_000, LARGEST))
     made.add_noisy(2, np.arange(9_000), np.full(9_000, -LARGEST))
@@ -180,7 +180,7 @@ def progress_of_release() -> list[Outgoing]:
         rho=0.1, epsilon=0.1, delta=0.1, unit="event", deltas={"numerical": 0.1},
     )  # fmt: skip
     numbers = [LARGEST] * 10_000
-    record = Progress(
+    record = ReleaseProgress(
         version=1, offset=LARGEST, position=LARGEST, owners=10_000, key="f" * 64, watermarks=list[int | None](numbers),
         firsts=list[int | None](numbers), sequences=numbers, histograms={f"{i:0100d}": life for i in range(200)},
         retired=[(f"{i:0100d}", life) for i in range(200)],
@@ -189,7 +189,7 @@ def progress_of_release() -> list[Outgoing]:
 
 
 def progress_of_contribute() -> list[Outgoing]:
-    record = contribute.Progress(
+    record = contribute.ContributeProgress(
         version=1,
         offset=LARGEST,
         watermark=LARGEST,

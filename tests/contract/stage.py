@@ -9,12 +9,12 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.histogram import ledger
+from workers.histogram import ledger_blocks
 from workers.histogram.histogram import KEY_LABEL
 from workers.mechanisms.bounding import bound
+from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Contributions, Tags
 
 KEY = NoiseKey(b"c" * 32)
 KEYS = ("s1", "s2")
@@ -111,15 +111,15 @@ class Run:
         if isinstance(shown, Items):
             keys, labels = shown.keys.tolist(), list(shown.labels)
         else:
-            keys = self.state.columns.keys[shown.rows].tolist()
-            labels = [self.state.columns.label(row) for row in shown.rows.tolist()]
+            keys = self.state.ledger.keys[shown.rows].tolist()
+            labels = [self.state.ledger.label(row) for row in shown.rows.tolist()]
         counts = dict(zip(zip(keys, labels, strict=True), shown.counts.tolist(), strict=True))
         return counts, shown.sd, shown.threshold
 
     def store(self) -> dict[str, bytes]:
         """All blocks as of now."""
-        self.stored |= dict([*ledger.changes(self.state.columns), *self.state.changed()])
-        self.state.columns.clean()
+        self.stored |= dict([*ledger_blocks.changes(self.state.ledger), *self.state.changed()])
+        self.state.ledger.clean()
         return self.stored
 
     def restart(self) -> None:
@@ -129,7 +129,7 @@ class Run:
     def load(self, blocks: Mapping[str, bytes]) -> None:
         """Goes on from stored blocks."""
         fresh = self.mechanism.init()
-        fresh.columns = ledger.load((name, block) for name, block in sorted(blocks.items()) if name[0] in "LCS")
+        fresh.ledger = ledger_blocks.load((name, block) for name, block in sorted(blocks.items()) if name[0] in "LCS")
         fresh.key_tags = self.state.key_tags
         for name, block in sorted(blocks.items()):
             if name[0] not in "LCS":

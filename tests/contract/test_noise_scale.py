@@ -32,7 +32,7 @@ from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.order_statistics.column_sums import LaplaceTree
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.state import MaxState
 
 Z = 4.5
@@ -95,7 +95,7 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
                 tick: Tick = dict.fromkeys(keys, histogram)
                 shown = run.step(t, tick)
                 sums = Counter(histogram) if variant.mechanism in PER_TICK else sums + Counter(histogram)
-                if isinstance(mechanism, UnknownMax):
+                if isinstance(mechanism, OrderStatistics):
                     squares += of_sums(run, t, mechanism, sums)
                 elif not isinstance(shown, Answers) and t == len(stream) > 1:
                     squares += of_counts(run, shown, sums)
@@ -110,9 +110,9 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
 
 def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[float]:
     """(released - exact)^2 / sd^2; the mean over a stream key's items where these have noise in common."""
-    keys = shown.keys if isinstance(shown, Items) else run.state.columns.keys[shown.rows]
+    keys = shown.keys if isinstance(shown, Items) else run.state.ledger.keys[shown.rows]
     labels = (
-        list(shown.labels) if isinstance(shown, Items) else [run.state.columns.label(r) for r in shown.rows.tolist()]
+        list(shown.labels) if isinstance(shown, Items) else [run.state.ledger.label(r) for r in shown.rows.tolist()]
     )
     exact = np.array([sums[label.decode()] for label in labels])
     if isinstance(run.mechanism, PureMisraGries):
@@ -127,7 +127,7 @@ def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[
         yield from squares.tolist()
 
 
-def of_sums(run: Run, t: int, mechanism: UnknownMax, sums: Counter[str]) -> Iterator[float]:
+def of_sums(run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]) -> Iterator[float]:
     """The noisy sums made at t, of every column: their noise is that of the segments that ended, and of the counter over intervals."""
     assert isinstance(run.state, MaxState)
     exact = np.array([sums[label.decode()] for label in mechanism.domain()])

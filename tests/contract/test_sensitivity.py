@@ -22,6 +22,7 @@ from tests.contract.families import ADAPTERS, adapter_of
 from tests.contract.stage import KEYS, Histogram, Tick, bounded
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built
 from tests.contract.worst import fourfold, worst
+from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.pure import PureMisraGries
 from workers.mechanisms.misra_gries.release import pure_scale
 from workers.mechanisms.misra_gries.sketch import Sketch
@@ -31,7 +32,6 @@ from workers.mechanisms.one_shot.release import OneShotNoise
 from workers.mechanisms.order_statistics.column_sums import counter_of
 from workers.mechanisms.order_statistics.engine import MaxNoise
 from workers.mechanisms.registry import MECHANISMS
-from workers.mechanisms.rows import Columns
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.mechanisms.tick_rows import tick_rows
 
@@ -96,7 +96,7 @@ def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -
         return repeated
 
     with (
-        patch.object(Columns, "merge", twice(Columns.merge)),
+        patch.object(Ledger, "merge", twice(Ledger.merge)),
         patch.object(Sketch, "feed", twice(Sketch.feed)),
         patch.object(Sketch, "add", twice(Sketch.add)),
         patch.object(one_shot_mechanism, "tick_rows", lambda parts: tick_rows([*parts, *parts])),

@@ -21,7 +21,7 @@ from confluent_kafka import TopicCollection, Uuid
 from tests.agents.pipeline import KEY, unk
 from tests.monitor.scene import Scene
 from tests.test_settings import GOOD
-from workers.agents.contribute import PROGRESS, VERSION, Progress
+from workers.agents.contribute import PROGRESS, VERSION, ContributeProgress
 from workers.app import Topics
 from workers.cli import execute
 from workers.errors import SettingsError, StateRefused
@@ -219,7 +219,7 @@ def restore(directory: Path, stored: str | None, events_id: str) -> None:
     """Let stage 1 go on from progress that was made under the id `stored`, where the topic has `events_id`."""
     shard = Scene(directory).contribute[0]
     shard._stream = replace(shard._stream, events_id=events_id)
-    progress = Progress(
+    progress = ContributeProgress(
         version=VERSION, offset=3, watermark=None, first=None, sequences=[0], sources=2, topic_id=stored
     )
     shard.store.open().write([(PROGRESS, msgspec.json.encode(progress))], 1)

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from workers.dashboard.config import DashboardSettings, Shown
-from workers.dashboard.snapshots import Pages, Snapshot
+from workers.dashboard.snapshots import Pages, SeenSnapshot
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
 
@@ -36,7 +36,7 @@ def message(tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **c
     return {name: value for name, value in document.items() if value is not GONE}
 
 
-def snapshot(tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any) -> Snapshot:
+def snapshot(tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any) -> SeenSnapshot:
     """The same, as it is kept."""
     document = message(tick, items, **changes)
     found = Pages().receive(document["histogram"], orjson.dumps(document))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.dashboard.feeding import snapshot
 from workers.dashboard.history import History
-from workers.dashboard.snapshots import Snapshot, Stream
+from workers.dashboard.snapshots import SeenSnapshot, Stream
 
 ONE = Stream("products", "s1")
 
 
-def ticks(found: list[Snapshot]) -> list[int]:
+def ticks(found: list[SeenSnapshot]) -> list[int]:
     return [one.tick for one in found]
 
 

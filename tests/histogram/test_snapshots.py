@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from workers.histogram.snapshots import Frame, LabelCache, snapshots
+from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Columns
 
 FRAME = Frame(
     histogram="products",
@@ -23,8 +23,8 @@ FRAME = Frame(
 )
 
 
-def columns(labels: list[tuple[int, str]]) -> Columns:
-    out = Columns()
+def columns(labels: list[tuple[int, str]]) -> Ledger:
+    out = Ledger()
     for key, label in labels:
         text = label.encode()
         out.append(
@@ -103,7 +103,7 @@ def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None
     """A message over Kafka's limit could never be published; an item lost on a page edge would be a wrong board."""
     labels = [("x" * (i % 90) + '"\n').encode() + b"%d" % i for i in range(300)]
     release = Items(np.zeros(300, np.int32), labels, np.arange(300, dtype=np.int64), 2.0, 5)
-    pages = [value for _, value in snapshots(FRAME, release, Columns(), ["k"], LabelCache(), max_bytes)]
+    pages = [value for _, value in snapshots(FRAME, release, Ledger(), ["k"], LabelCache(), max_bytes)]
     bodies = [json.loads(value) for value in pages]
     assert all(len(value) <= max_bytes for value in pages)
     assert [(body["page"], body["pages"]) for body in bodies] == [(i + 1, len(pages)) for i in range(len(pages))]
@@ -113,6 +113,6 @@ def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None
 def test_an_answer_stands_where_the_items_would() -> None:
     """Other mechanisms keep the frame."""
     answers = Answers({0: {"query": "max", "value": 12}, 1: {"query": "max", "value": 3}}, None)
-    _, (key, value) = snapshots(FRAME, answers, Columns(), ["s1", "s2"], LabelCache())
+    _, (key, value) = snapshots(FRAME, answers, Ledger(), ["s1", "s2"], LabelCache())
     body = json.loads(value)
     assert (key, body["query"], body["value"], body["sd"], "items" in body) == ("s2", "max", 3, None, False)

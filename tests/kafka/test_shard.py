@@ -11,11 +11,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tests.kafka.harness import create_topic, read, settled, unique
+from workers.changes import Change
 from workers.errors import Fenced
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard, ShardClosed
-from workers.kafka.store import Change, Changelog, Store
+from workers.kafka.store import Changelog, Store
 
 
 class Keeper(Shard):

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.kafka.harness import create_topic, unique
+from workers.changes import Change
 from workers.kafka import store as module
 from workers.kafka.clients import Connection
-from workers.kafka.store import Change, Changelog, Store
+from workers.kafka.store import Changelog, Store
 
 LOG = Changelog("state", 0)
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from tests.mechanisms.test_rows import contributions
+from tests.mechanisms.test_ledger import contributions
 from workers.mechanisms.config import UnkBaseConfig
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -25,4 +25,4 @@ def test_an_epoch_without_an_end_shows_new_items_at_late_ticks(tick: int) -> Non
     part = contributions({"k": {"often": 100_000}})
     state, release = mechanism.step(state, tick, [(part, np.zeros(1, np.int32))], noise)
     assert isinstance(release, Release) and release.rows.tolist() == [0]
-    assert state.columns.shown.tolist() == [tick]
+    assert state.ledger.shown.tolist() == [tick]

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Contributions
 from workers.mechanisms.tick_rows import tick_rows
 
 KEY = NoiseKey(bytes(32))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers.agents.contribute import Contribute, Stream
+from workers.agents.contribute import ContributeShard, Stream
 from workers.agents.events import EventReader
 from workers.agents.factory import histograms, lanes, mechanisms
 from workers.agents.merge import Merge
-from workers.agents.release import Release
+from workers.agents.release import ReleaseShard
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.lag import Lag, Reading
@@ -63,9 +63,9 @@ class Scene:
             self.handover.lags[tp] = lag = Lag()
             lag.sample(NOW_S, 100, Reading(100, 100, 100))
 
-    def _contribute(self, partition: int) -> Contribute:
+    def _contribute(self, partition: int) -> ContributeShard:
         events = self.settings.events
-        return Contribute(
+        return ContributeShard(
             Connection("unused:9092"),
             f"orders-contribute-{partition}",
             partition,
@@ -85,10 +85,10 @@ class Scene:
             metrics=self.handover.metrics,
         )
 
-    def _release(self) -> Release:
+    def _release(self) -> ReleaseShard:
         key = NoiseKey(bytes(32))
         built = histograms(self.settings, mechanisms(self.settings), key=key, stream="", owner=0, owners=1)
-        return Release(
+        return ReleaseShard(
             Connection("unused:9092"),
             "orders-release-0",
             0,

@@ -15,12 +15,12 @@ from scipy.stats import norm
 from tests.plan.test_noise import LABELS, START, config
 from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.order_statistics.bounded_max import BoundedMaxConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.rows import Columns
 from workers.plan.make import plan_of
 from workers.plan.memory import memory_of
 from workers.plan.model import HistogramPlan, Plan
@@ -97,7 +97,7 @@ def test_real_columns_stay_within_the_memory_stated(rows: int) -> None:
     """Who sizes a machine by it must not run out: the same rows are really appended, in batches of any size."""
     own = config(UnkBaseConfig, keys="public")
     stated = memory_of(build(own), own)
-    rng, columns, key = random.Random(rows), Columns(), NoiseKey(bytes(32))
+    rng, columns, key = random.Random(rows), Ledger(), NoiseKey(bytes(32))
     text = b"%016d"
     while columns.n < rows:
         n = min(rng.randint(1, rows), rows - columns.n)
@@ -241,7 +241,7 @@ def test_order_statistics_are_called_worth_it_exactly_where_their_error_is_below
     assert any("Not worth it" in sentence for sentence in small.advice)
     own = config(BoundedMaxConfig, domain=tuple(f"p{i}" for i in range(2000)), c_max=5, horizon=2**30, max_items=1)
     mechanism, plan = build(own), planned(own)
-    assert isinstance(mechanism, UnknownMax)
+    assert isinstance(mechanism, OrderStatistics)
     counts = next(row for row in plan.mechanisms if row.mechanism == "known_base")
     assert counts.error is not None
     worth = mechanism.error(1) < counts.error

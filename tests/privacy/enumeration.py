@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, State
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
-from workers.mechanisms.rows import Contributions
 
 KEY = NoiseKey(b"k" * 32)
 STREAM_KEY = "s"
@@ -189,7 +189,7 @@ def seen(state: State, release: object) -> object:
     if isinstance(release, Items):
         return tuple(sorted(zip(release.labels, release.counts.tolist(), strict=True))), release.threshold
     rows, counts = release.rows.tolist(), release.counts.tolist()  # type: ignore[attr-defined]  # a Release, the third kind
-    return tuple(sorted((state.columns.label(row), count) for row, count in zip(rows, counts, strict=True)))
+    return tuple(sorted((state.ledger.label(row), count) for row, count in zip(rows, counts, strict=True)))
 
 
 def fixed(*ticks: Event) -> World:

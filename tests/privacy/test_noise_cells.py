@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from tests.privacy.enumeration import KEY, replaced
 from tests.privacy.test_identity_of_fields import DOMAIN, OWN, config
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.rows import Contributions
 from workers.mechanisms.running import sparse_state
 
 TICKS = 64

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.privacy.enumeration import KEY, STREAM_KEY, Addresses, Event, parts, replaced
-from workers.mechanisms.order_statistics.engine import MaxNoise, UnknownMax
+from workers.mechanisms.ledger import Tags
+from workers.mechanisms.order_statistics.engine import MaxNoise, OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.rows import Tags
 
 TICKS, DOMAIN = 12, ("a", "b", "c")
 FAR = 1 << 40
@@ -33,7 +33,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 class Given(MaxNoise):
     """Noise of which every value is known, and what an event's absence moves it by."""
 
-    def __init__(self, mechanism: UnknownMax, closes: set[int], ends: set[int]) -> None:
+    def __init__(self, mechanism: OrderStatistics, closes: set[int], ends: set[int]) -> None:
         super().__init__(mechanism, Addresses())
         self.closes, self.ends = closes, ends
         self.moved: Counts = np.zeros(len(DOMAIN), dtype=np.int64)
@@ -71,7 +71,7 @@ def _made(use: int, segment: int, interval: int) -> Counts:
     return np.random.default_rng((use, segment, interval)).integers(-5, 5, size=len(DOMAIN))
 
 
-def published(mechanism: UnknownMax, ticks: Sequence[Event], noise: Given, watch: int | None = None) -> list[object]:
+def published(mechanism: OrderStatistics, ticks: Sequence[Event], noise: Given, watch: int | None = None) -> list[object]:
     """All answers, and the values that AboveThreshold sees in runs after the event's.
 
     `watch` notes the watched values that the close or end at or after this tick sees, before it happens.
@@ -84,7 +84,7 @@ def published(mechanism: UnknownMax, ticks: Sequence[Event], noise: Given, watch
         if watch is not None and t >= watch and noise.watched is None and t in noise.closes | noise.ends:
             one: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
             added = np.array([event.get(label, 0) for label in DOMAIN])
-            noise.watched = mechanism.queries.values(state.columns.counts + added + one.start + one.noise)
+            noise.watched = mechanism.queries.values(state.ledger.counts + added + one.start + one.noise)
         state, release = mechanism.step(state, t, parts(event), noise)
         answers.append(release.of_key[0])
         after: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
@@ -106,7 +106,7 @@ def same_without(kind: str, ticks: Sequence[Event], at: int, event: Event, close
         "domain": DOMAIN,
     }
     made = build(MECHANISMS[kind](name="h", tick_ms=1, keys="public", **settings_, **QUERIES[kind]))
-    assert isinstance(made, UnknownMax)
+    assert isinstance(made, OrderStatistics)
     one = made.intervals(1)
     # Planted in what is frozen: an interval closes at every growth by two.
     object.__setattr__(made, "_intervals", (type(one)(2, one.clearance, TICKS, one.error, one.spread),) * 40)
@@ -156,14 +156,14 @@ def fresh_again(mechanism: Any, state: Any, key: int, one: Any, t: int, noise: M
     one.noise = one.noise * (one.interval % 2)
 
 
-END: Callable[..., None] = UnknownMax._end_segment
-CLOSE: Callable[..., None] = UnknownMax._close_interval
+END: Callable[..., None] = OrderStatistics._end_segment
+CLOSE: Callable[..., None] = OrderStatistics._close_interval
 
 
 @pytest.mark.parametrize(("member", "flaw"), [("_end_segment", exact_again), ("_close_interval", fresh_again)])
 def test_an_event_that_meets_noise_twice_is_seen(member: str, flaw: Callable[..., None]) -> None:
     """Planted: a segment or an interval that starts from exact sums pays for an event again and again."""
     ticks: list[Event] = [{"a": 2, "b": 1}] * TICKS
-    with replaced(UnknownMax, **{member: flaw}):
+    with replaced(OrderStatistics, **{member: flaw}):
         assert not same_without("two_level", ticks, 2, {"a": 3}, {3, 6, 10}, {8, 11})
     assert same_without("two_level", ticks, 2, {"a": 3}, {3, 6, 10}, {8, 11})

@@ -21,7 +21,7 @@ from scipy.stats import chisquare
 from tests.contract.probe import Probe
 from tests.contract.stage import Run
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.state import MaxState
 from workers.mechanisms.registry import MECHANISMS, build
 
@@ -108,7 +108,7 @@ def labels_of(run: Run, release: Release | Items) -> list[tuple[int, str]]:
     if isinstance(release, Items):
         return list(zip(release.keys.tolist(), (label.decode() for label in release.labels), strict=True))
     rows = release.rows.tolist()
-    columns = run.state.columns
+    columns = run.state.ledger
     return [(int(columns.keys[row]), columns.label(row).decode()) for row in rows]
 
 
@@ -184,7 +184,7 @@ def test_above_threshold_stops_at_the_ticks_of_its_law(name: str, accounting: st
     mechanism = made(
         name, domain=("a", "b"), epsilon=epsilon, accounting=accounting, horizon=ticks, query="max", **further
     )
-    assert isinstance(mechanism, UnknownMax)
+    assert isinstance(mechanism, OrderStatistics)
     inner = name == "bounded_max"
     b_tau, b_mu = 4 / epsilon, 8 / epsilon
     if accounting == "zcdp":

@@ -25,7 +25,7 @@ from workers.backtest.sweep import tasks_of
 from workers.cli import execute
 from workers.replay import interrupts
 from workers.replay.interrupts import HEEDED, Interrupts
-from workers.replay.source import Batch
+from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
 
 
@@ -51,7 +51,7 @@ class Pressed(JsonLines):
 
     number = signal.SIGINT
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[EventBatch]:
         for count, batch in enumerate(super().batches()):
             yield batch
             if count == 3:
@@ -138,7 +138,7 @@ def test_who_insists_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[
     content = text_of(events(4_000))
 
     class Insisted(JsonLines):
-        def batches(self) -> Iterator[Batch]:
+        def batches(self) -> Iterator[EventBatch]:
             for batch in super().batches():
                 yield batch
                 with pytest.raises(KeyboardInterrupt):

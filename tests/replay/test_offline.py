@@ -30,7 +30,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import Offline, Summary, few_collections, fresh_histograms, replay
 from workers.replay.quick_key import QuickKey
-from workers.replay.source import Batch
+from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
 from workers.settings import Settings, read_key
 
@@ -130,7 +130,7 @@ class Stopped:
         self._all = [line + b"\n" for line in content.splitlines()]
         self._settings, self._batches = settings, batches
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[EventBatch]:
         for i in range(self._batches):
             yield from lines(self._settings, b"".join(self._all[100 * i : 100 * (i + 1)])).batches()
         raise KeyboardInterrupt
@@ -278,7 +278,7 @@ def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> 
     for i in range(30):
         [batch] = lines(settings, b"".join(all_lines[100 * i : 100 * (i + 1)])).batches()
         ended = frozenset({1, 2}) if i > 3 else frozenset({2})
-        offline.add(Batch(int(i == 3), batch.events, [], 0), ended)
+        offline.add(EventBatch(int(i == 3), batch.events, [], 0), ended)
         assert i < 5 or max(ticks) == T0 + 1_000 * i
     offline.finish()
     assert max(ticks) == T0 + 30_000

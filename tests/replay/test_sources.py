@@ -22,7 +22,7 @@ from tests.replay.site import T0, settings_of
 from workers.agents.event_columns import EventColumns
 from workers.errors import SettingsError
 from workers.replay import sources, sources_parquet
-from workers.replay.source import Batch
+from workers.replay.source import EventBatch
 from workers.replay.sources import open_source
 from workers.replay.sources_lines import JsonLines
 from workers.settings import Settings
@@ -36,7 +36,7 @@ def base(tmp_path: Path) -> Settings:
     return settings_of(tmp_path, keys=["a", "b"])
 
 
-def batches(settings: Settings, path: Path) -> list[Batch]:
+def batches(settings: Settings, path: Path) -> list[EventBatch]:
     with open_source(settings, str(path)) as source:
         found = list(source.batches())
         assert source.total is None or found[-1].position == source.total

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from tests.agents.pipeline import KEY, Partition, contribute, unk
 from tests.replay.site import settings_of
-from workers.agents.merge import Merge, Progress
+from workers.agents.merge import Merge, ReleaseProgress
 from workers.commands.budget import show
 from workers.histogram.histogram import Histogram, Life
 from workers.histogram.owners import owner_of
@@ -70,10 +70,10 @@ def life(lived: Lived, unit: str = "event") -> Life:
     return found
 
 
-def state(running: Sequence[Lived], retired: Sequence[Lived] = (), unit: str = "event") -> Progress:
+def state(running: Sequence[Lived], retired: Sequence[Lived] = (), unit: str = "event") -> ReleaseProgress:
     """The progress of an owner partition."""
     empty = msgspec.json.encode(Merge([], key=KEY, sources=1, owners=1).progress())
-    progress = msgspec.json.decode(empty, type=Progress)
+    progress = msgspec.json.decode(empty, type=ReleaseProgress)
     progress.histograms = {one[0].name: life(one, unit) for one in running}
     progress.retired = [(one[0].name, life(one, unit)) for one in retired]
     return progress
@@ -129,7 +129,7 @@ def test_a_new_generation_keeps_the_price_of_the_old_one_in_the_state() -> None:
     position = partition.restart()
     partition.receive(messages[position:], position)
     ids |= {json.loads(s.value)["id"] for s in partition.release_all()}
-    stored = msgspec.json.decode(partition.store[b"progress"], type=Progress)
+    stored = msgspec.json.decode(partition.store[b"progress"], type=ReleaseProgress)
     found = budget_of(settings(new), [stored])
     [histogram] = found.histograms
     assert [(g.generation, g.status, g.epsilon) for g in histogram.generations] == [

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from workers.agents.contributions import Ready
 from workers.agents.event_columns import EventColumns, Longs
 from workers.mechanisms.config import Lane
+from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Contributions, Tags
 
 # Up to so many times the rows, counting by index beats sorting.
 DENSE = 8

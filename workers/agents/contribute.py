@@ -45,7 +45,7 @@ REJECTS_BYTES_MAX = 32 << 20
 REJECT_KEY_BYTES_MAX = VALUE_BYTES // 10
 
 
-class Progress(msgspec.Struct, kw_only=True, frozen=True):
+class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True):
     """Where one source partition stands; stored with every commit. Sensitive: its offset counts events."""
 
     version: int
@@ -78,7 +78,7 @@ class Stream:
     rejects: str
 
 
-class Contribute(Shard):
+class ContributeShard(Shard):
     """Stage 1 of one source partition; see the module."""
 
     stage = CONTRIBUTE
@@ -144,7 +144,7 @@ class Contribute(Shard):
         value = joined(PROGRESS, self.store.get)
         if value is None:
             return
-        progress = msgspec.json.decode(value, type=Progress)
+        progress = msgspec.json.decode(value, type=ContributeProgress)
         stream = self._stream
         if progress.version != VERSION:
             raise StateRefused(
@@ -215,7 +215,7 @@ class Contribute(Shard):
             Outgoing(self._stream.contributions, owner, None, value)
             for owner, value in self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
         ]
-        progress = Progress(
+        progress = ContributeProgress(
             version=VERSION,
             offset=offset,
             watermark=self._intake.watermark,

@@ -25,8 +25,8 @@ import numpy as np
 from workers.errors import StateRefused
 from workers.histogram.packing import pack, unpack
 from workers.mechanisms.config import Lane
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Contributions
 from workers.mechanisms.sizes import VALUE_BYTES
 
 VERSION = 1

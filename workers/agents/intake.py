@@ -24,7 +24,8 @@ from workers.agents.column_tallies import ColumnTallies
 from workers.agents.contributions import encode
 from workers.agents.event_columns import EventColumns
 from workers.agents.events import Events
-from workers.agents.users import Change, Stored, Users
+from workers.agents.users import Stored, Users
+from workers.changes import Change
 from workers.histogram.owners import owner_of
 from workers.mechanisms.bounding import Items, bound, bound_lists
 from workers.mechanisms.config import Lane

@@ -18,8 +18,9 @@ from typing import IO
 import msgspec
 
 from workers.agents.contributions import Message, Ready, Section, columns_of, decode
+from workers.changes import Change
 from workers.errors import StateRefused
-from workers.histogram.histogram import Change, Histogram, Life
+from workers.histogram.histogram import Histogram, Life
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -37,7 +38,7 @@ BYTES_MAX = 8 << 20
 Pairs = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
 
 
-class Progress(msgspec.Struct, kw_only=True):
+class ReleaseProgress(msgspec.Struct, kw_only=True):
     """Where one owner partition stands; stored with every release.
 
     `offset` is where to read on; it may lie before `position`, up to which every message was seen, when parts of open ticks wait.
@@ -318,9 +319,9 @@ class Merge:
             changes += histogram.changes()
         return changes
 
-    def progress(self) -> Progress:
+    def progress(self) -> ReleaseProgress:
         """Where this partition stands."""
-        return Progress(
+        return ReleaseProgress(
             version=VERSION,
             offset=self.waiting.first_offset(self._position),
             position=self._position,
@@ -333,7 +334,7 @@ class Merge:
             retired=self._retired,
         )
 
-    def restore(self, progress: Progress, items: Pairs, *, begin_ms: int | None = None) -> None:
+    def restore(self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None) -> None:
         """Goes on from what was stored.
 
         Args:

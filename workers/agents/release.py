@@ -18,7 +18,7 @@ from collections import Counter
 import msgspec
 
 from workers.agents.contributions import decode
-from workers.agents.merge import Merge, Progress, Released
+from workers.agents.merge import Merge, Released, ReleaseProgress
 from workers.errors import StateRefused
 from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
@@ -31,7 +31,7 @@ from workers.metrics import RELEASE, Metrics
 PROGRESS = b"progress"
 
 
-class Release(Shard):
+class ReleaseShard(Shard):
     """Stage 2 of one owner partition; see the module."""
 
     stage = RELEASE
@@ -80,7 +80,7 @@ class Release(Shard):
             self.merge.restore(progress, self.store.items, begin_ms=self._begin_ms(progress))
             self.offset = progress.offset
 
-    def _begin_ms(self, progress: Progress) -> int | None:
+    def _begin_ms(self, progress: ReleaseProgress) -> int | None:
         """Return the end of what is complete by all contributions up to now; None where no generation was raised.
 
         Called when the older owner was fenced. What it worked on was in the topic before that, so it ends by then.
@@ -145,14 +145,14 @@ class Release(Shard):
             self.metrics.snapshot_bytes.labels(self._name_of[topic]).inc(sizes[topic])
 
 
-def read_progress(value: bytes) -> Progress:
+def read_progress(value: bytes) -> ReleaseProgress:
     """The stored progress record.
 
     Raises:
         StateRefused: it is none of this version's.
     """
     try:
-        return msgspec.json.decode(value, type=Progress)
+        return msgspec.json.decode(value, type=ReleaseProgress)
     except msgspec.DecodeError as error:
         raise StateRefused(
             f"the stored progress cannot be read ({error}): was it written by another version?"

@@ -19,10 +19,9 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Protocol
 
+from workers.changes import Change
 from workers.errors import StateRefused
 from workers.mechanisms.config import Lane
-
-Change = tuple[bytes, bytes | None]
 
 VERSION = b"\x01"
 PREFIX = b"u"

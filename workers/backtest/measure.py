@@ -29,10 +29,10 @@ from workers.backtest.results import BoardRow, Series
 from workers.backtest.truth import MIRRORED, SIZES
 from workers.backtest.view import View, kendall, released_top
 from workers.histogram.histogram import Histogram, Shown
+from workers.mechanisms.ledger import Ledger, Rows, grown
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.one_shot.algorithms import LIMITED
 from workers.mechanisms.one_shot.config import MetaConfig
-from workers.mechanisms.rows import Columns, Rows, grown
 
 
 class Watch:
@@ -61,7 +61,7 @@ class Watch:
         self._rows: dict[int, Numbers] = {}
         self._boards: dict[int, list[BoardRow]] = {}
         self._delays = Delays()
-        self._columns: Columns | None = None
+        self._columns: Ledger | None = None
         self._reached: NDArray[np.int64] = np.empty((0, len(SIZES)), dtype=np.int64)
         self._first: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         histogram.observe = self.seen

@@ -14,10 +14,10 @@ from workers.backtest.numbers import METRICS, PLACE, Numbers, fill_errors, fill_
 from workers.backtest.results import BoardRow
 from workers.backtest.view import View, kendall
 from workers.histogram.histogram import Histogram, Shown
+from workers.mechanisms.ledger import Rows
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.queries import Queries
-from workers.mechanisms.rows import Rows
 
 Fields = Mapping[str, Any]
 

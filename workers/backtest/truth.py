@@ -19,9 +19,9 @@ from workers.histogram.histogram import Histogram
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config import HistogramConfig, Lane
 from workers.mechanisms.frozen import thawed
+from workers.mechanisms.ledger import Contributions, Ledger, Rows, Tags, grown
 from workers.mechanisms.mechanism import Guarantee, Mechanism, Noise, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
-from workers.mechanisms.rows import Columns, Contributions, Rows, Tags, grown
 
 # Exact counts at which is noted when an item reached them.
 SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
@@ -47,9 +47,9 @@ class TruthState(State):
 
     def note(self, rows: Rows, t: int) -> None:
         """Notes what `rows` reached at tick t."""
-        n = self.columns.n
+        n = self.ledger.n
         self.level, self.reached = grown(self.level, n), grown(self.reached, n)
-        now = np.searchsorted(SIZES, self.columns.counts[rows], side="right").astype(np.int8)
+        now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(np.int8)
         risen = now > self.level[rows]
         rows, now = rows[risen], now[risen]
         if not len(rows):
@@ -101,7 +101,7 @@ class Exact:
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         if labels:
             lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
-            state.columns.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
+            state.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
 
     def domain(self) -> Sequence[bytes]:
         return self._domain
@@ -110,7 +110,7 @@ class Exact:
         self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
     ) -> tuple[State, Release]:
         """Counts, and shows nothing."""
-        columns = state.columns
+        columns = state.ledger
         if self._per_tick:
             columns.counts[:] = 0
         before = len(columns.touched)
@@ -128,10 +128,10 @@ class _NoNoise:
         return np.zeros(len(tags), dtype=np.int64)
 
 
-class Mirror(Columns):
+class Mirror(Ledger):
     """The columns of a truth, which has counted the tick already; what is shown is its own."""
 
-    def __init__(self, truth: Columns) -> None:
+    def __init__(self, truth: Ledger) -> None:
         super().__init__()
         self._truth = truth
 
@@ -163,7 +163,7 @@ class Mirrored:
 
     def init(self) -> State:
         state = self._mechanism.init()
-        state.columns = Mirror(self._truth.columns)
+        state.ledger = Mirror(self._truth.columns)
         return state
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.backtest.truth import Truth
+from workers.mechanisms.ledger import Ledger, Rows
 from workers.mechanisms.mechanism import Items
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Columns, Rows
 
 # Stream keys that are measured one by one: the first ones.
 KEYS_MAX = 8
@@ -66,8 +66,8 @@ class View:
             top: n.
         """
         self.truth, self._wide, self._key, self.top = truth, wide, key, top
-        self._columns: Columns | None = None
-        self._wide_columns: Columns | None = None
+        self._columns: Ledger | None = None
+        self._wide_columns: Ledger | None = None
         self._place: Rows = np.empty(0, dtype=np.int64)
         self.keys: list[KeyView] = []
         self.counts = self.unbounded = np.empty(0, dtype=np.int64)
@@ -94,7 +94,7 @@ class View:
         """The stream keys by index, also those that are not measured one by one."""
         return self.truth.names
 
-    def _key_view(self, columns: Columns, wide: Columns, index: int) -> KeyView:
+    def _key_view(self, columns: Ledger, wide: Ledger, index: int) -> KeyView:
         alone = len(self.names) == 1
         rows = None if alone else np.flatnonzero(columns.keys == index)
         of_wide = None if alone else np.flatnonzero(wide.keys == index)

@@ -16,7 +16,7 @@ from workers.backtest.sweep import Backtest, run_backtest, tasks_of
 from workers.errors import SettingsError
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.progress import Progress
+from workers.progress import ProgressLine
 from workers.replay.offline import Summary
 from workers.replay.source import Source
 from workers.settings import Settings
@@ -85,7 +85,7 @@ class Prepared:
         self,
         source: Source,
         write_snapshot: Callable[[Snapshot], object] | None,
-        progress: Progress,
+        progress: ProgressLine,
         where: Callable[[Summary], str],
     ) -> Summary:
         """Runs all combinations over the source, to its end or to Ctrl-C."""
@@ -114,7 +114,7 @@ class Prepared:
         yield f"replay: results and report in {directory} ({seconds:.1f} s): exact data, for the operator only"
 
 
-def _now_and_then(progress: Progress, where: Callable[[Summary], str]) -> Callable[[Summary], None]:
+def _now_and_then(progress: ProgressLine, where: Callable[[Summary], str]) -> Callable[[Summary], None]:
     """Shows where the work is, but not at each of a thousand ticks."""
     last = 0.0
 

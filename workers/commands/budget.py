@@ -15,7 +15,7 @@ from rich.text import Text
 
 from workers.app import connection_of
 from workers.durations import format_duration
-from workers.progress import Progress
+from workers.progress import ProgressLine
 from workers.settings import Settings
 from workers.spending.model import Budget, Counted, Epoch, Generation, Histogram, Total
 from workers.spending.spent import budget_of
@@ -37,7 +37,7 @@ def show_budget(settings: Settings, *, as_json: bool) -> int:
         StateRefused: the state is of another version.
         KafkaException: it cannot be read.
     """
-    with Progress() as progress:
+    with ProgressLine() as progress:
         states = read_states(connection_of(settings), settings, progress.update)
     budget = budget_of(settings, states)
     if as_json:

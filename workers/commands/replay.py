@@ -15,7 +15,7 @@ from workers.agents.events import TIME_MAX
 from workers.commands.backtest import Options
 from workers.errors import SettingsError
 from workers.histogram.snapshots import Snapshot
-from workers.progress import Progress
+from workers.progress import ProgressLine
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import REJECTS_LISTED, Summary, replay
 from workers.replay.quick_key import QuickKey
@@ -88,7 +88,7 @@ def _run(
     key = QuickKey(read_key(settings.worker.key_file))
     with Interrupts() as interrupts:
         backtest = None if options is None else options.prepared(settings, key, snapshots)
-        with backtest or nullcontext(), opening as source, Output(snapshots) as output, Progress() as progress:
+        with backtest or nullcontext(), opening as source, Output(snapshots) as output, ProgressLine() as progress:
             if backtest is None:
                 summary = replay(settings, key, source, output.write, lambda summary: progress.update(_where(summary)))
             else:

@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from workers.dashboard.history import TICKS
 from workers.dashboard.hub import Hub
-from workers.dashboard.snapshots import NotASnapshot, Pages, Snapshot
+from workers.dashboard.snapshots import NotASnapshot, Pages, SeenSnapshot
 from workers.kafka.clients import Connection
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Feed:
         for place in self._assigned:
             consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S, cached=False)
 
-    def _read(self, consumer: Consumer) -> tuple[list[Snapshot], KafkaError | None]:
+    def _read(self, consumer: Consumer) -> tuple[list[SeenSnapshot], KafkaError | None]:
         """The snapshots that have arrived, and what went wrong, if anything did."""
         found, failed = [], None
         for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
@@ -167,7 +167,7 @@ class Feed:
                 failed = error
         return found, failed
 
-    def _decode(self, message: Message) -> Snapshot | None:
+    def _decode(self, message: Message) -> SeenSnapshot | None:
         topic, partition = _place(message)
         try:
             return self._pages.receive(self._topics[topic], message.value())

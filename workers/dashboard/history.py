@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable
 
-from workers.dashboard.snapshots import Snapshot, Stream
+from workers.dashboard.snapshots import SeenSnapshot, Stream
 
 TICKS = 120
 MAX_BYTES = 256 << 20
@@ -18,12 +18,12 @@ class History:
 
     def __init__(self, ticks: int = TICKS, max_bytes: int = MAX_BYTES) -> None:
         self._ticks, self._max_bytes = ticks, max_bytes
-        self._of: dict[Stream, deque[Snapshot]] = {}
+        self._of: dict[Stream, deque[SeenSnapshot]] = {}
         self._bytes: Counter[Stream] = Counter()
         self.bytes = 0
         self.number = 0
 
-    def add(self, snapshot: Snapshot) -> bool:
+    def add(self, snapshot: SeenSnapshot) -> bool:
         """Keeps a snapshot, and forgets what there is no room for.
 
         Returns:
@@ -52,17 +52,17 @@ class History:
         """All streams, in the order in which they were first seen."""
         return [stream for stream, kept in self._of.items() if kept]
 
-    def newest(self, stream: Stream) -> Snapshot | None:
+    def newest(self, stream: Stream) -> SeenSnapshot | None:
         """The newest snapshot of a stream."""
         kept = self._of.get(stream)
         return kept[-1] if kept else None
 
-    def all_newest(self, after: int = 0) -> list[Snapshot]:
+    def all_newest(self, after: int = 0) -> list[SeenSnapshot]:
         """The newest snapshot of each stream, those with a number above `after`, in the order they came."""
         found = [kept[-1] for kept in self._of.values() if kept and kept[-1].number > after]
         return sorted(found, key=lambda snapshot: snapshot.number)
 
-    def page(self, stream: Stream, after: int | None, limit: int) -> tuple[list[Snapshot], bool]:
+    def page(self, stream: Stream, after: int | None, limit: int) -> tuple[list[SeenSnapshot], bool]:
         """At most `limit` snapshots of a stream, oldest first, and whether there are more of those asked for.
 
         Args:
@@ -87,6 +87,6 @@ class History:
     def _longer(self) -> Iterable[Stream]:
         return (stream for stream, kept in self._of.items() if len(kept) > 1)
 
-    def _forget(self, stream: Stream, snapshot: Snapshot) -> None:
+    def _forget(self, stream: Stream, snapshot: SeenSnapshot) -> None:
         self._bytes[stream] -= len(snapshot.json)
         self.bytes -= len(snapshot.json)

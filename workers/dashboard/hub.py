@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import orjson
 
 from workers.dashboard.history import History
-from workers.dashboard.snapshots import Snapshot, Stream, only
+from workers.dashboard.snapshots import SeenSnapshot, Stream, only
 
 #: How many items an event may be cut to. Each is made once for all viewers, so there are few.
 TOPS = (10, 100, 1_000, 10_000)
@@ -89,7 +89,7 @@ class Hub:
     def __len__(self) -> int:
         return len(self._viewers)
 
-    def publish(self, snapshots: Iterable[Snapshot]) -> None:
+    def publish(self, snapshots: Iterable[SeenSnapshot]) -> None:
         """Keeps snapshots and hands the newest of each stream to those who want it."""
         changed = {snapshot.stream: None for snapshot in snapshots if self.history.add(snapshot)}
         for stream in changed:
@@ -171,7 +171,7 @@ def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> li
         known: name and horizon of the histograms of the settings, in their order.
     """
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
-    newest: dict[str, Snapshot] = {}
+    newest: dict[str, SeenSnapshot] = {}
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
         snapshot = history.newest(stream)
@@ -185,7 +185,7 @@ def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> li
     ]
 
 
-def _about(snapshot: Snapshot | None) -> dict[str, object]:
+def _about(snapshot: SeenSnapshot | None) -> dict[str, object]:
     if snapshot is None:
         return {"mechanism": None, "id": None, "epoch": None, "tick": None, "end": None, "guarantee": None}
     promise = snapshot.guarantee

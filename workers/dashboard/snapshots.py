@@ -74,7 +74,7 @@ class Stream:
 
 
 @dataclass(slots=True, kw_only=True)
-class Snapshot:
+class SeenSnapshot:
     """One whole snapshot.
 
     Attributes:
@@ -102,7 +102,7 @@ class Pages:
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}
 
-    def receive(self, histogram: str, value: bytes | None) -> Snapshot | None:
+    def receive(self, histogram: str, value: bytes | None) -> SeenSnapshot | None:
         """Takes a record of a histogram's topic.
 
         Returns:
@@ -130,7 +130,7 @@ class Pages:
         return _snapshot(frame, _joined([pages[number] for number in sorted(pages)]))
 
 
-def only(snapshot: Snapshot, *, items: Collection[str] | None = None, top: int | None = None) -> bytes:
+def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None) -> bytes:
     """A snapshot's JSON with fewer items: those named, or the largest; `total_items` says how many there are.
 
     One that has no items stays as it is.
@@ -161,8 +161,8 @@ def _decoded(value: bytes) -> Frame:
     return frame
 
 
-def _snapshot(frame: Frame, line: bytes) -> Snapshot:
-    return Snapshot(
+def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
+    return SeenSnapshot(
         stream=Stream(frame.histogram, frame.key),
         id=frame.id,
         epoch=frame.epoch,

@@ -13,19 +13,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.changes import Change
 from workers.errors import StateRefused
-from workers.histogram import key_blocks, ledger
+from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.owners import owner_of
 from workers.histogram.snapshots import Frame, LabelCache, Snapshot, snapshots
 from workers.kafka.topic_ids import lacks_ids, refuse_without_ids
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
+from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Columns, Contributions
 from workers.mechanisms.ticks import TickGrid
 
-Change = tuple[bytes, bytes | None]
 # No label is this: it is not UTF-8. The tag of a whole stream key.
 KEY_LABEL = b"\xff"
 # A stated start is published from the first tick of its epoch on, unless that lies further back than this.
@@ -140,17 +140,17 @@ class Histogram:
     @property
     def rows(self) -> int:
         """Rows of the ledger."""
-        return self._state.columns.n
+        return self._state.ledger.n
 
     @property
     def nbytes(self) -> int:
         """Bytes of the ledger's columns in memory."""
-        return self._state.columns.nbytes
+        return self._state.ledger.nbytes
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> Ledger:
         """The exact rows of the running epoch: for the operator's replay, never to be published."""
-        return self._state.columns
+        return self._state.ledger
 
     @property
     def next(self) -> int | None:
@@ -198,7 +198,7 @@ class Histogram:
         if self.observe is not None:
             self.observe(shown)
         if self.written:
-            columns, end_ms = self._state.columns, shown.frame.end_ms
+            columns, end_ms = self._state.ledger, shown.frame.end_ms
             for name, value in snapshots(shown.frame, shown.release, columns, self._keys, self._labels):
                 yield Snapshot(self.topic, name, value, end_ms)
 
@@ -236,7 +236,7 @@ class Histogram:
 
     def exact(self, name: str) -> dict[str, int]:
         """Exact count of every label of one stream key: for the operator's audit, never to be published."""
-        columns = self._state.columns
+        columns = self._state.ledger
         rows = np.flatnonzero(columns.keys == self._index[name])
         return {
             columns.label(row).decode(): count
@@ -253,17 +253,17 @@ class Histogram:
             changes.append((self._name(name), value))
         self._stored_keys = len(self._keys)
         if self._epoch is not None:
-            for name, value in (*ledger.changes(self._state.columns), *self._state.changed()):
+            for name, value in (*ledger_blocks.changes(self._state.ledger), *self._state.changed()):
                 self._blocks.add(name)
                 changes.append((self._name(f"{self._epoch}/{name}"), value))
-            self._state.columns.clean()
+            self._state.ledger.clean()
         return changes
 
     def forget(self) -> None:
         """Drops what `changes` would give: replay stores nothing."""
         self._gone, self._stored_keys = [], len(self._keys)
         self._state.changed()
-        self._state.columns.clean()
+        self._state.ledger.clean()
 
     def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
         """Goes on from what was stored.
@@ -307,7 +307,7 @@ class Histogram:
         self._epoch = epoch
         self._bind(epoch)
         self._blocks = {name for name, _ in blocks}
-        self._state.columns = ledger.load((n, v) for n, v in blocks if n[0] in "LCS")
+        self._state.ledger = ledger_blocks.load((n, v) for n, v in blocks if n[0] in "LCS")
         tags = [self._key.tags(name, [KEY_LABEL]) for name in self._keys]
         self._state.key_tags = np.concatenate((self._state.key_tags, *tags))
         for name, value in blocks:

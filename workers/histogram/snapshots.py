@@ -16,8 +16,8 @@ import orjson
 from numpy.typing import NDArray
 
 from workers.histogram.answers import LISTS, parts
+from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
-from workers.mechanisms.rows import Columns
 from workers.mechanisms.sizes import VALUE_BYTES, cuts
 
 # For two page numbers of ten digits, where the frame was measured with one digit each.
@@ -63,7 +63,7 @@ class LabelCache:
         self.ranks = 0
         self._names, self._sorted = 0, 0
 
-    def meet(self, columns: Columns, rows: NDArray[np.int64]) -> None:
+    def meet(self, columns: Ledger, rows: NDArray[np.int64]) -> None:
         """Reads the labels of `rows` that are new."""
         size = int(rows.max(initial=-1)) + 1
         if size > len(self._known):
@@ -101,7 +101,7 @@ class LabelCache:
 def snapshots(
     frame: Frame,
     release: Release | Items | Answers,
-    columns: Columns,
+    columns: Ledger,
     keys: list[str],
     labels: LabelCache,
     max_bytes: int = VALUE_BYTES,

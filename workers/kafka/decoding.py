@@ -16,7 +16,7 @@ from aiokafka.errors import CorruptRecordException
 
 
 @dataclass(slots=True)
-class Columns:
+class RecordColumns:
     """Records of one partition in offset order; a record's four values have the same index."""
 
     values: list[bytes | None] = field(default_factory=list)
@@ -48,13 +48,13 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         """Tell whether record batches are left."""
         return bool(self._records.has_next())
 
-    def take(self, most: int) -> Columns:
+    def take(self, most: int) -> RecordColumns:
         """Decode whole record batches until there are at least `most` records or none are left.
 
         Raises:
             CorruptRecordException: a record batch does not match its CRC.
         """
-        columns = Columns()
+        columns = RecordColumns()
         values, keys, timestamps, offsets = columns.values, columns.keys, columns.timestamps, columns.offsets
         while len(values) < most and self._records.has_next():
             batch = self._records.next_batch()

@@ -23,11 +23,12 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from workers.changes import Change
 from workers.errors import Fenced, MessageTooLong
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End, Ends
 from workers.kafka.records import Batch, Outgoing, ShardStats
-from workers.kafka.store import Change, Store
+from workers.kafka.store import Store
 from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
 from workers.metrics import Metrics
 

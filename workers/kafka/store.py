@@ -24,6 +24,7 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
+from workers.changes import Change
 from workers.errors import SettingsError
 from workers.kafka.clients import of_no_group
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Change = tuple[bytes, bytes | None]  # key and its new value; None deletes it
 
 _META = b"m"
 _DATA = b"d"

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from workers.errors import StateRefused
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.ledger import Contributions, Ledger, Rows, Tags
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.rows import Columns, Contributions, Rows, Tags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,14 +103,14 @@ class State:
     """
 
     def __init__(self) -> None:
-        self.columns = Columns()
+        self.ledger = Ledger()
         self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
     def add_domain(self, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Appends a row for every label of a stream key's declared domain, seen or not."""
         if labels:
             lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
-            self.columns.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
+            self.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
         """Further blocks that changed since the last commit: (name, versioned bytes)."""

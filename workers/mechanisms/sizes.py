@@ -16,8 +16,8 @@ What is written, and why it stays within MESSAGE: a label or stream key has at m
     message                  cut by                                       where
     contributions            rows, then stream keys                       agents/contributions.py
     snapshots, answers       items, labels, answers and what they list    histogram/snapshots.py, histogram/answers.py
-    ledger, labels           rows                                         histogram/ledger.py
-    ledger, counts           1,024 rows of 8 bytes                        histogram/ledger.py
+    ledger, labels           rows                                         histogram/ledger_blocks.py
+    ledger, counts           1,024 rows of 8 bytes                        histogram/ledger_blocks.py
     stream keys              keys                                         histogram/key_blocks.py
     mechanisms' state        bytes, rows or stream keys                   mechanisms/*_state.py, pay.py
     users' pairs             max_items_per_user, 10,000 of 8 bytes        agents/users.py

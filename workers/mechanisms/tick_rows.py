@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.rows import Contributions, TagIndex, Tags
+from workers.mechanisms.ledger import Contributions, TagIndex, Tags
 
 Parts = Sequence[tuple[Contributions, NDArray[np.int32]]]
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workers.agents.contribute import Contribute
+from workers.agents.contribute import ContributeShard
 from workers.kafka.handover import Handover
 
 #: The loop goes round every 0.2 s.
@@ -88,13 +88,13 @@ class Health:
                 found.append(f"{name}: not read yet up to where it ended when it was taken over")
             elif (behind_s := lag.seconds(now_s)) > BEHIND_S:
                 found.append(f"{name}: {behind_s:.0f} s behind")
-            if isinstance(shard, Contribute):
+            if isinstance(shard, ContributeShard):
                 age_s = now_s - shard.stats.last_commit_s
                 if age_s > self._longest_s(shard, now_ms):
                     found.append(f"{name}: no commit for {age_s:.0f} s")
         return found
 
-    def _longest_s(self, shard: Contribute, now_ms: int) -> float:
+    def _longest_s(self, shard: ContributeShard, now_ms: int) -> float:
         """Seconds after which a shard of stage 1 must have committed."""
         longest_s = self._rhythm.commit_interval_s + COMMIT_MARGIN_S
         if shard.offset != shard.committed:

@@ -16,8 +16,8 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from workers.agents.contribute import Contribute
-from workers.agents.release import Release
+from workers.agents.contribute import ContributeShard
+from workers.agents.release import ReleaseShard
 from workers.kafka.handover import Handover, Partition
 from workers.kafka.shard import Shard
 from workers.metrics import CONTRIBUTE, PREFIX, RELEASE
@@ -89,7 +89,7 @@ class Partitions(Collector):
         families["build_info"].add_metric([_version(), platform.python_version(), confluent_kafka.libversion()[0]], 1)
         families["ready"].add_metric([], 0 if self._health.not_ready(now_s, now_ms) else 1)
         shards = list(self._handover.shards.items())
-        for stage, kind in ((CONTRIBUTE, Contribute), (RELEASE, Release)):
+        for stage, kind in ((CONTRIBUTE, ContributeShard), (RELEASE, ReleaseShard)):
             families["partitions_assigned"].add_metric([stage], sum(isinstance(s, kind) for _, s in shards))
             families["topic_partitions"].add_metric([stage], self._topic_partitions[stage])
         families["grace_seconds"].add_metric([], self._grace_s)
@@ -99,11 +99,11 @@ class Partitions(Collector):
             if shard.closed:  # taken over by another worker, which shows it
                 continue
             self._either(families, tp, shard, now_s)
-            if isinstance(shard, Contribute):
+            if isinstance(shard, ContributeShard):
                 if shard.watermark is not None:
                     lag_s = (now_ms - shard.watermark) / 1000
                     families["watermark_lag_seconds"].add_metric([str(shard.partition)], lag_s)
-            elif isinstance(shard, Release):
+            elif isinstance(shard, ReleaseShard):
                 self._release(families, shard, now_ms)
         yield from families.values()
 
@@ -117,7 +117,7 @@ class Partitions(Collector):
             families["commit_age_seconds"].add_metric(labels, now_s - shard.stats.last_commit_s)
 
     @staticmethod
-    def _release(families: dict[str, GaugeMetricFamily], shard: Release, now_ms: int) -> None:
+    def _release(families: dict[str, GaugeMetricFamily], shard: ReleaseShard, now_ms: int) -> None:
         partition = str(shard.partition)
         for histogram in shard.merge.histograms:
             labels, tick = [histogram.name, partition], histogram.next

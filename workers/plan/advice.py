@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.mechanism import OneShot
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.plan.alternatives import RUNNING
 from workers.plan.model import Alternative, CounterChoice, Noise
@@ -32,7 +32,7 @@ def advice(
         counters: the counters compared, the one in use first.
     """
     yield from _counter(counters)
-    if isinstance(mechanism, UnknownMax):
+    if isinstance(mechanism, OrderStatistics):
         yield from _statistic(config, mechanism, others)
     if config.mechanism in RUNNING:
         yield from _running(config, mechanism, others)
@@ -54,7 +54,7 @@ def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
         yield f"{name} would give {100 * (best.times_worst or 1):.0f} % of {what}{held}."
 
 
-def _statistic(config: HistogramConfig, mechanism: UnknownMax, others: Sequence[Alternative]) -> Iterator[str]:
+def _statistic(config: HistogramConfig, mechanism: OrderStatistics, others: Sequence[Alternative]) -> Iterator[str]:
     """Worth it only while values stay so small that the error of their segment is below that of a counter."""
     counts = next((row for row in others if row.mechanism == "known_base" and row.error is not None), None)
     if counts is None or counts.error is None:

@@ -20,7 +20,7 @@ import msgspec
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.config import MaxConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build, protects_users
 from workers.plan.model import Alternative, Noise
 from workers.plan.noise import Figures, last_tick, law, noise_of, thresholds_of, worst_of_all
@@ -208,7 +208,7 @@ def _row(
 ) -> Alternative:
     counts = law(mechanism) in ("gaussian", "laplace")
     error: float | None = None
-    if isinstance(mechanism, UnknownMax):
+    if isinstance(mechanism, OrderStatistics):
         error = mechanism.error(1)
     elif counts:
         error = worst_of_all(law(mechanism), noise.worst_sd, noise.ticks_looked_at * asked.items, asked.beta)

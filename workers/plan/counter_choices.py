@@ -12,7 +12,7 @@ from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.order_statistics.config import MaxConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.meta import Meta
 from workers.plan.curves import Curve, curve_of, rho_item_of, sqrt_curve
@@ -36,7 +36,7 @@ def counter_choices(config: HistogramConfig, mechanism: Mechanism, noise: Noise)
     if isinstance(mechanism, (Meta, MisraGries)):
         yield from _blocks(config, mechanism, noise)
         return
-    if isinstance(mechanism, UnknownMax) and isinstance(config, MaxConfig):
+    if isinstance(mechanism, OrderStatistics) and isinstance(config, MaxConfig):
         if mechanism.partition is not None:
             yield from _intervals(config, mechanism)
         return
@@ -120,14 +120,14 @@ def _blocks(config: HistogramConfig, mechanism: Meta | MisraGries, noise: Noise)
         )  # fmt: skip
 
 
-def _intervals(config: MaxConfig, mechanism: UnknownMax) -> Iterator[CounterChoice]:
+def _intervals(config: MaxConfig, mechanism: OrderStatistics) -> Iterator[CounterChoice]:
     """Counters of closed intervals, by the error that they let the mechanism promise."""
     if config.accounting == "pure":
         return
     own = (config.counter, config.radix)
     for kind, radix in dict.fromkeys([own, ("haar", None), ("tree", None)]):
         other = mechanism if (kind, radix) == own else build(structs.replace(config, counter=kind, radix=radix))
-        if isinstance(other, UnknownMax):
+        if isinstance(other, OrderStatistics):
             yield CounterChoice(
                 counter=kind, radix=radix, chosen=(kind, radix) == own, possible=True, reason="", worst_sd=None, rms_sd=None,
                 error=other.error(1), times_worst=other.error(1) / mechanism.error(1), noise_per_row=None,

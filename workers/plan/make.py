@@ -15,7 +15,7 @@ from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.one_shot.config import KnownGumbelConfig, LimitDomConfig, MetaConfig, OneShotConfig
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
 from workers.mechanisms.order_statistics.config import MaxConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build, in_events
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.plan.advice import advice
@@ -176,7 +176,7 @@ def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
 
 def _segments(mechanism: Mechanism) -> Iterator[Segment]:
     """The errors of the order statistics, for values up to about each segment's threshold."""
-    if not isinstance(mechanism, UnknownMax) or mechanism.segments is None:
+    if not isinstance(mechanism, OrderStatistics) or mechanism.segments is None:
         return
     for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):
         yield Segment(
@@ -187,7 +187,7 @@ def _segments(mechanism: Mechanism) -> Iterator[Segment]:
 def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Figure]:
     """What else there is to know of one mechanism."""
     public = mechanism.public()
-    if isinstance(mechanism, UnknownMax) and mechanism.segments is None:
+    if isinstance(mechanism, OrderStatistics) and mechanism.segments is None:
         yield Figure(
             name="error",
             value=round(mechanism.error(1), 4),

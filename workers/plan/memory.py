@@ -4,7 +4,7 @@
     L        bytes of a label: the mean of the declared ones, else 16
     n        rows
 
-Columns double when they are full, so they hold between n and 2 n rows; the index of tags holds between 2 n and 8 n slots of 8 bytes.
+Ledger double when they are full, so they hold between n and 2 n rows; the index of tags holds between 2 n and 8 n slots of 8 bytes.
 On disk (RocksDB, and once more in the changelog topic): the tag, the key's index, length and text of the label, and the count and the
 first tick shown in the width they need, at most 8 and 4 bytes. Sketches are Python objects: their sizes are as CPython 3.11 has them.
 """
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.mechanism import OneShot
-from workers.mechanisms.order_statistics.engine import UnknownMax
-from workers.mechanisms.rows import Columns
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.plan.model import Memory, Size
@@ -110,7 +110,7 @@ def _noise_per_row(mechanism: Mechanism) -> int:
 
 
 def _column_bytes() -> int:
-    empty = Columns()
+    empty = Ledger()
     arrays = (empty.tags, empty.keys, empty.counts, empty.shown)
     return sum(int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays) + _END
 
@@ -123,7 +123,7 @@ def _extra(mechanism: Mechanism, domain: int) -> _Extra:
             state_disk=open_and_sums,
             note=f"an open and a released count for each of {mechanism.levels} levels",
         )
-    if isinstance(mechanism, UnknownMax):
+    if isinstance(mechanism, OrderStatistics):
         kept = _COUNT * (mechanism.queries.k + 3 * domain)
         return _Extra(per_key=kept + _BLOCKS_KEPT, note="the further state is written only when an answer is made anew")
     if isinstance(mechanism, SparseGumb) and mechanism.config.counter == "sqrt":

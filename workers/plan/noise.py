@@ -27,7 +27,7 @@ from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.misra_gries.pure import PureMisraGries
 from workers.mechanisms.one_shot.mechanism import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.running.meta import Meta
 from workers.plan.curves import Curve, DigitCurve, TableCurve, curve_of
 from workers.plan.model import Bucket, Noise, Thresholds, Tick
@@ -67,7 +67,7 @@ def last_tick(config: HistogramConfig) -> int:
 
 def answers_queries(mechanism: Figures) -> bool:
     """Whether snapshots carry an answer without `sd`, rather than counts."""
-    return isinstance(mechanism, (UnknownMax, PayWhatYouGet))
+    return isinstance(mechanism, (OrderStatistics, PayWhatYouGet))
 
 
 def curve(mechanism: Figures, last: int) -> Curve:
@@ -78,7 +78,7 @@ def curve(mechanism: Figures, last: int) -> Curve:
         return DigitCurve(
             mechanism.tree.radix, [mechanism.cell_variance] * mechanism.tree.levels, rounding=mechanism.rounding
         )
-    if isinstance(mechanism, UnknownMax):
+    if isinstance(mechanism, OrderStatistics):
         most = mechanism.segments.most if mechanism.segments is not None else 1
         return TableCurve(np.array([mechanism.sd(t) ** 2 for t in range(1, min(most, last) + 1)]))
     counter = mechanism.public().get("counter")
@@ -110,7 +110,7 @@ def law(mechanism: Figures) -> str:
     """The law of what is added to a count, or decides a pick."""
     if isinstance(mechanism, PayWhatYouGet):
         return "logistic"
-    if isinstance(mechanism, UnknownMax):
+    if isinstance(mechanism, OrderStatistics):
         return "sum"
     if isinstance(mechanism, PureMisraGries):
         return "laplace"
@@ -228,7 +228,7 @@ def _buckets(variance: Curve, last: int) -> tuple[Bucket, ...]:
 def _on(mechanism: Figures) -> str:
     if isinstance(mechanism, PayWhatYouGet):
         return "the comparison of two items that decides a pick"
-    if isinstance(mechanism, UnknownMax):
+    if isinstance(mechanism, OrderStatistics):
         return "a column's sum, at most; an answer also waits until it has grown enough: see the errors"
     if isinstance(mechanism, MisraGries):
         return "a count that all its blocks show; what the sketch leaves out comes on top"

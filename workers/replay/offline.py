@@ -30,7 +30,7 @@ from workers.histogram.histogram import Histogram
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import Interrupts
-from workers.replay.source import Batch, Source
+from workers.replay.source import EventBatch, Source
 from workers.settings import Settings
 
 STREAM = "replay"
@@ -140,7 +140,7 @@ class Offline:
         for histogram in histograms:
             histogram.written = histogram.written and write is not None
 
-    def add(self, batch: Batch, ended: frozenset[int] = frozenset()) -> None:
+    def add(self, batch: EventBatch, ended: frozenset[int] = frozenset()) -> None:
         """Counts a batch, and releases the ticks that are complete by it.
 
         Args:
@@ -166,7 +166,7 @@ class Offline:
             self._release()
         self.summary.seconds = time.perf_counter() - self._begun
 
-    def _note(self, batch: Batch) -> None:
+    def _note(self, batch: EventBatch) -> None:
         summary, times = self.summary, batch.events.times
         summary.position = batch.position
         summary.outside += batch.outside + batch.beyond

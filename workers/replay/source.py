@@ -23,7 +23,7 @@ from workers.settings import RECORD_KEY, EventsSettings, Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """What was read at once.
 
     Attributes:
@@ -51,7 +51,7 @@ class Source(Protocol):
     Attributes:
         name: what it reads, for messages.
         partitions: source partitions; the events of one are in the order in which the worker would read them.
-        total: what `Batch.position` reaches at the end; None where nobody knows.
+        total: what `EventBatch.position` reaches at the end; None where nobody knows.
         word: what the numbers of rejects count: "line", "row" or "offset".
         until_ms: no tick that ends later is published; None: no limit.
     """
@@ -67,7 +67,7 @@ class Source(Protocol):
     @property
     def until_ms(self) -> int | None: ...
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[EventBatch]:
         """The events.
 
         Raises:

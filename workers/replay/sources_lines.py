@@ -16,7 +16,7 @@ from workers.agents.event_columns import EventColumns, Vocabulary, columns_of_ev
 from workers.agents.events import EventReader, Reject
 from workers.agents.factory import declared_keys
 from workers.errors import SettingsError
-from workers.replay.source import Batch, InOrder, as_read
+from workers.replay.source import EventBatch, InOrder, as_read
 from workers.settings import Settings
 
 CHUNK_BYTES = 2 << 20
@@ -51,7 +51,7 @@ class JsonLines:
         self._order = InOrder(name, self.word, events.grace_ms)
         self._read = 0
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[EventBatch]:
         number = 1
         for lines in self._lines():
             self._keys.begin()
@@ -66,7 +66,7 @@ class JsonLines:
                 rejects += ((number + each.index, each.reason) for each in rejected if some[each.index].strip(b"\r"))
                 parts.append(columns_of_events(found, self._keys, self._labels))
                 number += len(some)
-            yield Batch(0, distinct(joined(parts)), rejects, self._position())
+            yield EventBatch(0, distinct(joined(parts)), rejects, self._position())
 
     def ended(self) -> frozenset[int]:
         return frozenset()

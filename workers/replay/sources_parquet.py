@@ -26,7 +26,7 @@ from workers.agents.factory import declared_keys
 from workers.errors import SettingsError
 from workers.replay import arrow_columns as arrow
 from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG, WRONG, Texts
-from workers.replay.source import Batch, InOrder, as_read
+from workers.replay.source import EventBatch, InOrder, as_read
 from workers.settings import ALL_KEYS, ALL_STREAM_KEY, Settings
 
 ROWS_AT_ONCE = 1 << 16
@@ -90,7 +90,7 @@ class ParquetRows:
             "key not declared",
         ]
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[EventBatch]:
         wanted = list(dict.fromkeys(c for c in (self._key, self._items, self._time, self._user) if c is not None))
         read = 0
         try:
@@ -103,7 +103,7 @@ class ParquetRows:
                     numbers = read + 1 + np.flatnonzero(refused == 0)
                 self._order.check(events.times, numbers)
                 read += rows.num_rows
-                yield Batch(0, events, rejects, read)
+                yield EventBatch(0, events, rejects, read)
         except (pa.ArrowException, OSError) as error:
             raise SettingsError(f"{self.name}: cannot be read after row {read:,}: {_first_line(error)}") from error
 

@@ -27,7 +27,7 @@ from workers.app import connection_of
 from workers.errors import SettingsError
 from workers.kafka.placement import Placement
 from workers.kafka.topics import describe
-from workers.replay.source import Batch, Source, when
+from workers.replay.source import EventBatch, Source, when
 from workers.settings import Settings
 
 # Asked for at once, of all partitions together; and handed on at once, of one.
@@ -87,7 +87,7 @@ class TopicSource:
         self._done = frozenset(range(self.partitions)) - self._open
         self.total: int | None = sum(part.end - part.start for part in self._parts)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[EventBatch]:
         if not self._open:
             return
         self._consumer.assign(
@@ -127,7 +127,7 @@ class TopicSource:
                 part.waiting.append(message)
         return at_end
 
-    def _batch(self, part: _Partition, *, whole: bool) -> Batch | None:
+    def _batch(self, part: _Partition, *, whole: bool) -> EventBatch | None:
         """What waits of a partition, the last of it if the partition is read as a `whole`; None where that is nothing."""
         messages, part.waiting = part.waiting, []
         if not messages:
@@ -160,7 +160,7 @@ class TopicSource:
             self._end(part)  # nothing more of it can count
         self._keys.begin()
         self._labels.begin()
-        return Batch(
+        return EventBatch(
             part.number,
             distinct(columns_of_events(found, self._keys, self._labels)),
             [(offsets[each.index], each.reason) for each in sorted(rejected, key=attrgetter("index"))],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workers.agents.merge import Progress
+from workers.agents.merge import ReleaseProgress
 from workers.mechanisms.identity import mechanism_id
 from workers.mechanisms.ticks import TickGrid
 from workers.plan.adding_up import together
@@ -22,7 +22,7 @@ from workers.spending.total import total_of
 EPOCHS_LISTED = 1_000
 
 
-def budget_of(settings: Settings, states: Sequence[Progress | None] | None) -> Budget:
+def budget_of(settings: Settings, states: Sequence[ReleaseProgress | None] | None) -> Budget:
     """What was spent, from what `read_states` gave."""
     entries = entries_of(states or (), settings)
     wanted = generations_in(settings)

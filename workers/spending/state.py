@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from workers.agents.merge import VERSION, Progress
+from workers.agents.merge import VERSION, ReleaseProgress
 from workers.agents.release import PROGRESS, read_progress
 from workers.errors import StateRefused
 from workers.histogram.histogram import Life
@@ -106,7 +106,7 @@ class Entry:
 
 def read_states(
     connection: Connection, settings: Settings, say: Callable[[str], object] = lambda _: None
-) -> list[Progress | None] | None:
+) -> list[ReleaseProgress | None] | None:
     """The progress of each owner partition (None: nothing was released there yet); None where the state topic does not exist.
 
     Raises:
@@ -147,7 +147,7 @@ def _newest(connection: Connection, topic: str, partition: int) -> bytes | None:
         newest = None if newest >= _NEWEST * _FURTHER**2 else newest * _FURTHER
 
 
-def entries_of(states: Sequence[Progress | None], settings: Settings) -> list[Entry]:
+def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
     """Every generation of every histogram in the state, in the order of the settings; those that these do not have come last."""
     found: dict[tuple[str, int, bytes], Entry] = {}
     for owner, state in enumerate(states):
@@ -165,7 +165,7 @@ def entries_of(states: Sequence[Progress | None], settings: Settings) -> list[En
     )
 
 
-def _lives(state: Progress) -> Iterator[tuple[str, Life, bool]]:
+def _lives(state: ReleaseProgress) -> Iterator[tuple[str, Life, bool]]:
     for name, life in state.retired:
         yield name, life, False
     for name, life in state.histograms.items():

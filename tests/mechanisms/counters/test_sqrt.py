@@ -181,7 +181,7 @@ def test_known_base_counts_with_it() -> None:
         mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
         for t in (1, 2, 3):
             got = shown(mechanism, state, t, noise, [part([b"x"], [t])])
-            z = [0, 0] if isinstance(noise, Silent) else mechanism._counter.draw(STREAM, t, state.columns.tags).tolist()
+            z = [0, 0] if isinstance(noise, Silent) else mechanism._counter.draw(STREAM, t, state.ledger.tags).tolist()
             assert got == {b"x": t * (t + 1) // 2 + z[0], b"y": z[1]}
     assert mechanism.cost().rho == pytest.approx(known(["x", "y"]).cost().rho, rel=1e-3)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.mechanisms.misra_gries.sketch import ROUNDS, Batch, Sketch, ascending, batch, pamg, positions
+from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, SketchBatch, ascending, batch, pamg, positions
 
 Tick = dict[int, int]
 ITEMS = st.integers(0, 11)
@@ -20,7 +20,7 @@ def tag(item: int) -> list[int]:
     return [item // 3, (item % 3) << 62]
 
 
-def as_batch(tick: Tick) -> Batch:
+def as_batch(tick: Tick) -> SketchBatch:
     items = sorted(tick, reverse=True)
     tags = np.array([tag(item) for item in items], dtype=np.uint64).reshape(-1, 2)
     return batch(tags, [b"%d" % item for item in items], np.array([tick[item] for item in items], dtype=np.int64))

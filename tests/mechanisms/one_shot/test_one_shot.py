@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from workers.errors import HorizonExceeded
+from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Items, Release, State
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -38,7 +39,6 @@ from workers.mechanisms.one_shot.config import (
 )
 from workers.mechanisms.one_shot.mechanism import OneShot
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise, Place
-from workers.mechanisms.rows import Contributions, Tags
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))
@@ -102,9 +102,9 @@ def shown(state: State, release: Release | Items, key: int = 0) -> dict[bytes, i
     if isinstance(release, Items):
         named = zip(release.keys.tolist(), release.labels, release.counts.tolist(), strict=True)
         return {label: count for k, label, count in named if k == key}
-    rows = [row for row in release.rows.tolist() if state.columns.keys[row] == key]
+    rows = [row for row in release.rows.tolist() if state.ledger.keys[row] == key]
     at = {row: i for i, row in enumerate(release.rows.tolist())}
-    return {state.columns.label(row): int(release.counts[at[row]]) for row in rows}
+    return {state.ledger.label(row): int(release.counts[at[row]]) for row in rows}
 
 
 @settings(max_examples=60, deadline=None)

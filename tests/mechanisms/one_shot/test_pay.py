@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.errors import BudgetExhausted, HorizonExceeded, StateRefused
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
 from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
-from workers.mechanisms.rows import Contributions
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))
@@ -96,7 +96,7 @@ def test_a_restart_neither_returns_budget_nor_changes_an_answer(stop: int, count
         ask(mechanism, stopped, t, data)
         blocks |= dict(stopped.changed())
     revived = mechanism.init()
-    revived.columns, revived.key_tags = stopped.columns, stopped.key_tags
+    revived.ledger, revived.key_tags = stopped.ledger, stopped.key_tags
     for name, block in blocks.items():
         revived.restore(name, block)
     assert [ask(mechanism, revived, t, data) for t in range(stop + 1, 9)] == expected[stop:]

@@ -10,14 +10,14 @@ from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 
 from workers.mechanisms.counters.budget import NUMERICAL_SHARE
+from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.order_statistics.bounded_max import BoundedMax, BoundedMaxConfig
 from workers.mechanisms.order_statistics.doubling import Doubling, DoublingConfig
-from workers.mechanisms.order_statistics.engine import MaxNoise, UnknownMax
+from workers.mechanisms.order_statistics.engine import MaxNoise, OrderStatistics
 from workers.mechanisms.order_statistics.state import MaxState
 from workers.mechanisms.order_statistics.two_level import TwoLevel, TwoLevelConfig, TwoLevelK, TwoLevelKConfig
-from workers.mechanisms.rows import Contributions, Tags
 
 KEY = NoiseKey(b"k" * 32)
 KEY_LABEL = b"\0key"
@@ -30,7 +30,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 Numbers = NDArray[np.int64]
 
 
-def make(kind: str, columns: int, **changes: object) -> UnknownMax:
+def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
     """A mechanism over labels p0, p1, ..."""
     values: dict[str, object] = {
         "name": "h",
@@ -45,7 +45,7 @@ def make(kind: str, columns: int, **changes: object) -> UnknownMax:
     values |= own.get(kind, {})
     build, config = KINDS[kind]
     mechanism = build(config(**values | ({} if "rho" in changes else {"epsilon": 2.0}) | changes))
-    assert isinstance(mechanism, UnknownMax)
+    assert isinstance(mechanism, OrderStatistics)
     return mechanism
 
 
@@ -77,7 +77,7 @@ class Silent(MaxNoise):
 class Run:
     """One mechanism's epoch over stream keys "s0", "s1", ..."""
 
-    def __init__(self, mechanism: UnknownMax, seed: int = 0, keys: int = 1, silent: bool = False) -> None:
+    def __init__(self, mechanism: OrderStatistics, seed: int = 0, keys: int = 1, silent: bool = False) -> None:
         self.stream = KEY.stream(seed.to_bytes(16, "little"))
         self.stored: dict[str, bytes] = {}
         self.mechanism, self.keys = mechanism, keys
@@ -111,13 +111,13 @@ class Run:
         """Drops everything but the columns' counts and the stored blocks."""
         self.stored.update(self.state.changed())
         fresh = MaxState()
-        fresh.columns, fresh.key_tags = self.state.columns, self.state.key_tags
+        fresh.ledger, fresh.key_tags = self.state.ledger, self.state.key_tags
         for name, block in self.stored.items():
             fresh.restore(name, block)
         self.state, self.noise = fresh, type(self.noise)(self.mechanism, self.stream)
 
 
-def mechanism_labels(mechanism: UnknownMax) -> list[bytes]:
+def mechanism_labels(mechanism: OrderStatistics) -> list[bytes]:
     return list(mechanism.domain())
 
 
@@ -191,7 +191,7 @@ class Literal:
         return found
 
 
-def assert_as_printed(mechanism: UnknownMax, rows: Sequence[Numbers], *, silent: bool, restarts: bool = False) -> int:
+def assert_as_printed(mechanism: OrderStatistics, rows: Sequence[Numbers], *, silent: bool, restarts: bool = False) -> int:
     """Runs both on two stream keys, the second with the rows backwards; returns how often the answers were made anew."""
     run = Run(mechanism, seed=7, keys=2, silent=silent)
     streams = [list(rows), list(rows)[::-1]]
@@ -211,7 +211,7 @@ def assert_as_printed(mechanism: UnknownMax, rows: Sequence[Numbers], *, silent:
     return made
 
 
-def worst_error(mechanism: UnknownMax, rows: Sequence[Numbers], seed: int) -> float:
+def worst_error(mechanism: OrderStatistics, rows: Sequence[Numbers], seed: int) -> float:
     """The largest |answer - truth| / error published, over all ticks, of the values of a run."""
     run, sums, worst = Run(mechanism, seed=seed), np.zeros(len(rows[0]), dtype=np.int64), 0.0
     for t, row in enumerate(rows, 1):
@@ -223,7 +223,7 @@ def worst_error(mechanism: UnknownMax, rows: Sequence[Numbers], seed: int) -> fl
     return worst
 
 
-def assert_converts(mechanism: UnknownMax, delta: float) -> None:
+def assert_converts(mechanism: OrderStatistics, delta: float) -> None:
     """An independent accountant gives the epsilon that is promised for the rho that is charged."""
     accountant = RdpAccountant(orders=list(range(2, 4096)))
     accountant.compose(dp_event.ZCDpEvent(mechanism.cost().rho))

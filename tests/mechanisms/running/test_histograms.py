@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Contributions
 from workers.mechanisms.running.known_base import KnownBase
 from workers.mechanisms.running.unk_base import UnkBase
 
@@ -63,7 +63,7 @@ def known(domain: list[str], **changes: object) -> KnownBase:
 def shown(mechanism: Mechanism, state: State, t: int, noise: object, parts: list[Contributions]) -> dict[bytes, int]:
     _, release = mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)  # type: ignore[arg-type]  # Silent is a Noise
     assert isinstance(release, Release)
-    return {state.columns.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+    return {state.ledger.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
 
 
 def test_without_noise_unk_base_shows_exactly_what_passed_the_threshold_and_keeps_showing_it() -> None:
@@ -170,7 +170,7 @@ def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:
     for t in range(1, horizon + 1):
         mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)
         parts = []
-    return float((state.columns.shown > 0).mean())
+    return float((state.ledger.shown > 0).mean())
 
 
 @pytest.mark.parametrize("counter", ["haar", "tree"])

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.mechanisms.one_shot.test_one_shot import KEY, STREAM, Silent, part
 from workers.errors import HorizonExceeded, StateRefused
-from workers.histogram import ledger
+from workers.histogram import ledger_blocks
 from workers.mechanisms.counters.tree import TreeCounter
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name
 from workers.mechanisms.one_shot.config import MetaConfig
 from workers.mechanisms.one_shot.release import OneShotNoise
-from workers.mechanisms.rows import Contributions
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.meta_state import BLOCK_ROWS, MetaState
 
@@ -47,7 +47,7 @@ def shown(mechanism: Meta, state: MetaState, t: int, counts: dict[bytes, int], n
     parts: list[tuple[Contributions, np.ndarray]] = [(part(counts), INDEX)] if counts else []
     _, release = mechanism.step(state, t, parts, noise)
     assert isinstance(release, Release)
-    return {state.columns.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+    return {state.ledger.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
 
 
 def cells_of(t: int, radix: int) -> list[tuple[int, int]]:
@@ -109,9 +109,9 @@ def test_a_restart_after_any_tick_gives_the_same_releases(name: Name) -> None:
     for t, counts in enumerate(ticks, 1):
         expected = shown(mechanism, whole, t, counts, noise)
         assert shown(mechanism, state, t, counts, noise) == expected
-        stored |= dict([*ledger.changes(state.columns), *state.changed()])
+        stored |= dict([*ledger_blocks.changes(state.ledger), *state.changed()])
         state = mechanism.init()
-        state.columns = ledger.load((n, v) for n, v in stored.items() if n[0] in "LCS")
+        state.ledger = ledger_blocks.load((n, v) for n, v in stored.items() if n[0] in "LCS")
         state.key_tags = whole.key_tags
         for block, value in stored.items():
             if block[0] == "m":

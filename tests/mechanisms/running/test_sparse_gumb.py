@@ -16,10 +16,10 @@ from scipy import stats
 
 from tests.mechanisms.running.test_histograms import KEY, ONE_KEY, part
 from workers.errors import StateRefused
+from workers.mechanisms.ledger import Rows, Tags
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import gumbel_top_k
-from workers.mechanisms.rows import Rows, Tags
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.mechanisms.running.sparse_state import SparseNoise, SparseState
 
@@ -72,7 +72,7 @@ def show(
     _, release = mechanism.step(state, t, parts, noise)
     assert isinstance(release, Release)
     assert (np.diff(release.rows) > 0).all()
-    return {state.columns.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+    return {state.ledger.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
 
 
 def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting() -> None:
@@ -126,7 +126,7 @@ def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing
         before = (state.chosen[0], state.used[0])
         stored.update(blocks)
         restored = SparseState()
-        restored.columns, restored.key_tags = crashed.columns, crashed.key_tags
+        restored.ledger, restored.key_tags = crashed.ledger, crashed.key_tags
         for name, block in stored.items():
             restored.restore(name, block)
         assert (restored.chosen, restored.used) == (state.chosen, state.used)
@@ -153,7 +153,7 @@ def test_stream_keys_are_independent_of_each_other() -> None:
         adds = part([LABELS[t % 4]], [9])
         mechanism.step(alone, t, [(adds, ONE_KEY)], noise_of(mechanism))
         mechanism.step(both, t, [(adds, ONE_KEY)], noise_of(mechanism))
-        both.columns._counts[4:8] += 37 * t * np.arange(4)
+        both.ledger._counts[4:8] += 37 * t * np.arange(4)
         assert (alone.chosen[0], alone.used[0]) == (both.chosen[0], both.used[0])
 
 
@@ -196,7 +196,7 @@ def test_stopping_times_agree_with_exact_enumeration() -> None:
     state = SparseState()
     state.key_tags = random.integers(0, 2**64, size=(KEYS, 2), dtype=np.uint64)
     tags = random.integers(0, 2**64, size=(KEYS * d, 2), dtype=np.uint64)
-    state.columns.append(tags, np.repeat(np.arange(KEYS, dtype=np.int32), d), np.zeros(KEYS * d, np.int64), b"")
+    state.ledger.append(tags, np.repeat(np.arange(KEYS, dtype=np.int32), d), np.zeros(KEYS * d, np.int64), b"")
     for key in range(KEYS):
         state.choose(key, [0], 0)
 
@@ -207,7 +207,7 @@ def test_stopping_times_agree_with_exact_enumeration() -> None:
     noise = Exact(STREAM, mechanism._counter, mechanism._test_table, mechanism._threshold_table)
     stopped = np.full(KEYS, ticks)
     for i in range(ticks):
-        state.columns._counts[: KEYS * d] = np.tile(rows[i], KEYS)
+        state.ledger._counts[: KEYS * d] = np.tile(rows[i], KEYS)
         mechanism.step(state, i + 2, [], noise)
         used = np.array([state.used[key] for key in range(KEYS)])
         stopped[(used == 1) & (stopped == ticks)] = i

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.misra_gries.sketch import Batch, positions
-from workers.mechanisms.rows import Rows, Tags
+from workers.mechanisms.ledger import Rows, Tags
+from workers.mechanisms.misra_gries.sketch import SketchBatch, positions
 
 
 class DomainTags:
@@ -31,9 +31,9 @@ class DomainTags:
             return before, known
         return self._order[np.minimum(before, len(self._order) - 1)], known
 
-    def only(self, items: Batch) -> Batch:
+    def only(self, items: SketchBatch) -> SketchBatch:
         """The items of the domain alone."""
         _, known = positions(items.tags, self._ascending)
         if known.all():
             return items
-        return Batch(items.tags[known], items.labels, items.rows[known], items.counts[known])
+        return SketchBatch(items.tags[known], items.labels, items.rows[known], items.counts[known])

@@ -47,16 +47,16 @@ from workers.mechanisms.counters.budget import NUMERICAL_SHARE
 from workers.mechanisms.counters.noise_columns import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Guarantee, Items, Noise, State, head
 from workers.mechanisms.misra_gries.release import cell, shown_above
-from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Batch, Sketch, batch
+from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.exact_tail import exact_quantile
 from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.config import OptionalDomain
-from workers.mechanisms.rows import Contributions, Tags
 
 USE = 0x40
 # Half of delta discovers, half converts, as in unk_base.
@@ -273,7 +273,7 @@ class MisraGries(Frozen):
             np.array(keys, dtype=np.int32), labels, self._published(counts), self.sd(t), self._threshold
         )
 
-    def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: Batch) -> None:
+    def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch) -> None:
         """Feeds a tick's items of a stream key to the open cells of these levels."""
         for sketch in state.opened(key, levels):
             if self._shared:
@@ -296,7 +296,7 @@ class MisraGries(Frozen):
         return np.array(sums, dtype=np.int64)
 
 
-def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) -> Iterator[tuple[int, Batch]]:
+def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) -> Iterator[tuple[int, SketchBatch]]:
     """All of a tick's items for each stream key, the same whatever message brought them."""
     if not contributions:
         return

@@ -31,14 +31,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import Cost, check_sampler_delta, float_up, sampler_delta
+from workers.mechanisms.ledger import Tags
 from workers.mechanisms.mechanism import Guarantee, Noise, State, head
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.misra_gries.release import largest_parts, pure_scale, whole
-from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Batch, Sketch
+from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, TABLE_VERSION, discrete_laplace
 from workers.mechanisms.order_statistics.config import domain_hash
-from workers.mechanisms.rows import Tags
 
 
 class PureMisraGries(MisraGries):
@@ -106,7 +106,7 @@ class PureMisraGries(MisraGries):
             raise TypeError(f"state = {type(state).__name__}: must come from this mechanism's init")
         state.declare(key, tags)
 
-    def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: Batch) -> None:
+    def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch) -> None:
         own = state.domain_of(key).only(items)
         if len(own.counts):
             for sketch in state.opened(key, levels):

@@ -35,13 +35,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.frozen import kept, read_only
+from workers.mechanisms.ledger import Rows, Tags
 from workers.mechanisms.misra_gries.domain import DomainTags
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace, round_up_scale
 from workers.mechanisms.noise.gaussian import integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
-from workers.mechanisms.rows import Rows, Tags
 
 # Kinds of noise cells of this family: 0x40 belongs to the continual mechanism.
 USE_PMG, USE_PURE, USE_GAUSSIAN = 0x41, 0x42, 0x43

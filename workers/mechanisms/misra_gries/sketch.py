@@ -32,8 +32,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.mechanisms.ledger import Tags
 from workers.mechanisms.misra_gries.feeding import Feeding
-from workers.mechanisms.rows import Tags
 
 Counts = NDArray[np.int64]
 Indices = NDArray[np.int64]
@@ -41,12 +41,12 @@ Indices = NDArray[np.int64]
 
 # What a sketch of the same items holds, raised when that changes: 2 since a tick is fed in rounds, 3 since these are 24.
 SKETCH_VERSION = 3
-# In this many rounds a tick is fed, see `Batch.rounds`: measured on Zipf data, 16 take a fifth longer and 48 gain nothing.
+# In this many rounds a tick is fed, see `SketchBatch.rounds`: measured on Zipf data, 16 take a fifth longer and 48 gain nothing.
 ROUNDS = 24
 
 
 @dataclass(frozen=True)
-class Batch:
+class SketchBatch:
     """What one tick adds for one stream key: each item once, ascending by tag.
 
     Attributes:
@@ -62,7 +62,7 @@ class Batch:
     counts: Counts
 
     def __repr__(self) -> str:
-        return f"Batch({len(self.counts)} items)"
+        return f"SketchBatch({len(self.counts)} items)"
 
     @cached_property
     def rounds(self) -> list[tuple[Indices | None, Counts | None]]:
@@ -79,7 +79,7 @@ class Batch:
         return found
 
 
-def batch(tags: Tags, labels: Sequence[bytes], counts: Counts, rows: Indices | None = None) -> Batch:
+def batch(tags: Tags, labels: Sequence[bytes], counts: Counts, rows: Indices | None = None) -> SketchBatch:
     """The batch of items in any order, in which an item may occur several times.
 
     Args:
@@ -94,7 +94,7 @@ def batch(tags: Tags, labels: Sequence[bytes], counts: Counts, rows: Indices | N
     if same.any():  # several messages have the item
         first = np.flatnonzero(np.concatenate(([True], ~same)))
         tags, counts, order = tags.take(first, axis=0), np.add.reduceat(counts, first), order[first]
-    return Batch(tags, labels, order if rows is None else rows[order], counts)
+    return SketchBatch(tags, labels, order if rows is None else rows[order], counts)
 
 
 def ascending(tags: Tags) -> Indices:
@@ -137,7 +137,7 @@ class Sketch:
     def __repr__(self) -> str:
         return f"Sketch(size={self.size})"
 
-    def feed(self, items: Batch) -> None:
+    def feed(self, items: SketchBatch) -> None:
         """Algorithm 1 for each occurrence of each item, in the order of the batch."""
         if not len(items.counts):
             return
@@ -159,7 +159,7 @@ class Sketch:
         ]
         self.tags = tags
 
-    def add(self, items: Batch) -> None:
+    def add(self, items: SketchBatch) -> None:
         """Merges the batch in as an exact histogram; zero counters go."""
         self.total += int(items.counts.sum())
         self._merge(items)
@@ -173,9 +173,9 @@ class Sketch:
         if other.size != self.size:
             raise ValueError(f"size = {other.size}: must be {self.size}, that of the sketch it is merged into")
         self.total += other.total
-        self._merge(Batch(other.tags, other.labels, np.arange(len(other.counts), dtype=np.int64), other.counts))
+        self._merge(SketchBatch(other.tags, other.labels, np.arange(len(other.counts), dtype=np.int64), other.counts))
 
-    def _merge(self, items: Batch) -> None:
+    def _merge(self, items: SketchBatch) -> None:
         """Adds the counters, subtracts the (size + 1)-th largest, and drops what is not above zero."""
         before, known = positions(self.tags, items.tags)
         strangers = np.flatnonzero(~known)

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from workers.errors import StateRefused
+from workers.mechanisms.ledger import Tags
 from workers.mechanisms.mechanism import State
 from workers.mechanisms.misra_gries.domain import DomainTags
 from workers.mechanisms.misra_gries.sketch import Sketch
-from workers.mechanisms.rows import Tags
 
 VERSION = 1
 PAGE_BYTES = 512 << 10

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.frozen import Frozen, read_only
+from workers.mechanisms.ledger import Rows
 from workers.mechanisms.noise.discrete_laplace import TABLE_VERSION as LAPLACE_VERSION
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, discrete_laplace, round_up_scale
 from workers.mechanisms.noise.gaussian import TABLE_VERSION as GAUSSIAN_VERSION
@@ -45,7 +46,6 @@ from workers.mechanisms.one_shot.tails import (
     laplace_quantile,
     logistic_quantile,
 )
-from workers.mechanisms.rows import Rows
 
 Name = Literal[
     "known_gauss", "known_gumbel", "positive_laplace", "positive_gauss", "unk_gauss", "limit_dom_laplace", "limit_dom"

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from workers.errors import HorizonExceeded
+from workers.mechanisms.ledger import Tags
 from workers.mechanisms.mechanism import Items, Noise, Release, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import PICKING, Name, make_algorithm
 from workers.mechanisms.one_shot.budget import OnShare, share
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise
-from workers.mechanisms.rows import Tags
 from workers.mechanisms.tick_rows import Parts, tick_rows
 
 
@@ -87,7 +87,7 @@ class OneShot(OnShare):
         return state, Items(tick.keys[order], labels, counts, self.algorithm.sd, self.algorithm.threshold)
 
     def _of_domain(self, state: State, t: int, contributions: Parts, noise: OneShotNoise) -> Release:
-        columns = state.columns
+        columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)
         cell = Cell(columns.tags, columns.keys, columns.counts.copy(), state.key_tags)

@@ -21,6 +21,7 @@ import numpy as np
 
 from workers.errors import BudgetExhausted, StateRefused
 from workers.mechanisms.accounting import float_up
+from workers.mechanisms.ledger import Rows, Tags
 from workers.mechanisms.mechanism import Answers, Noise, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, selection_tv
@@ -29,7 +30,6 @@ from workers.mechanisms.one_shot.budget import OnShare, share
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig, limit_dom_parameters
 from workers.mechanisms.one_shot.mechanism import check_horizon, one_shot_noise
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise
-from workers.mechanisms.rows import Rows, Tags
 from workers.mechanisms.tick_rows import Parts
 
 # What is left of each stream key's budgets: 8 bytes a key, 524,289 a block.
@@ -156,7 +156,7 @@ class PayWhatYouGet(OnShare):
         own, words = _own(state), one_shot_noise(noise)
         if len(own.left) != len(own.key_tags):
             raise StateRefused(f"stored state: budgets of {len(own.left)} stream keys of {len(own.key_tags)}")
-        columns = state.columns
+        columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)
         if t % self.config.every:
@@ -177,7 +177,7 @@ class PayWhatYouGet(OnShare):
             return self._answer(state, key, refused=True)
         picked, ended = self._bottom.pick(cell, rows, key, k, noise, (0, t))
         state.spend(key, len(picked) + ended + self._extra)
-        names = [state.columns.label(row).decode() for row in picked.tolist()]
+        names = [state.ledger.label(row).decode() for row in picked.tolist()]
         return self._answer(state, key, labels=names, complete=not ended)
 
     def _answer(self, state: PayState, key: int, **fields: object) -> Mapping[str, object]:

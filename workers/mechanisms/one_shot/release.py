@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.mechanisms.ledger import Rows, Tags
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
-from workers.mechanisms.rows import Rows, Tags
 
 Place = tuple[int, int]
 

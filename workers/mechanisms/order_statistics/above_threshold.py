@@ -28,6 +28,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.mechanisms.ledger import Tags
 from workers.mechanisms.noise.discrete_laplace import (
     TABLE_VERSION,
     DiscreteLaplace,
@@ -37,7 +38,6 @@ from workers.mechanisms.noise.discrete_laplace import (
     round_up_scale,
 )
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.rows import Tags
 
 # Ticks whose noise is drawn in one go: a word alone costs about as much as two hundred together.
 BLOCK_BITS = 8

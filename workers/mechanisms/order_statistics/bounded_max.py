@@ -17,7 +17,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from workers.mechanisms.order_statistics.config import Purse, SingleConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.partition import Intervals, Partition
 from workers.mechanisms.order_statistics.queries import Queries
 
@@ -36,8 +36,8 @@ class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max
     c_max: Annotated[int, Meta(ge=1, le=2**40, description="a whole number from 1 to 1,099,511,627,776")]
 
 
-class BoundedMax(UnknownMax):
-    """See the module, and `UnknownMax` for the guarantee."""
+class BoundedMax(OrderStatistics):
+    """See the module, and `OrderStatistics` for the guarantee."""
 
     kind = "bounded_max"
 

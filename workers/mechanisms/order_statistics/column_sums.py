@@ -24,10 +24,10 @@ from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.noise_columns import check_tick
 from workers.mechanisms.counters.tree import TreeCounter, best_radix, digits_of
 from workers.mechanisms.frozen import Frozen, kept
+from workers.mechanisms.ledger import Tags
 from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, discrete_laplace, round_up_scale
 from workers.mechanisms.noise.gaussian import LARGEST_SIGMA_SQUARED
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.rows import Tags
 
 # Ticks over which haar's worst variance is searched; each level above adds at most its largest coefficient, 1/4.
 _SEARCHED_LEVELS = 14

@@ -14,7 +14,7 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from workers.mechanisms.order_statistics.config import Purse, SingleConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.segments import Segments
 
@@ -26,8 +26,8 @@ class DoublingConfig(SingleConfig, frozen=True, kw_only=True, tag="doubling"):
     """An order statistic, published anew whenever it has about doubled."""
 
 
-class Doubling(UnknownMax):
-    """See the module, and `UnknownMax` for the guarantee."""
+class Doubling(OrderStatistics):
+    """See the module, and `OrderStatistics` for the guarantee."""
 
     kind = "doubling"
 

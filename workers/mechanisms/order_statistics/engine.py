@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.counters.noise_columns import check_tick
 from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Answers, Guarantee, Noise, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics.above_threshold import BLOCK_BITS, BLOCK_TICKS, AboveThreshold
@@ -36,7 +37,6 @@ from workers.mechanisms.order_statistics.partition import Intervals, Partition
 from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.segments import Segments
 from workers.mechanisms.order_statistics.state import KeyState, MaxState
-from workers.mechanisms.rows import Contributions, Tags
 
 OUTER_TAU, OUTER_MU, OUTER_COLUMNS, INNER_TAU, INNER_MU, INNER_COLUMNS, UPDATES = range(0x30, 0x37)
 _INDEX_BITS = 32
@@ -45,7 +45,7 @@ _INDEX_BITS = 32
 class MaxNoise:
     """The noise of one epoch, by what it is for."""
 
-    def __init__(self, mechanism: UnknownMax, stream: NoiseStream) -> None:
+    def __init__(self, mechanism: OrderStatistics, stream: NoiseStream) -> None:
         self._mechanism = mechanism
         self._stream = stream
         self._blocks: dict[tuple[int, int], tuple[int, list[int]]] = {}
@@ -111,7 +111,7 @@ class MaxNoise:
         return held[1][t & (BLOCK_TICKS - 1)]
 
 
-class UnknownMax(Frozen):
+class OrderStatistics(Frozen):
     """What `bounded_max`, `doubling`, `two_level` and `two_level_k` share; each of them sets the levels it has.
 
     Guarantee: of `guarantee`, for the content of one event, over all ticks of an epoch together, on streams that may react to what was
@@ -219,7 +219,7 @@ class UnknownMax(Frozen):
         own = _of(state)
         if not isinstance(noise, MaxNoise):
             raise TypeError(f"noise = {noise!r}: must be this mechanism's own")
-        columns = state.columns
+        columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)
             for key in key_index[key_index >= 0].tolist():
@@ -298,11 +298,11 @@ class UnknownMax(Frozen):
 
     def _sums(self, state: MaxState, key: int) -> NDArray[np.int64]:
         d = len(self._domain)
-        return state.columns.counts[key * d : (key + 1) * d]
+        return state.ledger.counts[key * d : (key + 1) * d]
 
     def _tags(self, state: MaxState, key: int) -> Tags:
         d = len(self._domain)
-        return state.columns.tags[key * d : (key + 1) * d]
+        return state.ledger.tags[key * d : (key + 1) * d]
 
     # ---- levels that are in use ------------------------------------------------------------------------------------
 

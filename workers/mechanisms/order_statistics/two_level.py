@@ -18,7 +18,7 @@ from fractions import Fraction
 from types import MappingProxyType
 
 from workers.mechanisms.order_statistics.config import MaxConfig, Purse, SeveralConfig, SingleConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.partition import Intervals, Partition
 from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.segments import Segments
@@ -41,7 +41,7 @@ class TwoLevelKConfig(SeveralConfig, frozen=True, kw_only=True, tag="two_level_k
     """Several order statistics, or all column sums, with no bound on them."""
 
 
-class _TwoLevel(UnknownMax):
+class _TwoLevel(OrderStatistics):
     def __init__(self, config: MaxConfig, unit: str) -> None:
         queries = Queries(config.asked, config.domain)
         one = queries.k == 1
@@ -66,7 +66,7 @@ class _TwoLevel(UnknownMax):
 
 
 class TwoLevel(_TwoLevel):
-    """See the module, and `UnknownMax` for the guarantee."""
+    """See the module, and `OrderStatistics` for the guarantee."""
 
     kind = "two_level"
 
@@ -76,7 +76,7 @@ class TwoLevel(_TwoLevel):
 
 
 class TwoLevelK(_TwoLevel):
-    """See the module, and `UnknownMax` for the guarantee."""
+    """See the module, and `OrderStatistics` for the guarantee."""
 
     kind = "two_level_k"
 

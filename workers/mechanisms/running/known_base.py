@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.config import KnownBaseConfig
 from workers.mechanisms.counters.budget import OnCounters, spend
+from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Noise, Release, State, head
-from workers.mechanisms.rows import Contributions, Tags
 
 
 class KnownBase(OnCounters):
@@ -57,7 +57,7 @@ class KnownBase(OnCounters):
         self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
     ) -> tuple[State, Release]:
         """All items of the domain with their noisy counts; see `Mechanism.step`."""
-        columns = state.columns
+        columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)
         noisy = columns.counts + noise.at(t, columns.tags)

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from workers.mechanisms.counters.tree import best_radix, digits_of
+from workers.mechanisms.ledger import Tags
 from workers.mechanisms.mechanism import Noise, Release, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import KNOWN, make_algorithm
@@ -33,7 +34,6 @@ from workers.mechanisms.one_shot.budget import OnShare, share
 from workers.mechanisms.one_shot.config import MetaConfig
 from workers.mechanisms.one_shot.mechanism import check_horizon, domain_hash, one_shot_noise
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise
-from workers.mechanisms.rows import Tags
 from workers.mechanisms.running.meta_state import MetaState
 from workers.mechanisms.tick_rows import Parts
 
@@ -114,7 +114,7 @@ class Meta(OnShare):
         check_horizon(self.kind, t, self._horizon)
         if not isinstance(state, MetaState):
             raise TypeError(f"state = {state!r}: must be the mechanism's own")
-        drawn, columns = one_shot_noise(noise), state.columns
+        drawn, columns = one_shot_noise(noise), state.ledger
         before = columns.counts.copy()
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=not self._known)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import StateRefused
+from workers.mechanisms.ledger import Rows, grown
 from workers.mechanisms.mechanism import State
-from workers.mechanisms.rows import Rows, grown
 
 BLOCK_ROWS = 4096
 # 2: says how many rows it has, so that one that lost some is seen.
@@ -38,7 +38,7 @@ class MetaState(State):
         self._dirty: set[tuple[str, int, int]] = set()
 
     def __repr__(self) -> str:
-        return f"MetaState({self.columns.n} rows, {len(self._sums)} levels)"
+        return f"MetaState({self.ledger.n} rows, {len(self._sums)} levels)"
 
     @property
     def nbytes(self) -> int:
@@ -47,7 +47,7 @@ class MetaState(State):
 
     def grow(self) -> None:
         """Room for every row of the columns."""
-        n = self.columns.n
+        n = self.ledger.n
         for level in range(len(self._sums)):
             if n > len(self._sums[level]):
                 self._open[level], self._sums[level], self._has[level] = (
@@ -64,7 +64,7 @@ class MetaState(State):
 
     def close(self, level: int) -> NDArray[np.int64]:
         """The exact counts of a cell that is complete; its successor is empty."""
-        n = self.columns.n
+        n = self.ledger.n
         counts = self._open[level][:n].copy()
         self._open[level][:n] = 0
         self._mark("o", level, np.flatnonzero(counts))
@@ -72,7 +72,7 @@ class MetaState(State):
 
     def add_noisy(self, level: int, rows: Rows, counts: NDArray[np.int64]) -> None:
         """Adds what a cell of a level showed."""
-        n = self.columns.n
+        n = self.ledger.n
         shown = slice(n) if len(rows) == n else rows  # all of them: a third of the time
         self._sums[level][shown] += counts
         self._has[level][shown] = True
@@ -86,7 +86,7 @@ class MetaState(State):
 
     def shown(self) -> tuple[Rows, NDArray[np.int64]]:
         """Rows that a cell of the present digits showed, ascending, with the sums of their noisy counts."""
-        n = self.columns.n
+        n = self.ledger.n
         has = np.zeros(n, dtype=np.bool_)
         total = np.zeros(n, dtype=np.int64)
         for sums, flags in zip(self._sums, self._has, strict=True):
@@ -99,7 +99,7 @@ class MetaState(State):
     def changed(self) -> Sequence[tuple[str, bytes]]:
         found = []
         for kind, level, block in sorted(self._dirty):
-            rows = slice(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self.columns.n))
+            rows = slice(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self.ledger.n))
             counts = (self._open if kind == "o" else self._sums)[level][rows]
             flags = self._has[level][rows] if kind == "n" else np.zeros(0, dtype=np.bool_)
             if not counts.any() and not flags.any():
@@ -118,7 +118,7 @@ class MetaState(State):
         version, rows = _HEAD.unpack_from(block) if len(block) >= _HEAD.size else (None, 0)
         body = block[_HEAD.size :]
         whole = version == _VERSION and len(body) == rows * (_COUNT.itemsize + noisy)
-        if not whole or level >= len(self._sums) or start + rows > self.columns.n:
+        if not whole or level >= len(self._sums) or start + rows > self.ledger.n:
             raise StateRefused(f"stored state: block {name!r} is damaged or of another version")
         counts = np.frombuffer(body, dtype=_COUNT, count=rows)
         (self._sums if noisy else self._open)[level][start : start + rows] = counts
@@ -127,7 +127,7 @@ class MetaState(State):
 
     def _mark(self, kind: str, level: int, rows: Rows) -> None:
         blocks = np.zeros(
-            -(-self.columns.n // BLOCK_ROWS), dtype=np.bool_
+            -(-self.ledger.n // BLOCK_ROWS), dtype=np.bool_
         )  # np.unique takes ten times as long (measured)
         blocks[rows // BLOCK_ROWS] = True
         self._dirty.update((kind, level, block) for block in np.flatnonzero(blocks).tolist())

@@ -43,6 +43,7 @@ from workers.mechanisms.config import HistogramConfig, display, label_complaints
 from workers.mechanisms.counters.budget import NUMERICAL_SHARE
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Guarantee, Noise, Release, State, head
 from workers.mechanisms.noise.discrete_laplace import (
     TABLE_VERSION,
@@ -54,7 +55,6 @@ from workers.mechanisms.noise.discrete_laplace import (
 )
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, selection_tv
-from workers.mechanisms.rows import Contributions, Tags
 from workers.mechanisms.running.sparse_state import SparseNoise, SparseState
 
 _UNBOUNDED_TICKS = 1 << 40
@@ -181,7 +181,7 @@ class SparseGumb(Frozen):
         """The chosen of each stream key with their noisy counts; see `Mechanism.step`."""
         if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
             raise TypeError("sparse_gumb: the state and the noise must be its own")
-        columns, s = state.columns, self.config.switches
+        columns, s = state.ledger, self.config.switches
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)
         counts = columns.counts.reshape(-1, len(self._domain))
@@ -215,8 +215,8 @@ class SparseGumb(Frozen):
     def _counts(self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise) -> NDArray[np.int64]:
         """Their noisy counts, (keys, k)."""
         rows = self._rows(state, keys)
-        drawn = noise.chosen(t, state.columns.tags, rows.reshape(-1)).reshape(rows.shape)
-        noisy: NDArray[np.int64] = state.columns.counts[rows] + drawn
+        drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
+        noisy: NDArray[np.int64] = state.ledger.counts[rows] + drawn
         return noisy
 
     def _check_numerical(self, epsilon: float) -> None:

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from workers.errors import StateRefused
 from workers.mechanisms.counters.counter import Counter
+from workers.mechanisms.ledger import Rows, Tags
 from workers.mechanisms.mechanism import State
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.rows import Rows, Tags
 
 # 2: says how many are chosen, so that a block that lost some is seen.
 STATE_VERSION = 2

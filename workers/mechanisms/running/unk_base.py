@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.config import UnkBaseConfig
 from workers.mechanisms.counters.budget import OnCounters, spend
+from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Noise, Release, State, head
-from workers.mechanisms.rows import Contributions, Tags
 from workers.mechanisms.running.discovery_schedule import make_discovery
 
 # Half of delta discovers, half converts: moving it either way changes threshold or noise by a few parts in a thousand.
@@ -73,7 +73,7 @@ class UnkBase(OnCounters):
         self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
     ) -> tuple[State, Release]:
         """The items above the threshold at t or before, with their noisy counts; see `Mechanism.step`."""
-        columns = state.columns
+        columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)
         noisy = columns.counts + noise.at(t, columns.tags)

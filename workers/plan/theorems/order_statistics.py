@@ -26,7 +26,7 @@ import math
 
 from workers.mechanisms.order_statistics.bounded_max import BoundedMaxConfig
 from workers.mechanisms.order_statistics.config import MaxConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.plan.theorems.promise import Data, Promise
 
 _SOURCES = {
@@ -37,7 +37,7 @@ _SOURCES = {
 }
 
 
-def answer(config: MaxConfig, mechanism: UnknownMax, data: Data) -> Promise:
+def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise:
     """The error of every answer at every tick; beta is the configuration's own."""
     value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
     if not mechanism.guarantee.epsilon:
@@ -58,7 +58,7 @@ def answer(config: MaxConfig, mechanism: UnknownMax, data: Data) -> Promise:
     )
 
 
-def last_segment(mechanism: UnknownMax, value: int) -> int:
+def last_segment(mechanism: OrderStatistics, value: int) -> int:
     """The segment that does not end while no watched value passes `value` (with probability 1 - beta)."""
     segments = mechanism.segments
     if segments is None:
@@ -69,7 +69,7 @@ def last_segment(mechanism: UnknownMax, value: int) -> int:
     return segments.most
 
 
-def _error(config: MaxConfig, mechanism: UnknownMax, segment: int, value: int) -> float:
+def _error(config: MaxConfig, mechanism: OrderStatistics, segment: int, value: int) -> float:
     published, segments = mechanism.error(segment), mechanism.segments
     if config.mechanism != "doubling" or segments is None:
         return published
@@ -87,7 +87,7 @@ def _printed_bounded(config: BoundedMaxConfig, epsilon: float) -> float:
     return 6 * (_err(config, c_max, beta / 3, epsilon / 2) + tests)
 
 
-def _printed_segments(config: MaxConfig, mechanism: UnknownMax, value: int) -> float:
+def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int) -> float:
     alone = config.mechanism == "doubling"
     epsilon = mechanism.guarantee.epsilon / (1 if alone else 2)
     beta = config.beta / (1 if alone else 2)

@@ -21,7 +21,7 @@ from workers.mechanisms.one_shot.algorithms import Algorithm, Parameters
 from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig
 from workers.mechanisms.one_shot.mechanism import OneShot
 from workers.mechanisms.order_statistics.config import MaxConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
@@ -53,7 +53,7 @@ def printed_of(config: HistogramConfig, mechanism: Mechanism, noise: Noise, conv
     if isinstance(config, MetaConfig) and isinstance(mechanism, Meta):
         share = _discovery(mechanism) / mechanism.levels
         yield from _one_shot(config.algorithm, config.parameters(), mechanism.algorithm, share)
-    if isinstance(config, MaxConfig) and isinstance(mechanism, UnknownMax):
+    if isinstance(config, MaxConfig) and isinstance(mechanism, OrderStatistics):
         yield from _accounting(config, mechanism)
 
 
@@ -154,7 +154,7 @@ def _threshold(algorithm: Algorithm, printed: float, formula: str, source: str) 
     )
 
 
-def _accounting(config: MaxConfig, mechanism: UnknownMax) -> Iterator[Printed]:
+def _accounting(config: MaxConfig, mechanism: OrderStatistics) -> Iterator[Printed]:
     """The other accounting at the same epsilon, where there are noise tables for it."""
     if config.epsilon is None:
         return
@@ -164,7 +164,7 @@ def _accounting(config: MaxConfig, mechanism: UnknownMax) -> Iterator[Printed]:
             pure = build(structs.replace(config, accounting="pure", counter="haar", radix=None))
     except ValueError:
         return
-    if isinstance(pure, UnknownMax):
+    if isinstance(pure, OrderStatistics):
         yield Printed(
             name="error_in_segment_1", ours=mechanism.error(1), printed=pure.error(1),
             formula='accounting = "pure"', source="Henzinger, Sricharan, Steiner",

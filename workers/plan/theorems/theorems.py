@@ -30,7 +30,7 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig
 from workers.mechanisms.order_statistics.config import MaxConfig
-from workers.mechanisms.order_statistics.engine import UnknownMax
+from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build, in_events
 from workers.mechanisms.running.known_base import KnownBase
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
@@ -97,7 +97,7 @@ def promises(
         return _running(config, built, beta, given)
     if isinstance(config, SparseGumbConfig) and isinstance(built, SparseGumb):
         return _sparse(config, built, beta, given)
-    if isinstance(config, MaxConfig) and isinstance(built, UnknownMax):
+    if isinstance(config, MaxConfig) and isinstance(built, OrderStatistics):
         return (answer(config, built, given),)
     if isinstance(config, MisraGriesConfig) and isinstance(built, MisraGries):
         return (sketch(config, built, beta, given),)

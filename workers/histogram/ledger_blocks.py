@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from workers.errors import StateRefused
 from workers.histogram.packing import pack, unpack
-from workers.mechanisms.rows import Columns
+from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.sizes import VALUE_BYTES, cuts
 
 BLOCK_ROWS = 1024
@@ -39,7 +39,7 @@ def block_key(kind: str, block: int) -> str:
     return f"{kind}{block:08x}"
 
 
-def changes(columns: Columns) -> Iterator[tuple[str, bytes]]:
+def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
     """The blocks that changed since `columns.clean()`, as (name, value)."""
     if columns.n > columns.clean_rows:
         for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
@@ -50,7 +50,7 @@ def changes(columns: Columns) -> Iterator[tuple[str, bytes]]:
             yield block_key(kind, block), _encode_column(part)
 
 
-def load(blocks: Iterable[tuple[str, bytes]]) -> Columns:
+def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
     """The columns that `changes` wrote.
 
     Args:
@@ -67,7 +67,7 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Columns:
             labels[int(block, 16), int(part or "0", 16)] = value
         else:
             by_kind[name[0]][int(block, 16)] = value
-    columns = Columns()
+    columns = Ledger()
     expected = (0, 0)
     for place, value in sorted(labels.items()):
         if place != expected:
@@ -96,7 +96,7 @@ def _blocks_of(rows: list[NDArray[np.int64]]) -> list[int]:
     return blocks
 
 
-def _encode_labels(columns: Columns, block: int) -> Iterator[tuple[str, bytes]]:
+def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
     """Yield the parts of a block that hold new rows, or that the new rows follow."""
     first, end = block * BLOCK_ROWS, min(columns.n, (block + 1) * BLOCK_ROWS)
     lengths, text = columns.label_column(first, end)
@@ -122,7 +122,7 @@ def _encode_labels(columns: Columns, block: int) -> Iterator[tuple[str, bytes]]:
         )
 
 
-def _decode_labels(columns: Columns, value: bytes) -> bool:
+def _decode_labels(columns: Ledger, value: bytes) -> bool:
     """Append the rows of a part; return whether another part of the block follows."""
     followed, n = _head(value)
     at = _HEAD.size

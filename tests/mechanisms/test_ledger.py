@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.rows import Columns, Contributions
 
 KEY = NoiseKey(bytes(range(32)))
 TALLIES = st.dictionaries(
@@ -24,7 +24,7 @@ def contributions(tally: dict[str, dict[str, int]]) -> Contributions:
     return Contributions(keys, key_of_row, np.concatenate([np.empty((0, 2), np.uint64), *tags]), labels, counts)
 
 
-def as_dict(columns: Columns, names: list[str]) -> dict[tuple[str, str], int]:
+def as_dict(columns: Ledger, names: list[str]) -> dict[tuple[str, str], int]:
     return {
         (names[key], columns.label(row).decode()): count
         for row, (key, count) in enumerate(zip(columns.keys.tolist(), columns.counts.tolist(), strict=True))
@@ -34,7 +34,7 @@ def as_dict(columns: Columns, names: list[str]) -> dict[tuple[str, str], int]:
 @given(st.lists(TALLIES, max_size=6))
 def test_merging_adds_up_like_a_dictionary(parts: list[dict[str, dict[str, int]]]) -> None:
     """The exact count of every row is what all later noise is added to."""
-    columns, names = Columns(), ["a", "b", "shop"]
+    columns, names = Ledger(), ["a", "b", "shop"]
     expected: dict[tuple[str, str], int] = {}
     for tally in parts:
         part = contributions(tally)
@@ -48,7 +48,7 @@ def test_merging_adds_up_like_a_dictionary(parts: list[dict[str, dict[str, int]]
 @given(st.lists(TALLIES, min_size=1, max_size=4))
 def test_rows_of_keys_that_are_not_served_are_left_out(parts: list[dict[str, dict[str, int]]]) -> None:
     """A histogram that declares its keys never holds another key's items."""
-    columns = Columns()
+    columns = Ledger()
     expected: dict[tuple[str, str], int] = {}
     for tally in parts:
         part = contributions(tally)
@@ -60,7 +60,7 @@ def test_rows_of_keys_that_are_not_served_are_left_out(parts: list[dict[str, dic
 
 def test_an_unknown_item_gets_no_row_in_a_declared_domain() -> None:
     """KnownBase never holds, so never shows, an item outside its domain."""
-    columns = Columns()
+    columns = Ledger()
     known = contributions({"a": {"x": 1}})
     columns.merge(known, np.array([0], dtype=np.int32), add_rows=True)
     columns.merge(contributions({"a": {"y": 5, "x": 2}}), np.array([0], dtype=np.int32), add_rows=False)
@@ -74,7 +74,7 @@ def test_the_index_finds_every_row_and_nothing_else_as_it_grows(n: int, parts: i
     rng = np.random.default_rng(n)
     tags = rng.integers(0, 2**63, size=(n, 2), dtype=np.uint64)
     tags[:, 0] &= np.uint64(0xFFF)  # many collide in the first slot
-    columns = Columns()
+    columns = Ledger()
     for chunk in np.array_split(tags, parts):
         columns.append(chunk, np.zeros(len(chunk), np.int32), np.zeros(len(chunk), np.int64), b"")
     assert np.array_equal(columns.find(tags), np.arange(n))
@@ -85,7 +85,7 @@ def test_the_index_finds_every_row_and_nothing_else_as_it_grows(n: int, parts: i
 
 def test_labels_come_back_byte_for_byte() -> None:
     """A label is a slice of one byte column; an off-by-one would name another item."""
-    columns = Columns()
+    columns = Ledger()
     labels = [b"", b"x", "é\0".encode(), b"y" * 1024, b""]
     for label in labels:
         columns.append(

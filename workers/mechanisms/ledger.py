@@ -107,7 +107,7 @@ class TagIndex:
         return self._slots.nbytes
 
 
-class Columns:
+class Ledger:
     """The rows of one histogram and epoch in one owner partition. Sensitive: its repr shows no counts.
 
     The arrays are updated in place by `merge` and by the mechanism that owns the state; `touched`, `newly_shown` and `clean_rows` say
@@ -128,7 +128,7 @@ class Columns:
         self.clean_rows = 0
 
     def __repr__(self) -> str:
-        return f"Columns({self.n} rows)"
+        return f"Ledger({self.n} rows)"
 
     @property
     def tags(self) -> Tags:
