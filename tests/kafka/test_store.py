@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka.harness import create_topic, unique
+from tests.kafka.harness import create_topic, unique, wait_until
 from workers.changes import Change
+from workers.errors import StateRefused
 from workers.kafka import store as module
 from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
+from workers.kafka.topics import current_id
 
 LOG = Changelog("state", 0)
 
@@ -185,3 +187,21 @@ def test_a_copy_that_may_have_missed_tombstones_is_read_anew(
     assert store.load(log.connection).rebuilt
     assert list(store.items()) == [(b"a", b"1")]
     assert not store.load(log.connection).rebuilt, "nothing new in the log: an old copy is as good as a young one"
+
+
+def test_a_changelog_that_was_made_again_while_the_process_ran_is_refused(bootstrap: str, path: Path | None) -> None:
+    """Its id is in the mechanism id: state that begins again under the old id gives other data the same noise."""
+    connection, name = Connection(bootstrap), unique("state")
+    create_topic(connection, name, cleanup_policy="compact")
+    store = Store(path, Changelog(name, 0, current_id(connection, name)))
+    store.load(connection)
+    store.close()
+    admin = connection.admin()
+    for future in admin.delete_topics([name]).values():
+        future.result(60)
+    wait_until(lambda: name not in admin.list_topics(timeout=60).topics, "the topic is gone")
+    create_topic(connection, name, cleanup_policy="compact")
+    with pytest.raises(StateRefused, match="deleted and created again while this worker ran"):
+        store.load(connection)
+    store.close()
+    Store(path, Changelog(name, 0, current_id(connection, name))).load(connection)

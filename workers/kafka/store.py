@@ -25,8 +25,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 from workers.changes import Change
-from workers.errors import SettingsError
+from workers.errors import SettingsError, StateRefused
 from workers.kafka.clients import of_no_group
+from workers.kafka.topics import current_id
 
 if TYPE_CHECKING:
     from workers.kafka.clients import Connection
@@ -154,6 +155,7 @@ class Store:
         Call it only after the changelog's writer was fenced: then the end does not move.
 
         Raises:
+            StateRefused: the topic is not the one it was when this process started.
             KafkaException: the changelog could not be read within a minute of trying.
         """
         started = time.perf_counter()
@@ -177,8 +179,22 @@ class Store:
                 records = self._read(consumer, low if self._offset is None else self._offset, high)
         finally:
             consumer.close()
+        self._check_id(connection)  # after reading: what was read is then of the topic that has this id
         rebuilt, self._wiped = self._wiped, False
         return Loading(records, time.perf_counter() - started, rebuilt)
+
+    def _check_id(self, connection: Connection) -> None:
+        """Refuse a changelog that was deleted and created again since this process learned its id.
+
+        It has forgotten what was published, and the id is in the mechanism id: going on under the old
+        one would begin again with the same noise.
+        """
+        log = self.changelog
+        if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
+            raise StateRefused(
+                f"topic {log.topic} was deleted and created again while this worker ran: what was published is "
+                "forgotten, and its noise must not be used again. Start the worker anew: it says what to do"
+            )
 
     def _distrust(self, low: int, high: int) -> None:
         """Wipe a copy that the log between `low` and `high` cannot bring up to date."""

@@ -172,6 +172,18 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
     return {name: Existing(name, topic.partitions, ids[name], configs.get(name, {})) for name, topic in found.items()}
 
 
+def current_id(connection: Connection, topic: str) -> str:
+    """Return the id that a topic has now.
+
+    Raises:
+        SettingsError: the cluster gives it none.
+        KafkaException: it is not there, or nobody answered.
+    """
+    admin = connection.admin()  # a client that is let go cancels what was asked of it
+    [future] = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S).values()
+    return checked_id(topic, future.result().topic_id)
+
+
 def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
     """Return an admin client and what the cluster says of itself, once it has a controller.
 
