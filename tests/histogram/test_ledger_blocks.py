@@ -133,6 +133,23 @@ def test_a_block_of_an_older_version_is_read() -> None:
     )
 
 
+def test_a_long_block_of_an_older_version_is_cut_when_it_is_written_next() -> None:
+    """Rows that are appended to it go into a part behind it: the block itself must then end where that part begins."""
+    columns, more = Ledger(), [1024] * 40
+    grown(columns, [1024] * 880, 1)
+    lengths, text = columns.label_column(0, 880)
+    tags, keys = columns.tags.astype("<u8").tobytes(), columns.keys.astype("<u4").tobytes()
+    old = b"\x01\x00\x70\x03" + tags + keys + lengths.astype("<u2").tobytes() + text
+    assert len(old) > VALUE_BYTES
+    store = {"L00000000": old}
+    again = ledger_blocks.load(store.items())
+    grown(again, more, 2)
+    store.update(ledger_blocks.changes(again))
+    assert all(len(value) <= VALUE_BYTES for value in store.values())
+    whole = ledger_blocks.load(sorted(store.items()))
+    assert [whole.label(row) for row in range(whole.n)] == [again.label(row) for row in range(again.n)]
+
+
 @pytest.mark.parametrize("tick", [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40])
 def test_late_ticks_are_noted_and_restored(tick: int) -> None:
     """An epoch without an end passes tick 2^31 after 25 days of ticks of 1 ms: a worker that cannot note it publishes no more."""

@@ -6,6 +6,7 @@ and the mechanism's blocks. An epoch that is over leaves nothing behind.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.sizes import VALUE_BYTES
 from workers.mechanisms.ticks import TickGrid
 
 # No label is this: it is not UTF-8. The tag of a whole stream key.
@@ -282,9 +284,13 @@ class Histogram:
         epoch, _ = self.grid.split(max(1, life.next - 1))
         own = f"{epoch}/"
         blocks: list[tuple[str, bytes]] = []
+        uncut = sys.maxsize
         for key, value in stored:
             name = key.decode()[len(self.prefix) :]
             if name.startswith(key_blocks.PREFIX):
+                if len(value) > VALUE_BYTES:
+                    # An earlier version did not cut it; the next change writes it again, in parts.
+                    uncut = min(uncut, len(self._keys))
                 for known, since in key_blocks.decode(value):
                     self._index[known] = len(self._keys)
                     self._keys.append(known)
@@ -293,7 +299,7 @@ class Histogram:
                 blocks.append((name[len(own) :], value))
             else:
                 self._gone.append(key)
-        self._stored_keys = len(self._keys)
+        self._stored_keys = min(len(self._keys), uncut)
         if not self._public:
             removed = len(self._keys) - sum(name in self._declared for name in self._keys)
             if removed:

@@ -86,6 +86,9 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
     _fill(columns.n, by_kind["C"], lambda _: columns.counts)
     _fill(columns.n, by_kind["S"], columns.shown_to)
     columns.clean()
+    # Earlier versions did not cut: a block that is longer than one is now is written again, in parts.
+    uncut = [block * BLOCK_ROWS for (block, _), value in labels.items() if len(value) > VALUE_BYTES]
+    columns.clean_rows = min([columns.n, *uncut])
     return columns
 
 
