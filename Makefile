@@ -1,6 +1,7 @@
 # Everything here needs Python >= 3.11 and nothing else: each target makes .venv from the lock first.
 #   make demo    a live demo with an embedded Kafka (ARGS="--seconds 30" and so on are passed on)
-#   make test    every test, on a real Kafka
+#   make test    every test, on a real Kafka (ARGS="tests/kafka -x --pdb" and so on are passed on)
+#   make quick   the tests that need neither a broker nor a browser nor many seconds
 #   make check   ruff, strict mypy, tests
 #   make bench   the benchmarks
 #   make plots   the pictures in docs/plots, anew
@@ -17,8 +18,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-com
 COMPILE := .venv-lock/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--custom-compile-command "make lock" pyproject.toml
 
+# One process a core runs the tests, and at most four: each of the slower ones starts further processes. With --pdb in ARGS
+# there is one.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench plots lock clean
+.PHONY: help demo test quick check bench plots lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -27,12 +32,15 @@ demo: $(VENV)/.demo
 	@$(BIN)/quietcount demo $(ARGS)
 
 test: $(VENV)/.all
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
+
+quick: $(VENV)/.all
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 check: $(VENV)/.all
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 bench: $(VENV)/.all
 	@$(BIN)/python -m bench $(ARGS)

@@ -1,14 +1,28 @@
-"""What tests of every package share: one real broker a session, and the same examples and surroundings each time."""
+"""What every test shares: one real broker a session, the same examples and surroundings each time, and the order of a run.
+
+With pytest-xdist (`make test`) several processes run the tests. The process that started them owns the broker and starts
+it when the first test asks; whole files go to one process, so a module's fixtures are built once.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.broker import broker
+from tests.broker import BrokerUnavailable, broker
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+    from xdist.workermanage import WorkerController
 
 # The same examples in every run, however slow the machine is. To look for others: HYPOTHESIS_PROFILE=search.
 settings.register_profile(
@@ -30,9 +44,120 @@ for name in (
 ):
     os.environ.pop(name, None)
 
+TESTS = Path(__file__).parent
+
+#: They start workers and browsers and mostly wait for them. One process runs them one after the other
+#: while the others compute: together, two of them would fight for the cores.
+PROCESSES = (
+    "worker/",
+    "consumers/",
+    "dashboard/test_page.py",
+    "dashboard/test_page_large.py",
+    "dashboard/test_page_odd.py",
+    "dashboard/test_demo_page.py",
+    "dashboard/test_command.py",
+    "test_demo.py",
+    "test_readme.py",
+)
+#: Files that take more than about 5 s, the longest first, so that no process is left with one at the
+#: end. `make quick` leaves them out, and whatever needs a broker or a browser.
+SLOW: tuple[str, ...] = ()
+#: Fixtures that start a broker or a browser.
+STARTED = {"bootstrap", "chrome", "secure"}
+
+
+class Lender:
+    """The session's broker, started when the first test process asks for it and stopped by `close`."""
+
+    def __init__(self) -> None:
+        self.listener = Listener(family="AF_UNIX")
+        self.thread = Thread(target=self._lend, daemon=True)
+        self.thread.start()
+
+    def _lend(self) -> None:
+        answer: str | BrokerUnavailable | RuntimeError | None = None
+        with ExitStack() as running:
+            while True:
+                with self.listener.accept() as asking:
+                    if asking.recv() == "stop":
+                        return
+                    if answer is None:
+                        try:
+                            answer = running.enter_context(broker())
+                        except RuntimeError as exc:
+                            answer = exc
+                    asking.send(answer)
+
+    def close(self) -> None:
+        """Stop the broker and wipe it, also one that is only starting."""
+        with Client(self.listener.address) as asking:
+            asking.send("stop")
+        self.thread.join()
+        self.listener.close()
+
+
+LENDER = pytest.StashKey[Lender]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Own the broker where other processes run the tests; describe the marker of `make quick`."""
+    config.addinivalue_line("markers", "slow: needs a broker, a browser or seconds; `make quick` leaves it out")
+    if config.getoption("numprocesses", None):
+        config.stash[LENDER] = lender = Lender()
+        config.add_cleanup(lender.close)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell a test process where to ask for the broker."""
+    node.workerinput["lender"] = node.config.stash[LENDER].listener.address
+
+
+def unit(nodeid: str) -> str:
+    """Return what one process runs as a whole: a file, or all of PROCESSES."""
+    path = nodeid.split("::", 1)[0]
+    return "processes" if path.removeprefix("tests/").startswith(PROCESSES) else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Hand the units out in the order of the collection."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False
+    scheduling = LoadScopeScheduling(config, log)
+    # The way to choose units that pytest-xdist documents is to override this method.
+    scheduling._split_scope = unit
+    return scheduling
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put what takes longest first and mark what `make quick` leaves out."""
+    if missing := [path for path in PROCESSES + SLOW if not (TESTS / path).exists()]:
+        raise pytest.UsageError(f"tests/conftest.py names files that are not there: {', '.join(missing)}")
+    ranks = {path: rank for rank, path in enumerate(SLOW, 1)}
+
+    def rank(item: pytest.Item) -> int:
+        path = item.path.relative_to(TESTS).as_posix()
+        return 0 if path.startswith(PROCESSES) else ranks.get(path, len(ranks) + 1)
+
+    items.sort(key=rank)
+    for item in items:
+        if rank(item) <= len(ranks) or STARTED & set(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+
 
 @pytest.fixture(scope="session")
-def bootstrap() -> Iterator[str]:
+def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
     """Address of a real Apache Kafka (see tests/broker.py)."""
-    with broker() as address:
-        yield address
+    lender = getattr(request.config, "workerinput", {}).get("lender")
+    if lender is None:
+        with broker() as address:
+            yield address
+        return
+    with Client(lender) as asking:
+        asking.send("address")
+        answer = asking.recv()
+    if isinstance(answer, Exception):
+        raise answer
+    yield answer
