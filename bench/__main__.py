@@ -100,7 +100,6 @@ def main() -> None:
         bench_core(given.rows, given.ticks)
     if given.only in (None, "items"):
         per_item.table(given.rows, ticks=8, horizon=1_024, only=())
-        per_item.releases(given.rows)
         kept = columns.table(columns=1_000, ticks=20_000, touched=3, horizon=1 << 16)
     if given.only in (None, "replay"):
         replay.table(given.replay_events)

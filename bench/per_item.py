@@ -8,23 +8,19 @@
 `python -m bench.per_item [--items N] [--ticks N] [--horizon T] [--only NAME ...]`. Time is that of the processor, on one core: others on
 the machine do not count. A figure is the mean of the ticks of a kind, as a counter's ticks differ: haar's second tick of two costs three
 times the first. Order statistics have columns, not items: see `columns`.
-The last lines are the releases of a sketch that no histogram makes by itself, and `pamg`, over as many items.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.misra_gries.release import pmg, pmg_threshold, pure, sparse_gaussian
-from workers.mechanisms.misra_gries.sketch import Sketch, batch, pamg
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
 
@@ -124,31 +120,6 @@ def table(items: int, ticks: int, horizon: int, only: Sequence[str]) -> None:
         )
 
 
-def releases(items: int) -> None:
-    """Prints what the one-shot releases of a sketch cost, over a domain or users with so many items."""
-    labels = [b"%08d" % i for i in range(items)]
-    tags, stream = NOISE_KEY.tags(KEY, labels), NOISE_KEY.stream(bytes(16))
-    tick = batch(tags, labels, 1 + 1_000_000 // (1 + np.random.default_rng(1).permutation(items)))
-    size, epsilon, threshold = 1_000, 1.0, pmg_threshold(1.0, 1e-6)
-    sketch = Sketch(size)
-    sketch.feed(tick)
-    counters = {label: count for label, count in zip(sketch.labels, sketch.counts.tolist(), strict=True) if count}
-    above = sketch.tags[sketch.counts > 0]
-    users = [labels[first : first + 10] for first in range(0, items, 10)]
-    cases: dict[str, Callable[[], object]] = {
-        "pmg": lambda: pmg(sketch, epsilon, threshold, stream, tags[:1]),
-        "pure": lambda: pure(sketch, epsilon, stream, tags, labels),
-        "sparse_gaussian": lambda: sparse_gaussian(counters, above, Fraction(400), 100, stream),
-        "pamg, users of 10 items": lambda: pamg(size, users),
-    }
-    print(f"\na sketch of {size:,} counters, {items:,} items: ms")
-    for name, release in cases.items():
-        release()  # makes the noise table
-        begun = time.process_time()
-        release()
-        print(f"{name:32}{(time.process_time() - begun) * 1e3:8.0f}", flush=True)
-
-
 def main() -> None:
     """Read the arguments and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,8 +129,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[])
     given = parser.parse_args()
     table(given.items, given.ticks, given.horizon, given.only)
-    if not given.only:
-        releases(given.items)
 
 
 if __name__ == "__main__":

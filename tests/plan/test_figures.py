@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import random
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -52,6 +53,23 @@ def test_two_histograms_cost_what_they_cost_composed_and_converted_once() -> Non
     assert found.delta == pytest.approx(2e-9)
     assert found.epsilon_of_the_sum == 2.0
     assert (found.key, found.histograms) == (None, ("h", "other"))
+
+
+def test_composition_adds_up_by_name_and_rounds_up() -> None:
+    """Ten times a tenth is more than one in exact arithmetic on floats, and must not be reported as less."""
+    one = config(UnkBaseConfig, epsilon=None, rho=0.1, delta=1e-9)
+    found = total_of(built(*(structs.replace(one, name=f"h{i}") for i in range(10))))
+    assert Fraction(found.rho) >= 10 * Fraction(build(one).cost().rho)
+    costs = dict(build(one).cost().deltas)
+    assert {share.name for share in found.deltas} == costs.keys()
+    assert all(Fraction(share.delta) >= 10 * Fraction(costs[share.name]) for share in found.deltas)
+
+
+def test_deltas_that_add_up_to_one_or_more_are_stated_as_one() -> None:
+    """Nothing converts at a delta of 1 or more; the sum of the epsilons is then what can be said."""
+    own = config(UnkBaseConfig, epsilon=1.0, delta=0.5)
+    found = total_of(built(*(structs.replace(own, name=name) for name in ("a", "b", "c"))))
+    assert (found.epsilon, found.delta, found.epsilon_printed) == (3.0, 1.0, None)
 
 
 def test_one_histogram_costs_its_own_guarantee() -> None:

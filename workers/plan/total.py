@@ -3,9 +3,6 @@
 An event has one stream key, so it counts in those histograms that serve its key: the total is that of the key with the largest one.
 A user may come with every key, so all histograms count; each bounds a user's items over all its keys together.
 Epochs of a histogram do not add for one event, for it lies in one of them; generations do, and so does beginning anew.
-
-Three ways to add up are valid, and the smallest epsilon is stated: the sum of the epsilons; all costs composed in zCDP and
-converted once; and, where some histograms have a pure epsilon (`accounting` or `release = "pure"`), those summed and the others composed.
 """
 
 from __future__ import annotations
@@ -14,9 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from workers.mechanisms.accounting import Cost, compose, epsilon_of, float_up, paper_epsilon
+from msgspec import structs
+
+from workers.mechanisms.accounting import paper_epsilon
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
+from workers.plan.adding_up import Part, together
 from workers.plan.model import Share, Total
 
 
@@ -26,11 +26,6 @@ class Built:
 
     config: HistogramConfig
     mechanism: Mechanism
-
-    @property
-    def pure(self) -> bool:
-        """Whether its epsilon holds without converting rho."""
-        return self.config.pure
 
 
 def total_of(built: Sequence[Built]) -> Total:
@@ -45,44 +40,31 @@ def total_of(built: Sequence[Built]) -> Total:
             groups.setdefault(tuple(one.config.name for one in served), (served, key))
     totals = [_together(served, key) for served, key in groups.values()]
     worst = max(totals, key=lambda total: (total.epsilon, total.delta))
-    return worst if len(totals) > 1 else _for_every_key(worst)
+    return worst if len(totals) > 1 else structs.replace(worst, key=None)
 
 
 def _together(built: Sequence[Built], key: str | None) -> Total:
-    costs = [one.mechanism.cost() for one in built]
-    cost, delta = compose(costs), _sum([one.config.delta for one in built])
-    epsilons = [one.mechanism.guarantee.epsilon for one in built]
-    summed = _sum(epsilons)
-    ways = [summed]
-    if len(built) > 1 and (left := delta - cost.delta) > 0:
-        ways.append(epsilon_of(cost.rho, left))
-    pure = [one for one in built if one.pure]
-    if pure and len(pure) < len(built):
-        others = compose(one.mechanism.cost() for one in built if not one.pure)
-        left = _sum([one.config.delta for one in built if not one.pure]) - others.delta
-        ways.append(_sum([one.mechanism.guarantee.epsilon for one in pure] + [epsilon_of(others.rho, left)]))
+    parts = [
+        Part(
+            rho=one.mechanism.guarantee.rho,
+            epsilon=one.mechanism.guarantee.epsilon,
+            delta=one.config.delta,
+            failures=dict(one.mechanism.cost().deltas),
+            pure=one.config.pure,
+        )
+        for one in built
+    ]
+    found = together(parts)
+    left = float(Fraction(found.delta) - sum(map(Fraction, found.failures.values())))
     return Total(
         unit=built[0].mechanism.guarantee.unit,
         histograms=tuple(one.config.name for one in built),
         key=key,
-        rho=cost.rho,
-        epsilon=min(ways),
-        delta=delta,
-        deltas=_shares(cost),
-        epsilon_of_the_sum=summed,
-        epsilon_printed=paper_epsilon(cost.rho, delta - cost.delta) if delta > cost.delta else None,
+        rho=found.rho,
+        # A delta of 1 promises nothing; the sum of the epsilons holds even then.
+        epsilon=found.epsilon_of_the_sum if found.epsilon is None else found.epsilon,
+        delta=found.delta,
+        deltas=tuple(Share(name=name, delta=delta) for name, delta in found.failures.items()),
+        epsilon_of_the_sum=found.epsilon_of_the_sum,
+        epsilon_printed=paper_epsilon(found.rho, left) if found.epsilon is not None and left > 0 else None,
     )
-
-
-def _for_every_key(total: Total) -> Total:
-    """The same for every stream key: none is named."""
-    return Total(**{name: getattr(total, name) for name in total.__struct_fields__} | {"key": None})
-
-
-def _shares(cost: Cost) -> tuple[Share, ...]:
-    return tuple(Share(name=name, delta=delta) for name, delta in cost.deltas)
-
-
-def _sum(values: Sequence[float]) -> float:
-    """Rounded up."""
-    return float_up(sum((Fraction(value) for value in values), Fraction(0)))

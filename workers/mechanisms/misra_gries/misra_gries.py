@@ -21,7 +21,7 @@ of Lemma 6.)
 `release = "merge"` (Section 7, sketches that a tick's exact histogram is merged into): noisy count = c + Z. However many items an event
 has, up to k counters move by at most Dinf, so rho = k Dinf^2 / (2 sigma^2) a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once
 m^2 is well above k.
-`release = "pure"` (Algorithm 3, over a declared domain) is in `misra_gries_pure`.
+`release = "pure"` (Algorithm 3, over a declared domain) is in `pure`.
 
 An event lies in one cell of each of L levels: rho and delta_discovery are L times those of a cell, composed adaptively.
 A cell that no digit ever names (the last of its parent, or one that ends beyond the horizon) is not kept.
@@ -49,7 +49,7 @@ from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Guarantee, Items, Noise, State, head
-from workers.mechanisms.misra_gries.release import cell, shown_above
+from workers.mechanisms.misra_gries.release import shown_above
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.exact_tail import exact_quantile
@@ -108,7 +108,7 @@ class CellNoise:
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
         level = self._tree.over(t)
         noise = np.empty(len(tags), dtype=self._table.dtype)
-        self._table.draw(self._stream, cell(USE, level, t // self._tree.radix**level - 1), tags, noise)
+        self._table.draw(self._stream, (USE << 56 | level, t // self._tree.radix**level - 1), tags, noise)
         return noise.astype(np.int64)
 
 

@@ -6,7 +6,7 @@ of the domain gets noise, and the k largest are shown. All is held times k + 1, 
     Symbol      Here
     k, d        `size`; labels of the domain
     L, m        `levels`; max_items * max_count, items that one event adds to the stream
-    c           counters of a cell's sketch; (k+1) c - sum of all c, at least 0, is what is released (`sketch_release.reduced`)
+    c           counters of a cell's sketch; (k+1) c - sum of all c, at least 0, is what is released (`release.reduced`)
     b           `scale` of the discrete Laplace noise, in units of 1/(k+1)
 
 Cost: an item more changes these by 2k - 1 in l1, and so an event by m (2k - 1) in each of the L cells that it lies in:
@@ -18,7 +18,7 @@ Error: with n items of the domain up to t, a count is too low by up to n / (k+1)
 of a cell's counters is n_cell - (k+1) a, with a items that each took one from every counter, so that n_cell / (k+1) = sum / (k+1) + a
 (Lemma 1 of Section 6). Most counts are too low by nearly all of that.
 
-Source: Lebeda and Tetek, Algorithm 3, Section 6 (the sensitivity corrected in `sketch_release`) and Lemma 4 of Section 8 for events of
+Source: Lebeda and Tetek, Algorithm 3, Section 6 (the sensitivity corrected in `release`) and Lemma 4 of Section 8 for events of
 several items; Bun and Steinke 2016, Proposition 1.4, for rho.
 """
 

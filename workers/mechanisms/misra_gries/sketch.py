@@ -1,7 +1,7 @@
 """The Misra-Gries sketch on columns: k counters for a stream of any length over any domain.
 
 What: `Sketch.feed` takes a whole tick at a time and ends exactly where Algorithm 1 ends when it is fed the same items one after another;
-`Sketch.add` takes the tick as an exact histogram that is merged in; `merge` merges two sketches; `pamg` is Algorithm 4.
+`Sketch.add` takes the tick as an exact histogram that is merged in.
 Why two ways in: fed one by one, neighbouring sketches differ in one counter, or in all by one (Lemma 2), and noise need not grow with k;
 merged, they differ by one in up to k counters however many items one event has (Section 7, Lemma 1).
 
@@ -20,12 +20,12 @@ items first) would have to be the same for both neighbours, and is not. "Smalles
 Rounds are what makes it fast, see `feeding`: where items weigh one, arithmetic does; only the last round looks at each item.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters using the Misra-Gries Sketch",
-Algorithms 1 and 4; Agarwal et al., "Mergeable Summaries", for the merge.
+Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -164,17 +164,6 @@ class Sketch:
         self.total += int(items.counts.sum())
         self._merge(items)
 
-    def merge(self, other: Sketch) -> None:
-        """Merges another sketch of the same size in; zero counters go.
-
-        Raises:
-            ValueError: the sizes differ.
-        """
-        if other.size != self.size:
-            raise ValueError(f"size = {other.size}: must be {self.size}, that of the sketch it is merged into")
-        self.total += other.total
-        self._merge(SketchBatch(other.tags, other.labels, np.arange(len(other.counts), dtype=np.int64), other.counts))
-
     def _merge(self, items: SketchBatch) -> None:
         """Adds the counters, subtracts the (size + 1)-th largest, and drops what is not above zero."""
         before, known = positions(self.tags, items.tags)
@@ -208,41 +197,3 @@ def positions(keys: Tags, among: Tags) -> tuple[Indices, NDArray[np.bool_]]:
         if not smaller.any():
             return before, same_half & (among[at, 1] == keys[:, 1])
         before = before + smaller
-
-
-def pamg(size: int, users: Iterable[Sequence[bytes]]) -> dict[bytes, int]:
-    """Algorithm 4: every user raises each of its items by one, and then lowers everybody by one at most once.
-
-    Guarantee (sensitivity): of neighbours that differ by one user one has all counters of the other, and each is the same or one higher
-    (Lemma 9): l2 is sqrt(size) whatever the number of items of a user; `sketch_release.sparse_gaussian` releases it. The estimate lies in
-    [f - floor(N/(k+1)), f] for N items of all users together (Lemma 8).
-
-    Args:
-        size: k.
-        users: the distinct items of each user, as labels.
-
-    Returns:
-        The counters above zero, at most `size`, sorted by label.
-
-    Raises:
-        ValueError: a user has an item twice.
-    """
-    raised: dict[bytes, int] = {}  # count + lowered
-    at: dict[int, set[bytes]] = {}  # raised value -> its labels: those that become zero are found without a search
-    lowered = 0
-    for labels in users:
-        if len(set(labels)) < len(labels):
-            raise ValueError(f"a user has {len(labels) - len(set(labels))} items twice: each at most once")
-        for label in labels:
-            old = raised.get(label, lowered)
-            if old > lowered:
-                at[old].remove(label)
-                if not at[old]:
-                    del at[old]
-            raised[label] = old + 1
-            at.setdefault(old + 1, set()).add(label)
-        if len(raised) > size:
-            lowered += 1
-            for label in at.pop(lowered, ()):
-                del raised[label]
-    return {label: raised[label] - lowered for label in sorted(raised)}
