@@ -18,6 +18,7 @@ from workers.agents.factory import declared_keys, histograms, lanes, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import ReleaseShard
 from workers.errors import SettingsError
+from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.records import Batch
@@ -169,6 +170,7 @@ class Factory:
         owners = self._stream.owners
         merge = Merge(
             histograms(
+                Histogram,
                 settings,
                 self.mechanisms,
                 key=self._key,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,15 @@ class Tally:
     snapshots: int = 0
     ticks: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
+
+
+class Repeated(Histogram):
+    """A histogram that repeats what was published."""
+
+    def repeat(self, first: int, since: Mapping[str, int]) -> None:
+        """Begin at tick `first`, and serve each stream key from the tick from which it was served."""
+        self.start_at(first)
+        self._public, self._declared = False, dict(since)
 
 
 class Auditor:
@@ -124,10 +133,12 @@ class Auditor:
                 histogram.repeat(first, since)
         return self._merge(again, owners), ends, stored.position
 
-    def _histograms(self, owner: int, owners: int, stream: str) -> list[Histogram]:
-        return histograms(self._settings, self._built, key=self._key, stream=stream, owner=owner, owners=owners)
+    def _histograms(self, owner: int, owners: int, stream: str) -> list[Repeated]:
+        return histograms(
+            Repeated, self._settings, self._built, key=self._key, stream=stream, owner=owner, owners=owners
+        )
 
-    def _merge(self, fresh: list[Histogram], owners: int) -> Merge:
+    def _merge(self, fresh: Sequence[Histogram], owners: int) -> Merge:
         sources = self._topics.partitions(self._settings.events.topic)
         return Merge(fresh, key=self._key, sources=sources, owners=owners)
 

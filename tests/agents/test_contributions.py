@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.agents.contributions import columns_of, decode, encode
+from workers.agents.contributions import decode, encode
 from workers.errors import StateRefused
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -33,7 +33,7 @@ def test_what_is_decoded_is_what_was_counted(tallies: list[dict[str, dict[str, i
         message = decode(value)
         assert (message.sequence, message.page, message.pages) == (70 + number, number + 1, len(messages))
         for section in message.sections:
-            part = columns_of(section, KEY)
+            part = section.contributions(KEY)
             seen_keys |= {(section.tick, key) for key in part.keys}
             for key, label, n in zip(part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True):
                 at = (section.tick, part.keys[key], label.decode())
@@ -51,7 +51,7 @@ def test_tags_are_those_of_the_stream_key_and_label(tally: dict[str, dict[str, i
     """A row's tag is its identity and its noise: another row's tag would merge two items."""
     for value in encoded([tally], 900_000):
         for section in decode(value).sections:
-            part = columns_of(section, KEY)
+            part = section.contributions(KEY)
             for row, label in enumerate(part.labels):
                 assert (part.tags[row] == KEY.tags(part.keys[part.key_of_row[row]], [label])[0]).all()
 

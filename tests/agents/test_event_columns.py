@@ -6,20 +6,21 @@ from collections import Counter
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.agents import column_tallies
-from workers.agents.column_tallies import TAGS_HELD, Named
-from workers.agents.contributions import Ready, Section, columns_of, decode
+from workers.agents.column_tallies import TAGS_HELD, Named, Ready
+from workers.agents.contributions import Section, decode
 from workers.agents.event_columns import AMOUNT_MAX, EventColumns, Vocabulary, columns_of_events, distinct, joined
 from workers.agents.events import Events
-from workers.agents.intake import Intake
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.replay.stages import ReplayIntake
 
 KEY = NoiseKey(bytes(32))
 
@@ -41,7 +42,7 @@ def listed(rows: list[Any]) -> Events:
 
 def counted(batches: list[Any], grace_ms: int) -> tuple[Any, set[Any]]:
     """What a commit after each second batch hands over: counts by (lane, tick, key, label), and the (lane, tick, key)s that are named."""
-    intake, sequences = Intake(LANES, grace_ms), [0]
+    intake, sequences = ReplayIntake(LANES, grace_ms), [0]
     counts: Counter[Any] = Counter()
     named: set[Any] = set()
 
@@ -50,8 +51,8 @@ def counted(batches: list[Any], grace_ms: int) -> tuple[Any, set[Any]]:
         for _, message in intake.commit(source=0, sequences=sequences, offset=0):
             parts += decode(message).sections
         for part in (*parts, *intake.columns.take(KEY)):
-            of_part = columns_of(part, KEY)
-            again = columns_of(part.section(), KEY) if isinstance(part, Ready) else of_part
+            of_part = part.contributions(KEY)
+            again = msgspec.msgpack.decode(part.encoded(), type=Section).contributions(KEY)
             assert rows(again) == rows(of_part)  # what waits in a file is the same
             for key, label, count, tag in rows(of_part):
                 assert tag == tuple(KEY.tags(key, [label])[0].tolist()) and count > 0
@@ -59,7 +60,10 @@ def counted(batches: list[Any], grace_ms: int) -> tuple[Any, set[Any]]:
             named.update((part.lane, part.tick, key) for key in of_part.keys)
 
     for i, batch in enumerate(batches):
-        intake.add(batch)
+        if isinstance(batch, EventColumns):
+            intake.add_columns(batch)
+        else:
+            intake.add(batch)
         if i % 2:
             commit()
     commit()

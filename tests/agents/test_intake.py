@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.agents.contributions import Section, columns_of, decode
+from workers.agents.contributions import Section, decode
 from workers.agents.events import Events
 from workers.agents.intake import Intake
 from workers.histogram.owners import owner_of
@@ -70,7 +70,7 @@ def test_where_batches_and_commits_end_changes_nothing(
                     end = section.lane.start_ms + section.tick * section.lane.tick_ms
                     before = marks[owner]
                     assert before is None or end > before, "added to a closed tick"
-                    part = columns_of(section, KEY)
+                    part = section.contributions(KEY)
                     for key, label, n in zip(part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True):
                         assert owner_of(part.keys[key], owners) == owner
                         got[section.lane][section.tick, part.keys[key], label.decode()] += n

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.agents import users as module
-from workers.agents.contributions import columns_of, decode
+from workers.agents.contributions import decode
 from workers.agents.events import EventReader, Events
 from workers.agents.intake import Intake
 from workers.agents.users import Users
@@ -62,7 +62,7 @@ class Source:
         changes = self.intake.user_changes()
         for _, value in self.intake.commit(source=0, sequences=[0], offset=0):
             for section in decode(value).sections:
-                found = columns_of(section, KEY)
+                found = section.contributions(KEY)
                 for at, label, n in zip(found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True):
                     self.total[section.lane, section.tick, found.keys[at], label.decode()] += n
         self.offset += 1

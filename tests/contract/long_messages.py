@@ -17,7 +17,7 @@ from workers.agents.users import Users
 from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.histogram import Life
 from workers.histogram.paging import pages
-from workers.histogram.snapshots import Frame, LabelCache, snapshots
+from workers.histogram.snapshots import LabelCache, Shown, snapshots
 from workers.kafka.records import Outgoing
 from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Ledger
@@ -38,18 +38,6 @@ TICK = 2**40
 CONTROLS = [chr(code) for code in range(1, 32) if chr(code) not in "\b\t\n\f\r"]
 #: Every number of a lane at its longest, with ticks and times up to 2^63 - 1: more than the settings allow.
 LANE = Lane(31_622_400_000, 253_402_300_799_000, 10_000, 1_000_000, 10_000, 2**30)
-FRAME = Frame(
-    histogram="h" * 100,
-    epoch=LARGEST,
-    tick=LARGEST,
-    start_ms=LARGEST,
-    end_ms=LARGEST,
-    guarantee=Guarantee(
-        unit="event", rho=0.12345678901234567, epsilon=1.2345678901234567e-05, delta=1.2345678901234567e-45
-    ),
-    mechanism="m" * 30,
-    id="f" * 32,
-)
 
 
 @cache
@@ -94,7 +82,21 @@ def of_ledger() -> list[Outgoing]:
 
 
 def published(release: Release | Items | Answers, columns: Ledger | None = None) -> list[Outgoing]:
-    made = snapshots(FRAME, release, columns or Ledger(), [longest(0)], LabelCache())
+    promise = Guarantee(
+        unit="event", rho=0.12345678901234567, epsilon=1.2345678901234567e-05, delta=1.2345678901234567e-45
+    )
+    shown = Shown(
+        histogram="h" * 100,
+        epoch=LARGEST,
+        tick=LARGEST,
+        start_ms=LARGEST,
+        end_ms=LARGEST,
+        guarantee=promise,
+        mechanism="m" * 30,
+        id="f" * 32,
+        release=release,
+    )
+    made = snapshots(shown, columns or Ledger(), [longest(0)], LabelCache())
     return [Outgoing("snapshots", None, key.encode(), value, (), LARGEST) for key, value in made]
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.histogram.test_snapshots import FRAME
+from tests.histogram.test_snapshots import tick
 from workers.dashboard.snapshots import Pages as DashboardPages
 from workers.histogram.answers import joined, parts
 from workers.histogram.snapshots import LabelCache, snapshots
@@ -71,10 +71,10 @@ def test_parts_are_short_enough_and_join_to_what_was_cut(fields: dict[str, Any],
 def test_readers_put_the_pages_of_answers_together(max_bytes: int, fields: dict[str, Any]) -> None:
     """The dashboard and the examples for consumers see the very answer that a page without a limit would hold."""
     whole = orjson.loads(
-        next(iter(snapshots(FRAME, Answers({0: fields}, None), Ledger(), ["k"], LabelCache(), 10**9)))[1]
+        next(iter(snapshots(tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 10**9)))[1]
     )
     pages = [
-        value for _, value in snapshots(FRAME, Answers({0: fields}, None), Ledger(), ["k"], LabelCache(), max_bytes)
+        value for _, value in snapshots(tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), max_bytes)
     ]
     assert all(len(page) <= max_bytes for page in pages)
     of_dashboard, of_consumers = DashboardPages(), CONSUMERS.Pages()
@@ -89,7 +89,7 @@ def test_answers_do_take_pages_where_they_are_long() -> None:
     fields = {"answers": [{"query": f"q{i}", "value": ["x" * 90] * 20} for i in range(3)], "since": 0}
     pages = [
         orjson.loads(value)
-        for _, value in snapshots(FRAME, Answers({0: fields}, None), Ledger(), ["k"], LabelCache(), 900)
+        for _, value in snapshots(tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 900)
     ]
     assert len(pages) > 5
     assert [page["page"] for page in pages] == list(range(1, len(pages) + 1))

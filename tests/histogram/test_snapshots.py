@@ -2,25 +2,29 @@
 
 import json
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
-from workers.histogram.snapshots import Frame, LabelCache, snapshots
+from workers.histogram.snapshots import LabelCache, Shown, snapshots
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.noise.keyed import NoiseKey
 
-FRAME = Frame(
-    histogram="products",
-    epoch=3,
-    tick=42,
-    start_ms=1795219200000,
-    end_ms=1795219210000,
-    guarantee=Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9),
-    mechanism="unk_base",
-    id="ab" * 16,
-)
+
+def tick(release: Any) -> Shown:
+    return Shown(
+        histogram="products",
+        epoch=3,
+        tick=42,
+        start_ms=1795219200000,
+        end_ms=1795219210000,
+        guarantee=Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9),
+        mechanism="unk_base",
+        id="ab" * 16,
+        release=release,
+    )
 
 
 def columns(labels: list[tuple[int, str]]) -> Ledger:
@@ -37,7 +41,7 @@ def test_a_snapshot_has_the_fields_of_the_interface_in_their_order() -> None:
     """Names and order are a contract with every consumer."""
     table = columns([(0, "p1"), (1, "q"), (0, "p2")])
     release = Release(np.array([0, 2]), np.array([900, 1234]), 17.3, 121)
-    one, other = snapshots(FRAME, release, table, ["s1", "s2"], LabelCache())
+    one, other = snapshots(tick(release), table, ["s1", "s2"], LabelCache())
     assert one == (
         "s1",
         (
@@ -55,7 +59,7 @@ def test_items_stand_largest_first_and_ties_by_label() -> None:
     names = ["b", "é", "a", "Z", "\U0001f600", "n", "aa"]
     table = columns([(0, name) for name in names])
     counts = np.array([5, 5, 5, 5, 5, -3, 9])
-    [(_, value)] = snapshots(FRAME, Release(np.arange(7), counts, 1.0, None), table, ["k"], LabelCache())
+    [(_, value)] = snapshots(tick(Release(np.arange(7), counts, 1.0, None)), table, ["k"], LabelCache())
     expected = sorted(zip(names, counts.tolist(), strict=True), key=lambda item: (-item[1], item[0]))
     assert json.loads(value)["items"] == [list(item) for item in expected]
 
@@ -86,7 +90,7 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
         )
         counts = np.array([rng.randint(-3, 3) * scale for _ in known], dtype=np.int64)
         release = Release(np.array(known), counts, 1.0, None)
-        for key, value in snapshots(FRAME, release, table, ["0", "1", "2"], cache):
+        for key, value in snapshots(tick(release), table, ["0", "1", "2"], cache):
             own = [
                 (name, n)
                 for (k, name), n in zip((rows[i] for i in known), counts.tolist(), strict=True)
@@ -103,7 +107,7 @@ def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None
     """A message over Kafka's limit could never be published; an item lost on a page edge would be a wrong board."""
     labels = [("x" * (i % 90) + '"\n').encode() + b"%d" % i for i in range(300)]
     release = Items(np.zeros(300, np.int32), labels, np.arange(300, dtype=np.int64), 2.0, 5)
-    pages = [value for _, value in snapshots(FRAME, release, Ledger(), ["k"], LabelCache(), max_bytes)]
+    pages = [value for _, value in snapshots(tick(release), Ledger(), ["k"], LabelCache(), max_bytes)]
     bodies = [json.loads(value) for value in pages]
     assert all(len(value) <= max_bytes for value in pages)
     assert [(body["page"], body["pages"]) for body in bodies] == [(i + 1, len(pages)) for i in range(len(pages))]
@@ -113,6 +117,6 @@ def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None
 def test_an_answer_stands_where_the_items_would() -> None:
     """Other mechanisms keep the frame."""
     answers = Answers({0: {"query": "max", "value": 12}, 1: {"query": "max", "value": 3}}, None)
-    _, (key, value) = snapshots(FRAME, answers, Ledger(), ["s1", "s2"], LabelCache())
+    _, (key, value) = snapshots(tick(answers), Ledger(), ["s1", "s2"], LabelCache())
     body = json.loads(value)
     assert (key, body["query"], body["value"], body["sd"], "items" in body) == ("s2", "max", 3, None, False)

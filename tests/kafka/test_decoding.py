@@ -25,7 +25,7 @@ def rows_of(records: ColumnRecords, most: int) -> list[Row]:
     """Read everything in steps of `most`."""
     rows: list[Row] = []
     while records.has_more():
-        taken = records.take(most)
+        taken = records.take(0, most)
         rows += zip(taken.offsets, taken.timestamps, taken.keys, taken.values, strict=True)
     return rows
 
@@ -101,13 +101,13 @@ def columns(raw: bytes, *, check_crcs: bool = True, start: int = 0) -> ColumnRec
 def test_a_record_batch_is_never_split() -> None:
     """A position inside a record batch would have all of it decoded again."""
     records = columns(bytes(batch(10)))
-    assert records.take(3).offsets == list(range(10))
+    assert records.take(0, 3).offsets == list(range(10))
     assert not records.has_more()
 
 
 def test_a_start_inside_a_record_batch_skips_what_lies_before_it() -> None:
     """Brokers answer with whole record batches: records before the position were counted already."""
-    assert columns(bytes(batch(10)), start=4).take(100).offsets == [4, 5, 6, 7, 8, 9]
+    assert columns(bytes(batch(10)), start=4).take(0, 100).offsets == [4, 5, 6, 7, 8, 9]
 
 
 def test_a_damaged_record_batch_is_refused() -> None:
@@ -115,12 +115,12 @@ def test_a_damaged_record_batch_is_refused() -> None:
     raw = batch(10)
     raw[-3] ^= 1
     with pytest.raises(CorruptRecordException, match="Invalid CRC"):
-        columns(bytes(raw)).take(100)
-    assert len(columns(bytes(raw), check_crcs=False).take(100).values) == 10
+        columns(bytes(raw)).take(0, 100)
+    assert len(columns(bytes(raw), check_crcs=False).take(0, 100).values) == 10
 
 
 def test_taking_over_a_response_twice_goes_on_where_it_stood() -> None:
     """A response that was not read to its end stays with the fetcher and is met again."""
     records = columns(bytes(batch(10)))
-    records.take(100)
+    records.take(0, 100)
     assert ColumnRecords.of(records) is records

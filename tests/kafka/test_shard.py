@@ -17,6 +17,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.store import Changelog, Store
+from workers.kafka.transaction import Transactions
 
 
 class Keeper(Shard):
@@ -30,17 +31,16 @@ class Keeper(Shard):
         pass
 
 
-class AbortsOnce(Keeper):
-    """Meets an error that requires an abort after everything was sent, the first time it commits."""
+def abort_once(transactions: Transactions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant an error that requires an abort, after everything was sent, in the next commit."""
+    commit = transactions._commit
 
-    aborts = 1
+    def fail(producer: Producer) -> None:
+        producer.flush(120)
+        monkeypatch.setattr(transactions, "_commit", commit)
+        raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
 
-    def _commit(self, producer: Producer) -> None:
-        if self.aborts:
-            self.aborts -= 1
-            producer.flush(120)
-            raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
-        super()._commit(producer)
+    monkeypatch.setattr(transactions, "_commit", fail)
 
 
 class Cluster:
@@ -96,9 +96,12 @@ def test_messages_and_state_become_visible_together(cluster: Cluster) -> None:
     shard.close()
 
 
-def test_an_aborted_transaction_is_repeated_and_published_once(cluster: Cluster) -> None:
+def test_an_aborted_transaction_is_repeated_and_published_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker may ask for an abort at any time: what was sent before it must never be seen."""
-    shard = cluster.shard(AbortsOnce)
+    shard = cluster.shard()
+    abort_once(shard.transactions, monkeypatch)
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
@@ -144,7 +147,7 @@ def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluste
     """A killed owner's transaction must be aborted by the take-over and its changes must not be read."""
     dead = cluster.shard()
     dead.transact([], [(b"offset", b"1")], 1)
-    producer = dead._producer
+    producer = dead.transactions._producer
     producer.begin_transaction()
     producer.produce(cluster.state, b"999", b"offset", 0)
     producer.flush(120)

@@ -9,6 +9,7 @@ from workers.agents.events import EventReader
 from workers.agents.factory import histograms, lanes, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import ReleaseShard
+from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.lag import Lag, Reading
@@ -87,7 +88,7 @@ class Scene:
 
     def _release(self) -> ReleaseShard:
         key = NoiseKey(bytes(32))
-        built = histograms(self.settings, mechanisms(self.settings), key=key, stream="", owner=0, owners=1)
+        built = histograms(Histogram, self.settings, mechanisms(self.settings), key=key, stream="", owner=0, owners=1)
         return ReleaseShard(
             Connection("unused:9092"),
             "orders-release-0",

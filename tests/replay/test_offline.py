@@ -23,8 +23,7 @@ import pytest
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import ROOT, Bare, known, unk
 from workers.cli import execute
-from workers.histogram.histogram import Histogram, Shown
-from workers.histogram.snapshots import Snapshot
+from workers.histogram.snapshots import Shown, Snapshot
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import Interrupts
@@ -32,6 +31,7 @@ from workers.replay.offline import Offline, Summary, few_collections, fresh_hist
 from workers.replay.quick_key import QuickKey
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
+from workers.replay.stages import ReplayHistogram
 from workers.settings import Settings, read_key
 
 ROOT_KEY = bytes(range(32))
@@ -56,7 +56,7 @@ def lines(settings: Settings, content: bytes) -> JsonLines:
 
 
 def snapshots(
-    settings: Settings, content: bytes, histograms: list[Histogram] | None = None, key: NoiseKey | None = None
+    settings: Settings, content: bytes, histograms: list[ReplayHistogram] | None = None, key: NoiseKey | None = None
 ) -> list[Snapshot]:
     found: list[Snapshot] = []
     replay(settings, key or QuickKey(ROOT_KEY), lines(settings, content), found.append, histograms=histograms)
@@ -92,7 +92,7 @@ def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Pat
     def observe(shown: Shown) -> None:
         assert isinstance(shown.release, Release)
         exact = histogram.columns.counts[shown.release.rows]
-        seen.append((shown.frame.end_ms, histogram.exact("a"), float(np.abs(shown.release.counts - exact).max())))
+        seen.append((shown.end_ms, histogram.exact("a"), float(np.abs(shown.release.counts - exact).max())))
 
     histogram.observe = observe
     assert snapshots(settings, content, [histogram])

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 from confluent_kafka import KafkaException, Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
-from workers.agents.contributions import columns_of, decode
+from workers.agents.contributions import decode
 from workers.durations import parse_duration
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
@@ -284,7 +284,7 @@ class Site:
         total: Counter[Contributed] = Counter()
         for message in self.read(self.settings.contributions_topic):
             for section in decode(message.value() or b"").sections:
-                columns = columns_of(section, self.key)
+                columns = section.contributions(self.key)
                 rows = zip(columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True)
                 for index, label, count in rows:
                     total[Contributed(section.lane, section.tick, columns.keys[index], label.decode())] += count

@@ -44,7 +44,7 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
         producer.flush(60)
         raise Died
 
-    monkeypatch.setattr(shard, "_commit", die)
+    monkeypatch.setattr(shard.transactions, "_commit", die)
     start = shard.offset or 0
     records = list(read_partition(site.connection, f"{site.name}.contributions", 0, since=start))
     values, offsets = [record.value() for record in records], [record.offset() or 0 for record in records]

@@ -13,7 +13,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.contributions import Ready
+from workers.agents.contributions import Section
 from workers.agents.event_columns import EventColumns, Longs
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Contributions, Tags
@@ -44,6 +44,32 @@ class Counted:
     counts: Longs
     key_names: Sequence[str]
     label_names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A part of a tick that was never encoded: replay hands it over in memory, as a section only where it must wait."""
+
+    lane: Lane
+    tick: int
+    columns: Contributions
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in memory."""
+        return 40 * len(self.columns.labels) + 64 * len(self.columns.keys) + 200
+
+    def encoded(self) -> bytes:
+        """Return it as a section in MessagePack."""
+        columns = self.columns
+        order = np.argsort(columns.key_of_row, kind="stable")
+        labels = [columns.labels[row] for row in order.tolist()]
+        key_of_row, counts = columns.key_of_row[order], columns.counts[order]
+        return Section.of(self.lane, self.tick, list(columns.keys), key_of_row, labels, counts).encoded()
+
+    def contributions(self, key: NoiseKey) -> Contributions:
+        """Return the columns, whose rows have their tags already."""
+        return self.columns
 
 
 class Named(Sequence[bytes]):

@@ -17,10 +17,11 @@ A *lane* is what makes two histograms share their contributions: tick grid and b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from workers.errors import StateRefused
 from workers.histogram.packing import pack, unpack
@@ -45,25 +46,50 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     width: int
     counts: bytes
 
+    @classmethod
+    def of(
+        cls, lane: Lane, tick: int, keys: list[str], key_of_row: NDArray[Any], labels: list[bytes], counts: NDArray[Any]
+    ) -> Section:
+        """Return the rows as a section.
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """What a section holds, never encoded: replay hands it over in memory. It is a `Section` where it must wait in a file."""
-
-    lane: Lane
-    tick: int
-    columns: Contributions
-
-    def section(self) -> Section:
-        """The same as bytes."""
-        columns = self.columns
-        order = np.argsort(columns.key_of_row, kind="stable")
-        labels = [columns.labels[row] for row in order.tolist()]
-        rows = np.bincount(columns.key_of_row, minlength=len(columns.keys))
+        Args:
+            lane: of the tick.
+            tick: global number.
+            keys: stream keys.
+            key_of_row: ascending indices into `keys`.
+            labels: of the rows.
+            counts: of the rows.
+        """
+        rows = np.bincount(key_of_row, minlength=len(keys))
         lengths = np.fromiter(map(len, labels), dtype="<u2", count=len(labels)).tobytes()
-        width, counts = pack(columns.counts[order])
-        return Section(
-            self.lane, self.tick, list(columns.keys), rows.tolist(), lengths, b"".join(labels), width, counts
+        width, column = pack(counts)
+        return cls(lane, tick, keys, rows.tolist(), lengths, b"".join(labels), width, column)
+
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in memory."""
+        return len(self.labels) + len(self.lengths) + len(self.counts) + 64 * len(self.keys) + 200
+
+    def encoded(self) -> bytes:
+        """Return it in MessagePack."""
+        return _encoder.encode(self)
+
+    def contributions(self, key: NoiseKey) -> Contributions:
+        """Return the columns, with the tags that `key` gives the rows."""
+        lengths = np.frombuffer(self.lengths, dtype="<u2")
+        ends = np.cumsum(lengths, dtype=np.int64).tolist()
+        labels = [self.labels[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+        tags = np.empty((len(labels), 2), dtype=np.uint64)
+        row = 0
+        for name, n in zip(self.keys, self.rows_per_key, strict=True):
+            tags[row : row + n] = key.tags(name, labels[row : row + n])
+            row += n
+        return Contributions(
+            tuple(self.keys),
+            np.repeat(np.arange(len(self.keys), dtype=np.int32), self.rows_per_key),
+            tags,
+            labels,
+            unpack(self.width, self.counts).astype(np.int64),
         )
 
 
@@ -145,7 +171,8 @@ def _halves(
     n = len(labels)
     size = _SECTION_BYTES + sum(map(len, labels)) + _ROW_BYTES * n + sum(len(key.encode()) + _KEY_BYTES for key in keys)
     if size <= room or (n <= 1 and len(keys) <= 1):
-        yield _section(lane, tick, keys, key_of, labels, counts), size
+        rows = np.array(key_of, dtype=np.int64)
+        yield Section.of(lane, tick, keys, rows, labels, np.array(counts, dtype=np.uint64)), size
         return
     if n > 1:
         row = n // 2
@@ -157,23 +184,6 @@ def _halves(
     yield from _halves(lane, tick, keys[:stop], key_of[:row], labels[:row], counts[:row], room)
     later = [index - again for index in key_of[row:]]
     yield from _halves(lane, tick, keys[again:], later, labels[row:], counts[row:], room)
-
-
-def _section(
-    lane: Lane, tick: int, keys: list[str], key_of: list[int], labels: list[bytes], counts: list[int]
-) -> Section:
-    width, column = pack(np.array(counts, dtype=np.uint64))
-    rows_per_key = np.bincount(np.array(key_of, dtype=np.int64), minlength=len(keys))
-    return Section(
-        lane,
-        tick,
-        keys,
-        rows_per_key.tolist(),
-        np.fromiter(map(len, labels), dtype="<u2", count=len(labels)).tobytes(),
-        b"".join(labels),
-        width,
-        column,
-    )
 
 
 def decode(value: bytes) -> Message:
@@ -193,25 +203,3 @@ def decode(value: bytes) -> Message:
             f"the contributions topic holds a message of version {message.version}; this worker knows {VERSION}"
         )
     return message
-
-
-def columns_of(section: Section | Ready, key: NoiseKey) -> Contributions:
-    """The columns of a section, with the tags that `key` gives its rows."""
-    if isinstance(section, Ready):
-        return section.columns
-    lengths = np.frombuffer(section.lengths, dtype="<u2")
-    ends = np.cumsum(lengths, dtype=np.int64).tolist()
-    text = section.labels
-    labels = [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-    tags = np.empty((len(labels), 2), dtype=np.uint64)
-    row = 0
-    for name, n in zip(section.keys, section.rows_per_key, strict=True):
-        tags[row : row + n] = key.tags(name, labels[row : row + n])
-        row += n
-    return Contributions(
-        tuple(section.keys),
-        np.repeat(np.arange(len(section.keys), dtype=np.int32), section.rows_per_key),
-        tags,
-        labels,
-        unpack(section.width, section.counts).astype(np.int64),
-    )

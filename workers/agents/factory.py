@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from workers.errors import SettingsError
 from workers.histogram.histogram import Histogram
@@ -11,6 +12,8 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.settings import ALL_STREAM_KEY, Settings
+
+Kind = TypeVar("Kind", bound=Histogram)
 
 
 def lanes(settings: Settings) -> list[Lane]:
@@ -43,11 +46,19 @@ def mechanisms(settings: Settings) -> list[Mechanism]:
 
 
 def histograms(
-    settings: Settings, built: Sequence[Mechanism], *, key: NoiseKey, stream: str, owner: int, owners: int
-) -> list[Histogram]:
-    """Fresh histograms of one owner partition.
+    kind: type[Kind],
+    settings: Settings,
+    built: Sequence[Mechanism],
+    *,
+    key: NoiseKey,
+    stream: str,
+    owner: int,
+    owners: int,
+) -> list[Kind]:
+    """Return the histograms of one owner partition, before their first tick.
 
     Args:
+        kind: `Histogram`, or what replay and audit make of it.
         settings: of the worker.
         built: `mechanisms(settings)`.
         key: the operator's root key.
@@ -66,7 +77,7 @@ def histograms(
         # Which of a user's items count depends on these too; the mechanism itself knows a user's number of them only.
         counted |= {"user": settings.user_field, "partitioner": events.partitioner}
     return [
-        Histogram(
+        kind(
             config,
             mechanism,
             worker=settings.worker.name,

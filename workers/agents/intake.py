@@ -15,14 +15,12 @@ and on what was closed before it, never on where a batch or a commit ended.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.column_tallies import ColumnTallies
 from workers.agents.contributions import encode
-from workers.agents.event_columns import EventColumns
 from workers.agents.events import Events
 from workers.agents.users import Stored, Users
 from workers.changes import Change
@@ -47,8 +45,6 @@ class Intake:
         self.watermark: int | None = None
         self.first: int | None = None
         self._open: dict[tuple[Lane, int], dict[str, Counter[str]]] = {}
-        # What was added as columns; no message carries it, replay takes it with each commit.
-        self.columns = ColumnTallies()
         self._committed_watermark: int | None = None
 
     def __repr__(self) -> str:
@@ -60,15 +56,19 @@ class Intake:
         self.first = first
         self._open = {}
 
-    def add(self, events: Events | EventColumns, read_ms: int | None = None) -> None:
-        """Count a batch of events, in order: the worker's lists, or replay's columns (then see `columns`).
+    def add(self, events: Events, read_ms: int | None = None) -> None:
+        """Count a batch of events, in order.
 
         Args:
             events: the batch.
             read_ms: wall clock at which it is read, the most to which its times move the watermark;
                 None where the events' own times are the only clock (replay).
         """
-        times = events.times
+        for lane, ticks in self._ticks(events.times, read_ms):
+            self._count(lane, ticks, events)
+
+    def _ticks(self, times: NDArray[np.int64], read_ms: int | None) -> Iterator[tuple[Lane, NDArray[np.int64]]]:
+        """Move the watermark by a batch; yield the tick of each event in each lane (0: none)."""
         if not len(times):
             return
         seen = times if read_ms is None else np.minimum(times, read_ms)
@@ -84,15 +84,12 @@ class Intake:
             ticks = (effective - lane.start_ms) // lane.tick_ms + 1
             if int(times.min()) < lane.start_ms:
                 ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
-            self._count(lane, ticks, events)
+            yield lane, ticks
 
-    def _count(self, lane: Lane, ticks: NDArray[np.int64], events: Events | EventColumns) -> None:
+    def _count(self, lane: Lane, ticks: NDArray[np.int64], events: Events) -> None:
         low, high = int(ticks.min()), int(ticks.max())
         if lane.max_items_per_user is not None:
-            self._of_users(lane, ticks.tolist(), events.events() if isinstance(events, EventColumns) else events)
-            return
-        if isinstance(events, EventColumns):
-            self.columns.add(events, lane, ticks)
+            self._of_users(lane, ticks.tolist(), events)
             return
         in_order = bool((ticks[1:] >= ticks[:-1]).all())
         for tick in (low,) if low == high else np.unique(ticks).tolist():
@@ -168,7 +165,7 @@ class Intake:
     @property
     def empty(self) -> bool:
         """Whether nothing was counted since the last commit."""
-        return not self._open and not self.columns
+        return not self._open
 
     @property
     def full(self) -> bool:
@@ -179,8 +176,10 @@ class Intake:
         """What is to be stored of users, in the transaction of the commit that follows."""
         return self._users.changes() + ([] if self.watermark is None else self._users.over(self.watermark))
 
-    def commit(self, *, source: int, sequences: list[int], offset: int) -> list[tuple[int, bytes]]:
-        """What to tell the owners, as (owner partition, message); then nothing is open any more.
+    def commit(
+        self, *, source: int, sequences: list[int], offset: int, to_all: bool = False
+    ) -> list[tuple[int, bytes]]:
+        """Return what to tell the owners, as (owner partition, message); then nothing is open any more.
 
         Every owner is told when a tick has closed (it is the watermark), else only those that something was counted for.
 
@@ -188,6 +187,7 @@ class Intake:
             source: this source partition.
             sequences: next sequence number for each owner; advanced here.
             offset: where the source partition is read on.
+            to_all: tell every owner, whatever was counted.
         """
         owners = len(sequences)
         shares: list[list[tuple[Lane, int, dict[str, Counter[str]]]]] = [[] for _ in range(owners)]
@@ -201,8 +201,8 @@ class Intake:
                 split.setdefault(to, {})[key] = tally
             for to, part in split.items():
                 shares[to].append((lane, tick, part))
-        all_told = self.closes() or self.columns
-        told: Iterable[int] = range(owners) if all_told else [to for to in range(owners) if shares[to]]
+        to_all = to_all or self.closes()
+        told: Iterable[int] = range(owners) if to_all else [to for to in range(owners) if shares[to]]
         messages: list[tuple[int, bytes]] = []
         for to in told:
             pages = encode(

@@ -8,16 +8,15 @@ an accident in stage 1 stops the release instead of being published.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
-from workers.agents.contributions import Message, Ready, Section, columns_of, decode
+from workers.agents.contributions import Message, decode
+from workers.agents.waiting import Part, Waiting
 from workers.changes import Change
 from workers.errors import StateRefused
 from workers.histogram.histogram import Histogram, Life
@@ -64,79 +63,6 @@ class Released:
     snapshots: list[Snapshot]
 
 
-class Waiting:
-    """Sections of ticks that are not complete, by (lane, tick): in memory up to `limit` bytes, then in an unlinked file."""
-
-    def __init__(self, directory: Path | None, limit: int) -> None:
-        self._directory, self._limit, self._held = directory, limit, 0
-        self._parts: dict[tuple[Lane, int], list[tuple[int, Section | Ready | tuple[int, int]]]] = {}
-        self._file: IO[bytes] | None = None
-        self._spilled = self._end = 0
-
-    def add(self, offset: int, section: Section | Ready) -> None:
-        size = _size(section)
-        entry: Section | Ready | tuple[int, int] = section
-        if self._held + size > self._limit:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115  # lives as long as this object
-            text = msgspec.msgpack.encode(section.section() if isinstance(section, Ready) else section)
-            entry = (self._file.seek(0, 2), len(text))
-            self._file.write(text)
-            self._end = entry[0] + len(text)
-            self._spilled += 1
-        else:
-            self._held += size
-        self._parts.setdefault((section.lane, section.tick), []).append((offset, entry))
-
-    @property
-    def held_bytes(self) -> int:
-        """About what waits in memory."""
-        return self._held
-
-    @property
-    def spilled_bytes(self) -> int:
-        """What waits in the file, with what was dropped there since it was last empty."""
-        return self._end if self._spilled else 0
-
-    def get(self, lane: Lane, tick: int) -> list[Section | Ready]:
-        """The sections of one tick, in the order of the topic."""
-        return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
-
-    def drop(self, lane: Lane, tick: int) -> None:
-        for _, entry in self._parts.pop((lane, tick), ()):
-            if isinstance(entry, tuple):
-                self._spilled -= 1
-            else:
-                self._held -= _size(entry)
-        if self._file is not None and not self._spilled:
-            self._file.truncate(0)
-
-    def drop_before(self, lane: Lane, tick: int) -> None:
-        """Drops what nobody will ask for."""
-        for own, waiting in list(self._parts):
-            if own == lane and waiting < tick:
-                self.drop(own, waiting)
-
-    def first_offset(self, default: int) -> int:
-        """The offset from which all that waits would be read again."""
-        return min((entries[0][0] for entries in self._parts.values()), default=default)
-
-    def _read(self, entry: Section | Ready | tuple[int, int]) -> Section | Ready:
-        if not isinstance(entry, tuple):
-            return entry
-        if self._file is None:
-            raise StateRefused("what waited on disk is gone")
-        self._file.seek(entry[0])
-        return msgspec.msgpack.decode(self._file.read(entry[1]), type=Section)
-
-
-def _size(section: Section | Ready) -> int:
-    """About what a section takes in memory."""
-    if isinstance(section, Ready):
-        return 40 * len(section.columns.labels) + 64 * len(section.columns.keys) + 200
-    return len(section.labels) + len(section.lengths) + len(section.counts) + 64 * len(section.keys) + 200
-
-
 class Merge:
     """The histograms of one owner partition, fed with its messages."""
 
@@ -171,32 +97,34 @@ class Merge:
         self._retired: list[tuple[str, Life]] = []
         self._gone: list[Change] = []
         self.waiting = Waiting(directory, waiting_bytes_max)
-        self._final: dict[Lane, int] = {}
 
     # ---- in ------------------------------------------------------------------------------------------------------
 
-    def receive(self, value: bytes, offset: int, ready: Sequence[Ready] = ()) -> None:
-        """Takes one message of the contributions topic; `ready` are further sections of it that never were in a message.
+    def receive(self, value: bytes, offset: int) -> None:
+        """Take one message of the contributions topic.
 
         Raises:
-            StateRefused: it breaks the chain of its source, or is none of ours.
+            StateRefused: it breaks the chain of its source, or this version cannot read it.
         """
         message = decode(value)
+        self._take(message, message.sections, offset)
+
+    def _take(self, message: Message, parts: Sequence[Part], offset: int) -> None:
+        """Keep the parts of a message until their ticks are complete."""
         if not 0 <= message.source < len(self.watermarks):
             raise StateRefused(
                 f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: the events topic's partition "
                 "count changed; start a new worker name, or new generations on new internal topics"
             )
-        sections: list[Section | Ready] = [*message.sections, *ready]
         if offset >= self._position:
-            self._follow(message, sections, offset)
-        for section in sections:
-            users = self._lanes.get(section.lane)
-            if users and any(h.next is None or h.next <= section.tick for h in users):
-                self.waiting.add(offset, section)
+            self._follow(message, parts, offset)
+        for part in parts:
+            users = self._lanes.get(part.lane)
+            if users and any(h.next is None or h.next <= part.tick for h in users):
+                self.waiting.add(offset, part)
 
-    def _follow(self, message: Message, sections: Sequence[Section | Ready], offset: int) -> None:
-        """Checks a message that was not seen before against its source's chain, and moves its watermark."""
+    def _follow(self, message: Message, parts: Sequence[Part], offset: int) -> None:
+        """Check a message that was not seen before against its source's chain, and move its watermark."""
         source = message.source
         if message.sequence != self._sequences[source]:
             raise StateRefused(
@@ -205,8 +133,8 @@ class Merge:
                 "another worker name, or all internal topics deleted together (either is a new stream, charged anew)"
             )
         before = self.watermarks[source]
-        for section in sections:
-            if before is not None and section.lane.start_ms + section.tick * section.lane.tick_ms <= before:
+        for part in parts:
+            if before is not None and part.lane.start_ms + part.tick * part.lane.tick_ms <= before:
                 raise StateRefused(
                     f"contributions offset {offset}: source partition {source} adds to a tick that it had closed"
                 )
@@ -242,20 +170,21 @@ class Merge:
         complete = self._complete()
         if complete is None or self._read_to < self._position:
             return released
+        until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
         for lane, users in self._lanes.items():
-            self._begin(lane, users, self._final.get(lane, complete))
+            self._begin(lane, users, until[lane])
         size = 0
         while released.ticks < ticks_max and size < bytes_max:
             due = [
                 (end, [part or 0 for part in lane], lane)  # None is not compared with a number
                 for lane in self._lanes
-                if (end := self._next_end(lane)) is not None and end <= self._final.get(lane, complete)
+                if (end := self._next_end(lane)) is not None and end <= until[lane]
             ]
             if not due:
                 break
             *_, lane = min(due)
             tick = min(h.next for h in self._lanes[lane] if h.next is not None)
-            parts = [columns_of(section, self._key) for section in self.waiting.get(lane, tick)]
+            parts = [part.contributions(self._key) for part in self.waiting.get(lane, tick)]
             for histogram in self._lanes[lane]:
                 if histogram.next == tick:
                     for snapshot in histogram.step(parts):
@@ -292,18 +221,9 @@ class Merge:
         if None not in starts:
             self.waiting.drop_before(lane, min(s for s in starts if s is not None))
 
-    def end_of_input(self, until_ms: int | None = None) -> None:
-        """There will be no more messages: the tick that holds the watermark is complete as well, in every lane.
-
-        Args:
-            until_ms: but no tick that ends later; None: no limit.
-        """
-        complete = self._complete()
-        if complete is None:
-            return
-        for lane in self._lanes:
-            end = lane.start_ms + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms
-            self._final[lane] = end if until_ms is None else min(end, until_ms)
+    def _complete_in(self, lane: Lane, complete: int) -> int:
+        """Return the time up to which a lane's ticks are complete; `complete` is that of all messages."""
+        return complete
 
     def _complete(self) -> int | None:
         """Ticks that end at or before this are complete; None while a source has said nothing."""

@@ -28,11 +28,12 @@ from workers.backtest.numbers import (
 from workers.backtest.results import BoardRow, Series
 from workers.backtest.truth import MIRRORED, SIZES
 from workers.backtest.view import View, kendall, released_top
-from workers.histogram.histogram import Histogram, Shown
+from workers.histogram.snapshots import Shown
 from workers.mechanisms.ledger import Ledger, Rows, grown
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.one_shot.algorithms import LIMITED
 from workers.mechanisms.one_shot.config import MetaConfig
+from workers.replay.stages import ReplayHistogram
 
 
 class Watch:
@@ -41,7 +42,7 @@ class Watch:
     #: Whether items come to be shown one after the other, so that there is a delay to measure.
     discovers: bool
 
-    def __init__(self, combination: Combination, seed: int, histogram: Histogram, view: View) -> None:
+    def __init__(self, combination: Combination, seed: int, histogram: ReplayHistogram, view: View) -> None:
         """
         Args:
             combination: what is run.
@@ -70,7 +71,7 @@ class Watch:
 
     def seen(self, shown: Shown) -> None:
         """Takes what a tick shows."""
-        if self.latest is not None and shown.frame.epoch != self.latest.frame.epoch:
+        if self.latest is not None and shown.epoch != self.latest.epoch:
             self._end_epoch()
         self.latest = shown
         self.ticks += 1
@@ -84,7 +85,7 @@ class Watch:
             if not self._own_shown:
                 rows = self.named(release)
                 self._first = grown(self._first, self.view.truth.columns.n)
-                self._first[rows[self._first[rows] == 0]] = shown.frame.tick
+                self._first[rows[self._first[rows] == 0]] = shown.tick
 
     @property
     def _own_shown(self) -> bool:
@@ -241,7 +242,7 @@ class Watch:
         sd, threshold = self._published(shown)
         for rank, row in [*enumerate(best, start=1), *others]:
             yield BoardRow(
-                self.combination.run, self.seed, self.histogram.name, self.view.names[index], self.last_tick, shown.frame.end_ms, rank,
+                self.combination.run, self.seed, self.histogram.name, self.view.names[index], self.last_tick, shown.end_ms, rank,
                 self.view.label(row), int(self.view.counts[row]), int(self.view.unbounded[row]), row in published or row in named,
                 published.get(row), sd, threshold,
             )  # fmt: skip

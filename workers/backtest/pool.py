@@ -18,16 +18,16 @@ from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any
 
-from workers.agents.contributions import Ready
-from workers.agents.merge import Merge, Released
+from workers.agents.column_tallies import Ready
+from workers.agents.merge import Released
 from workers.backtest.results import Results
 from workers.backtest.sweep import Backtest, Task, input_of
 from workers.errors import QuietcountError
-from workers.histogram.histogram import Histogram
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.offline import Offline, Summary, drive, few_collections
 from workers.replay.source import Source
+from workers.replay.stages import ReplayHistogram, ReplayMerge
 from workers.settings import Settings
 
 # Below it the processes' own counting costs more than is won.
@@ -71,7 +71,7 @@ class Pool:
         self._calls: list[tuple[Any, ...]] = []
         backtests = [Backtest(share, key, top) for share in shares_of(tasks, number)]
         # They are not run here, but say which lanes to count.
-        self.histograms: list[Histogram] = [one for backtest in backtests for one in backtest.histograms]
+        self.histograms: list[ReplayHistogram] = [one for backtest in backtests for one in backtest.histograms]
         context = multiprocessing.get_context("fork")
         self._children: list[tuple[Any, Connection]] = []
         for backtest in backtests:
@@ -178,12 +178,12 @@ def _serve(backtest: Backtest, key: NoiseKey, connection: Connection, others: Se
 
 
 def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:
-    merge = Merge(backtest.histograms, key=key, sources=1, owners=1)
+    merge = ReplayMerge(backtest.histograms, key=key, sources=1, owners=1)
     with few_collections():
         while True:
             what, *arguments = pickle.loads(connection.recv_bytes())  # from the process that forked this one
             if what == "begin":
-                merge = Merge(backtest.histograms, key=key, sources=arguments[0], owners=1)
+                merge = ReplayMerge(backtest.histograms, key=key, sources=arguments[0], owners=1)
             elif what == "release":
                 for name, *details in arguments[0]:
                     getattr(merge, name)(*details)

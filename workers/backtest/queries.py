@@ -13,11 +13,12 @@ from workers.backtest.measure import Watch
 from workers.backtest.numbers import METRICS, PLACE, Numbers, fill_errors, fill_unbounded, hits
 from workers.backtest.results import BoardRow
 from workers.backtest.view import View, kendall
-from workers.histogram.histogram import Histogram, Shown
+from workers.histogram.snapshots import Shown
 from workers.mechanisms.ledger import Rows
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.queries import Queries
+from workers.replay.stages import ReplayHistogram
 
 Fields = Mapping[str, Any]
 
@@ -36,7 +37,7 @@ class QueryWatch(Watch):
     """A run of `bounded_max`, `doubling`, `two_level` or `two_level_k`."""
 
     def __init__(
-        self, combination: Combination, seed: int, histogram: Histogram, view: View, config: MaxConfig
+        self, combination: Combination, seed: int, histogram: ReplayHistogram, view: View, config: MaxConfig
     ) -> None:
         super().__init__(combination, seed, histogram, view)
         self._queries = Queries(config.asked, config.domain)
@@ -131,7 +132,7 @@ class QueryWatch(Watch):
         self, shown: Shown, index: int, rank: int, label: str, exact: int, unbounded: int, published: int | None
     ) -> BoardRow:
         return BoardRow(
-            self.combination.run, self.seed, self.histogram.name, self.view.names[index], self.last_tick, shown.frame.end_ms, rank, label,
+            self.combination.run, self.seed, self.histogram.name, self.view.names[index], self.last_tick, shown.end_ms, rank, label,
             exact, unbounded, True, published, None, None,
         )  # fmt: skip
 
@@ -139,12 +140,12 @@ class QueryWatch(Watch):
 class LabelsWatch(Watch):
     """A run of `pay_what_you_get`: what it named last is the board until it names something else."""
 
-    def __init__(self, combination: Combination, seed: int, histogram: Histogram, view: View) -> None:
+    def __init__(self, combination: Combination, seed: int, histogram: ReplayHistogram, view: View) -> None:
         super().__init__(combination, seed, histogram, view)
         self._last: dict[int, Sequence[str]] = {}
 
     def seen(self, shown: Shown) -> None:
-        if self.latest is not None and shown.frame.epoch != self.latest.frame.epoch:
+        if self.latest is not None and shown.epoch != self.latest.epoch:
             self._last = {}
         if isinstance(shown.release, Answers):
             for index, fields in shown.release.of_key.items():
@@ -192,7 +193,7 @@ class LabelsWatch(Watch):
             yield from self.board_rows(shown, index, one.top.rows.tolist(), named, {})
 
 
-def watch(combination: Combination, seed: int, histogram: Histogram, view: View) -> Watch:
+def watch(combination: Combination, seed: int, histogram: ReplayHistogram, view: View) -> Watch:
     """What measures a run of this mechanism."""
     config = combination.config
     if isinstance(config, MaxConfig):

@@ -20,14 +20,14 @@ from workers.backtest.queries import watch
 from workers.backtest.results import Input, Results, Run
 from workers.backtest.truth import Truth, mirrored, remembering, truth_of, unbounded
 from workers.backtest.view import View
-from workers.histogram.histogram import Histogram, Shown
-from workers.histogram.snapshots import Snapshot
+from workers.histogram.snapshots import Shown, Snapshot
 from workers.mechanisms.config import HistogramConfig, Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import STREAM, Offline, Summary, drive, few_collections
 from workers.replay.source import Source
+from workers.replay.stages import ReplayHistogram
 from workers.settings import Settings
 
 TICKS_MEASURED = 256
@@ -144,9 +144,9 @@ class Backtest:
         truths = [truth for truth, _ in self._truths.values()]
         self.runs = runs
         # A truth has counted a tick before the runs look at it, and all runs before the unbounded counts.
-        self.histograms: list[Histogram] = [*truths, *runs, *(group.wide for group in self._groups.values())]
+        self.histograms: list[ReplayHistogram] = [*truths, *runs, *(group.wide for group in self._groups.values())]
 
-    def _run(self, combination: Combination, seed: int) -> Histogram:
+    def _run(self, combination: Combination, seed: int) -> ReplayHistogram:
         config, mechanism = combination.config, self._remembering[id(combination.mechanism)]
         timing = Timing.of(config)
         group = self._groups.get(timing)
@@ -167,7 +167,13 @@ class Backtest:
         truth, view = self._truths[place]
         stream = STREAM if seed == 0 else f"{STREAM} seed {seed}"
         (histogram,) = board_histograms(
-            combination.settings, [mirrored(mechanism, truth)], key=self._key, stream=stream, owner=0, owners=1
+            ReplayHistogram,
+            combination.settings,
+            [mirrored(mechanism, truth)],
+            key=self._key,
+            stream=stream,
+            owner=0,
+            owners=1,
         )
         histogram.written = False
         group.watches.append(watch(combination, seed, histogram, view))

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.agents.event_columns import AMOUNT_MAX
-from workers.histogram.histogram import Histogram
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config import HistogramConfig, Lane
 from workers.mechanisms.frozen import thawed
 from workers.mechanisms.ledger import Contributions, Ledger, Rows, Tags, grown
 from workers.mechanisms.mechanism import Guarantee, Mechanism, Noise, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
+from workers.replay.stages import ReplayHistogram
 
 # Exact counts at which is noted when an item reached them.
 SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
@@ -155,7 +155,7 @@ class Mirror(Ledger):
 class Mirrored:
     """A mechanism whose states look at a truth's columns; else the mechanism itself."""
 
-    def __init__(self, mechanism: Mechanism, truth: Histogram) -> None:
+    def __init__(self, mechanism: Mechanism, truth: ReplayHistogram) -> None:
         self._mechanism, self._truth = mechanism, truth
 
     def __getattr__(self, name: str) -> Any:
@@ -167,7 +167,7 @@ class Mirrored:
         return state
 
 
-class Truth(Histogram):
+class Truth(ReplayHistogram):
     """A histogram of exact counts, which publishes nothing."""
 
     mechanism: Exact
@@ -183,7 +183,7 @@ class Truth(Histogram):
         return self.mechanism.state.reached[: self.columns.n]
 
 
-def mirrored(mechanism: Mechanism, truth: Histogram) -> Mechanism:
+def mirrored(mechanism: Mechanism, truth: ReplayHistogram) -> Mechanism:
     """The mechanism, on the truth's columns where it can be."""
     return cast(Mechanism, Mirrored(mechanism, truth)) if mechanism.kind in MIRRORED else mechanism
 

@@ -7,8 +7,7 @@ and the mechanism's blocks. An epoch that is over leaves nothing behind.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -18,12 +17,12 @@ from workers.changes import Change
 from workers.errors import StateRefused
 from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.owners import owner_of
-from workers.histogram.snapshots import Frame, LabelCache, Snapshot, snapshots
+from workers.histogram.snapshots import LabelCache, Shown, Snapshot, snapshots
 from workers.kafka.topic_ids import lacks_ids, refuse_without_ids
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.ledger import Contributions, Ledger
-from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
+from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.sizes import VALUE_BYTES
 from workers.mechanisms.ticks import TickGrid
@@ -52,14 +51,6 @@ class Life(msgspec.Struct, kw_only=True):
     delta: float
     unit: str
     deltas: dict[str, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One released tick, before it is written as snapshots. Safe for anyone, but for the rows it names."""
-
-    frame: Frame
-    release: Release | Items | Answers
 
 
 class Histogram:
@@ -124,9 +115,6 @@ class Histogram:
         self._gone: list[bytes] = []
         self._state = mechanism.init()
         self._labels = LabelCache()
-        # Replay measures here what a tick shows, and leaves the writing away where nobody reads it.
-        self.observe: Callable[[Shown], object] | None = None
-        self.written = True
         if not self._public:
             for name in config.keys:
                 if owner_of(name, owner[1]) == owner[0]:
@@ -182,29 +170,24 @@ class Histogram:
         """Makes `tick` the first one published."""
         self.life.first = self.life.next = tick
 
-    def repeat(self, first: int, since: Mapping[str, int]) -> None:
-        """Makes it a repetition of what was published: from tick `first`, each stream key from the tick it was served from."""
-        self.start_at(first)
-        self._public, self._declared = False, dict(since)
-
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
-        """Releases the next tick.
+        """Release the next tick.
 
         Args:
             parts: all that was contributed to it.
 
         Returns:
-            A snapshot for each stream key (in pages where one is too long); none where they are not `written`.
+            A snapshot for each stream key, in pages where one is too long.
         """
-        shown = self._advance(parts)
-        if self.observe is not None:
-            self.observe(shown)
-        if self.written:
-            columns, end_ms = self._state.ledger, shown.frame.end_ms
-            for name, value in snapshots(shown.frame, shown.release, columns, self._keys, self._labels):
-                yield Snapshot(self.topic, name, value, end_ms)
+        return self.snapshots(self.advance(parts))
 
-    def _advance(self, parts: Sequence[Contributions]) -> Shown:
+    def snapshots(self, shown: Shown) -> Iterator[Snapshot]:
+        """Yield the snapshots of the tick that was released last."""
+        for name, value in snapshots(shown, self._state.ledger, self._keys, self._labels):
+            yield Snapshot(self.topic, name, value, shown.end_ms)
+
+    def advance(self, parts: Sequence[Contributions]) -> Shown:
+        """Release the next tick, without writing it as snapshots; see `step`."""
         if self.life.next is None:
             raise StateRefused(f"histogram {self.name!r}: asked for a tick before its first one is known")
         tick = self.life.next
@@ -224,7 +207,7 @@ class Histogram:
             indexed.append((part, np.array(index, dtype=np.int32)))
         self._state, release = self.mechanism.step(self._state, t, indexed, self._noise)
         self.life.next = tick + 1
-        frame = Frame(
+        return Shown(
             histogram=self.name,
             epoch=epoch,
             tick=t,
@@ -233,8 +216,8 @@ class Histogram:
             guarantee=self.mechanism.guarantee,
             mechanism=self.mechanism.kind,
             id=self._id.hex(),
+            release=release,
         )
-        return Shown(frame, release)
 
     def exact(self, name: str) -> dict[str, int]:
         """Exact count of every label of one stream key: for the operator's audit, never to be published."""
@@ -260,12 +243,6 @@ class Histogram:
                 changes.append((self._name(f"{self._epoch}/{name}"), value))
             self._state.ledger.clean()
         return changes
-
-    def forget(self) -> None:
-        """Drops what `changes` would give: replay stores nothing."""
-        self._gone, self._stored_keys = [], len(self._keys)
-        self._state.changed()
-        self._state.ledger.clean()
 
     def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
         """Goes on from what was stored.

@@ -25,8 +25,8 @@ _DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """What every snapshot of one tick has in common. Public."""
+class Shown:
+    """One released tick of a histogram, before it is written as snapshots. Safe for anyone, but for the rows it names."""
 
     histogram: str
     epoch: int
@@ -36,6 +36,7 @@ class Frame:
     guarantee: Guarantee
     mechanism: str
     id: str
+    release: Release | Items | Answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,7 @@ class LabelCache:
 
 
 def snapshots(
-    frame: Frame,
-    release: Release | Items | Answers,
+    shown: Shown,
     columns: Ledger,
     keys: list[str],
     labels: LabelCache,
@@ -109,16 +109,16 @@ def snapshots(
     """(stream key, JSON) for every stream key, also those with nothing to show; in pages where needed.
 
     Args:
-        frame: of the tick.
-        release: of the tick.
+        shown: the tick.
         columns: whose rows a `Release` names.
         keys: the stream keys, by index.
         labels: cache of this epoch.
         max_bytes: most bytes of a message.
     """
+    release = shown.release
     if isinstance(release, Answers):
         for index, key in enumerate(keys):
-            yield from ((key, page) for page in _answer_pages(frame, release.sd, key, release.of_key[index], max_bytes))
+            yield from ((key, page) for page in _answer_pages(shown, release.sd, key, release.of_key[index], max_bytes))
         return
     key_of = columns.keys[release.rows] if isinstance(release, Release) else release.keys
     if isinstance(release, Release):
@@ -137,7 +137,7 @@ def snapshots(
     starts = np.searchsorted(key_of, np.arange(len(keys) + 1)).tolist()
     for index, key in enumerate(keys):
         of_key = items[starts[index] : starts[index + 1]]
-        yield from ((key, page) for page in _pages(frame, release, key, of_key, max_bytes))
+        yield from ((key, page) for page in _pages(shown, release, key, of_key, max_bytes))
 
 
 def _largest_first(
@@ -172,10 +172,10 @@ def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray, unranked
 
 
 def _pages(
-    frame: Frame, release: Release | Items, key: str, items: list[tuple[str, int]], max_bytes: int
+    shown: Shown, release: Release | Items, key: str, items: list[tuple[str, int]], max_bytes: int
 ) -> Iterator[bytes]:
     def render(part: list[tuple[str, int]], page: int, pages: int) -> bytes:
-        return _render(frame, release.sd, release.threshold, key, {"items": part}, page, pages)
+        return _render(shown, release.sd, release.threshold, key, {"items": part}, page, pages)
 
     whole = render(items, 1, 1)
     if len(whole) <= max_bytes:
@@ -188,36 +188,36 @@ def _pages(
 
 
 def _answer_pages(
-    frame: Frame, sd: float | None, key: str, fields: Mapping[str, object], max_bytes: int
+    shown: Shown, sd: float | None, key: str, fields: Mapping[str, object], max_bytes: int
 ) -> Iterator[bytes]:
-    whole = _render(frame, sd, None, key, fields, 1, 1)
+    whole = _render(shown, sd, None, key, fields, 1, 1)
     if len(whole) <= max_bytes:
         yield whole
         return
     without = {name: [] if name in LISTS else field for name, field in fields.items()}
-    cut = parts(fields, max_bytes - len(_render(frame, sd, None, key, without, 1, 1)) - _DIGITS)
+    cut = parts(fields, max_bytes - len(_render(shown, sd, None, key, without, 1, 1)) - _DIGITS)
     for page, part in enumerate(cut, 1):
-        yield _render(frame, sd, None, key, part, page, len(cut))
+        yield _render(shown, sd, None, key, part, page, len(cut))
 
 
 def _render(
-    frame: Frame, sd: float | None, threshold: int | None, key: str, shown: Mapping[str, object], page: int, pages: int
+    shown: Shown, sd: float | None, threshold: int | None, key: str, fields: Mapping[str, object], page: int, pages: int
 ) -> bytes:
-    promise = frame.guarantee
+    promise = shown.guarantee
     return orjson.dumps(
         {
-            "histogram": frame.histogram,
+            "histogram": shown.histogram,
             "key": key,
-            "epoch": frame.epoch,
-            "tick": frame.tick,
-            "start": frame.start_ms,
-            "end": frame.end_ms,
-            **shown,
+            "epoch": shown.epoch,
+            "tick": shown.tick,
+            "start": shown.start_ms,
+            "end": shown.end_ms,
+            **fields,
             "sd": None if sd is None else round(sd, 4),
             "threshold": None if threshold is None else float(threshold),
             "guarantee": {"unit": promise.unit, "rho": promise.rho, "epsilon": promise.epsilon, "delta": promise.delta},
-            "mechanism": frame.mechanism,
-            "id": frame.id,
+            "mechanism": shown.mechanism,
+            "id": shown.id,
             "page": page,
             "pages": pages,
         }

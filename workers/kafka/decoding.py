@@ -8,21 +8,12 @@ checked, positions move past what was skipped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 
-
-@dataclass(slots=True)
-class RecordColumns:
-    """Records of one partition in offset order; a record's four values have the same index."""
-
-    values: list[bytes | None] = field(default_factory=list)
-    keys: list[bytes | None] = field(default_factory=list)
-    timestamps: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+from workers.kafka.records import Batch
 
 
 class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is untyped
@@ -48,14 +39,20 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         """Tell whether record batches are left."""
         return bool(self._records.has_next())
 
-    def take(self, most: int) -> RecordColumns:
+    def take(self, start: int, most: int) -> Batch:
         """Decode whole record batches until there are at least `most` records or none are left.
+
+        Args:
+            start: position at which the batch begins: records that nobody may see may lie between it and the first.
+            most: records.
 
         Raises:
             CorruptRecordException: a record batch does not match its CRC.
         """
-        columns = RecordColumns()
-        values, keys, timestamps, offsets = columns.values, columns.keys, columns.timestamps, columns.offsets
+        values: list[bytes | None] = []
+        keys: list[bytes | None] = []
+        timestamps: list[int] = []
+        offsets: list[int] = []
         while len(values) < most and self._records.has_next():
             batch = self._records.next_batch()
             if self._check_crcs and not batch.validate_crc():
@@ -63,18 +60,18 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
             if self._hidden(batch):
                 self.next_fetch_offset = batch.next_offset
                 continue
-            start = self.next_fetch_offset  # within this batch, after a seek into it
+            first = self.next_fetch_offset  # within this batch, after a seek into it
             # Each record is let go at once: a list of them would set off the garbage collector all the time.
             for record in batch:
                 offset = record.offset
-                if offset >= start:
+                if offset >= first:
                     values.append(record.value)
                     keys.append(record.key)
                     timestamps.append(record.timestamp)
                     offsets.append(offset)
             # Not the last record's offset: compaction may have removed records after it.
             self.next_fetch_offset = batch.next_offset
-        return columns
+        return Batch(start, self.next_fetch_offset, values, keys, timestamps, offsets)
 
     def _hidden(self, batch: Any) -> bool:
         """Tell whether a record batch is a transaction marker or belongs to an aborted transaction."""

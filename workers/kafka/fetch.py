@@ -195,13 +195,12 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             )
         records = ColumnRecords.of(result._partition_records)
         result._partition_records = records
-        columns = records.take(MAX_BATCH_RECORDS)
+        batch = records.take(self._chain[tp], MAX_BATCH_RECORDS)
         result._update_position()
         if not records.has_more():
             result._partition_records = None
         self._consumed[tp] = state.position
-        if not columns.values:
+        if not len(batch):
             return None
-        start, end = self._chain[tp], state.position
-        self._chain[tp] = end
-        return Batch(start, end, columns.values, columns.keys, columns.timestamps, columns.offsets)
+        self._chain[tp] = batch.end
+        return batch

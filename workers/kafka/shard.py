@@ -1,4 +1,4 @@
-"""One partition of one stage: its transactional producer, its offset, its state, all used by one thread of its own.
+"""One partition of one stage: its transactions, its offset and its state, all used by one thread of its own.
 
     open       fence the older owner, read the state to its end, `restore`
     feed       records in, in order; `process` decides when to `transact`
@@ -6,59 +6,30 @@
     close      forget everything; what was not committed is read again by the next owner
 
 A shard is synchronous and knows nothing of Faust: a test may call its methods directly. `contribute` and `release` are
-subclasses. The transaction's promise: all of `messages` and `changes` become visible together, at most once, and only
-while no newer owner of the transactional id exists.
+subclasses. `kafka/transaction.py` runs the transactions and says what they promise.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
-
 from workers.changes import Change
-from workers.errors import Fenced, MessageTooLong
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End, Ends
 from workers.kafka.records import Batch, Outgoing, ShardStats
 from workers.kafka.store import Store
-from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
+from workers.kafka.transaction import Transactions
 from workers.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-#: How librdkafka says that a newer producer has our transactional id.
-_FENCED = frozenset((KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED))
-#: Delivery failures that repeating the transaction cannot cure.
-_HOPELESS = frozenset(
-    (
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_RECORD,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-    )
-)
-#: What becomes of messages whose transaction has failed for another reason.
-_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-_CALL_S = 30.0  # one call to the broker
-_AGAIN_S = 0.05  # between two calls that ask for the same thing
-_PATIENCE_S = 120.0  # repeating a transaction: longer outages end the worker, and its supervisor starts it again
-# Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million new items is about 700 MB, which at
-# 5 MB/s takes 140 s. Whoever takes a partition over ends its open transaction at once. The broker allows 15 minutes, unless told otherwise.
-TRANSACTION_TIMEOUT_MS = 300_000
 
 
 class ShardClosed(Exception):
@@ -98,11 +69,9 @@ class Shard:
         self.stats = ShardStats()
         self.metrics = Metrics() if metrics is None else metrics
         self._counted = self.metrics.stage(self.stage)
-        self._producer: Producer | None = None
+        self.transactions = Transactions(connection, transactional_id, (state_topic, partition), self)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
         self._closing: asyncio.Future[None] | None = None
-        self._state_end = -1
-        self._failure: KafkaError | None = None
 
     # ---- what a stage says --------------------------------------------------------------------
 
@@ -134,21 +103,7 @@ class Shard:
             StateRefused: by `restore`.
         """
         started = time.perf_counter()
-        self._producer = producer = self.connection.producer(
-            self.transactional_id,
-            **{
-                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                "compression.type": "lz4",
-                "linger.ms": 5,  # commit flushes at once; this only lets messages of one transaction travel together
-                # A batch of several messages stays below both; a longer message never gets here (`_refuse_unsendable`).
-                "batch.size": BATCH_BYTES,
-                "message.max.bytes": BATCH_BYTES,
-                "partitioner": "murmur2_random",  # a key's snapshots lie where a Java producer would put them
-                "queue.buffering.max.messages": 1_000_000,
-            },
-        )
-        producer.list_topics(timeout=_CALL_S)  # connect first: a cold init_transactions sits out a 500 ms timer
-        self._initialise(producer)
+        self.transactions.take_over()
         self.stats.fence_s = time.perf_counter() - started
         loading = self.store.load(self.connection)
         self.stats.load_s, self.stats.loaded_records = loading.seconds, loading.records
@@ -223,7 +178,7 @@ class Shard:
     def close(self) -> None:
         """Drop the producer (an open transaction is left to the next owner to abort) and close the store."""
         self.closed = True
-        self._producer = None
+        self.transactions.close()
         self.store.close()
 
     # ---- transactions -------------------------------------------------------------------------
@@ -245,141 +200,19 @@ class Shard:
             KafkaException: it cannot be committed (too large, not authorised, broker away for minutes).
         """
         self.check_open()
-        producer = self._producer
-        if producer is None:
-            raise RuntimeError(f"{self.transactional_id}: the shard is not open")
-        self._refuse_unsendable(messages, changes)
         started = time.perf_counter()
-        deadline, pause = time.monotonic() + _PATIENCE_S, 0.05
-        while not self._attempt(producer, messages, changes):
-            self.stats.aborted += 1
-            self._counted.aborted.inc()
-            if time.monotonic() > deadline:
-                raise KafkaException(self._failure)
-            time.sleep(pause)
-            pause = min(2 * pause, 5.0)
-            self.check_open()
+        state_end = self.transactions.run(messages, changes)
         if changes:
-            self.store.write(changes, self._state_end)
+            self.store.write(changes, state_end)
         self.committed = group_offset
         self.stats.transactions += 1
         self.stats.last_commit_s = time.monotonic()
         self._counted.commit_seconds.observe(time.perf_counter() - started)
 
-    def _refuse_unsendable(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> None:
-        """Raise where a message is longer than any encoder makes one: the last line of defence, which nothing should reach."""
-        for message in (*messages, *(Outgoing(self.state_topic, None, key, value) for key, value in changes)):
-            if message.nbytes > MESSAGE_BYTES:
-                raise MessageTooLong(
-                    f"{message.topic}: a message of {message.nbytes:,} bytes, at most {MESSAGE_BYTES:,}: this is a defect of Quietcount. "
-                    "Nothing of this transaction was sent; please report it"
-                )
-
-    def _attempt(self, producer: Producer, messages: Sequence[Outgoing], changes: Sequence[Change]) -> bool:
-        """Try one transaction; False: it was aborted and may be repeated (`_failure` says why)."""
-        self._state_end, self._failure = -1, None
-        try:
-            producer.begin_transaction()
-            for message in messages:
-                self._produce(producer, message)
-            for key, value in changes:
-                self._produce(producer, Outgoing(self.state_topic, self.partition, key, value))
-            self._commit(producer)  # flushes; a message that could not be delivered makes it ask for an abort
-        except KafkaException as exc:
-            error: KafkaError = exc.args[0]
-            self._raise_if_fenced(error)
-            failure = error if self._failure is None or self._failure.code() in _PURGED else self._failure
-            if not error.txn_requires_abort():
-                self._abort(producer)
-                raise
-        else:
-            if changes and self._state_end < 0:
-                self._serve(producer, 1.0)
-                if self._state_end < 0:
-                    raise RuntimeError(f"{self.transactional_id}: committed, but no state message was reported")
-            return True
-        logger.warning("%s: transaction aborted: %s: %s", self.transactional_id, failure.name(), failure.str())
-        if failure.code() in _HOPELESS:
-            with suppress(KafkaException, Fenced):
-                self._abort(producer)
-            raise KafkaException(failure)
-        self._abort(producer)
-        self._failure = failure
-        return False
-
-    def _produce(self, producer: Producer, message: Outgoing) -> None:
-        """Hand one message to librdkafka, waiting while its queue is full."""
-        options: dict[str, Any] = {}
-        if message.partition is not None:
-            options["partition"] = message.partition
-        if message.headers:
-            options["headers"] = list(message.headers)
-        if message.timestamp_ms is not None:
-            options["timestamp"] = message.timestamp_ms
-        deadline, left = time.monotonic() + _CALL_S, len(producer)
-        while True:
-            try:
-                producer.produce(message.topic, message.value, message.key, on_delivery=self._delivered, **options)
-                return
-            except BufferError:
-                if time.monotonic() > deadline:
-                    raise
-                self._serve(producer, 0.1)
-                if len(producer) < left:  # the broker takes what it was sent: slow is not stuck
-                    deadline, left = time.monotonic() + _CALL_S, len(producer)
-                    self.goes_on()
-
-    def _serve(self, producer: Producer, wait_s: float) -> None:
-        """Serve delivery reports, raising `KafkaException` for a fatal error."""
-        try:
-            producer.poll(wait_s)
-        except:  # for a fatal error it raises a KafkaError, which is no exception class: nothing else catches it
-            error = sys.exc_info()[1]
-            if isinstance(error, KafkaError):
-                raise KafkaException(error) from None
-            raise
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Take note of a delivery report: a failure, or how far the state partition now reaches."""
-        if error is not None:
-            if self._failure is None or self._failure.code() in _PURGED:
-                self._failure = error
-        elif message.topic() == self.state_topic and message.partition() == self.partition:
-            offset = message.offset()
-            if offset is not None:
-                self._state_end = max(self._state_end, offset + 1)
-
-    def _commit(self, producer: Producer) -> None:
-        self._insist("commit", producer.commit_transaction, producer)
-
-    def _abort(self, producer: Producer) -> None:
-        self._insist("abort", producer.abort_transaction)
-
-    def _initialise(self, producer: Producer) -> None:
-        """Fence the older owner and end its transaction; the broker may be busy with that for a while."""
-        self._insist("initialise", producer.init_transactions)
-
-    def _insist(self, name: str, call: Callable[[float], object], sending: Producer | None = None) -> None:
-        """Call, and call again while the outcome is not known or `sending` sends, unless the shard is given up meanwhile."""
-        deadline, left = time.monotonic() + _PATIENCE_S, 0 if sending is None else len(sending)
-        while True:
-            try:
-                call(_CALL_S)
-                return
-            except KafkaException as exc:
-                error: KafkaError = exc.args[0]
-                self._raise_if_fenced(error)
-                if sending is not None and len(sending) < left:  # large and under way, which is not stuck
-                    deadline, left = time.monotonic() + _PATIENCE_S, len(sending)
-                    self.goes_on()
-                if not error.retriable() or time.monotonic() > deadline or self.closed:
-                    raise
-                logger.info("%s: %s asked again: %s", self.transactional_id, name, error.str())
-                time.sleep(_AGAIN_S)
-
-    def _raise_if_fenced(self, error: KafkaError) -> None:
-        if error.code() in _FENCED or (error.fatal() and error.code() not in _HOPELESS):
-            raise Fenced(f"{self.transactional_id}: {error.name()}: {error.str()}") from KafkaException(error)
+    def note_abort(self) -> None:
+        """Count a transaction that was aborted and will be repeated."""
+        self.stats.aborted += 1
+        self._counted.aborted.inc()
 
     # ---- called from the event loop -----------------------------------------------------------
 

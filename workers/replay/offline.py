@@ -21,16 +21,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from workers.agents.contributions import Ready
+from workers.agents.column_tallies import Ready
 from workers.agents.factory import histograms as board_histograms
 from workers.agents.factory import mechanisms
-from workers.agents.intake import Intake
-from workers.agents.merge import Merge, Released
-from workers.histogram.histogram import Histogram
+from workers.agents.merge import Released
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import Interrupts
 from workers.replay.source import EventBatch, Source
+from workers.replay.stages import ReplayHistogram, ReplayIntake, ReplayMerge
 from workers.settings import Settings
 
 STREAM = "replay"
@@ -78,7 +77,7 @@ class Summary:
     partial: bool = False
 
 
-def fresh_histograms(settings: Settings, key: NoiseKey, stream: str = STREAM) -> list[Histogram]:
+def fresh_histograms(settings: Settings, key: NoiseKey, stream: str = STREAM) -> list[ReplayHistogram]:
     """The histograms of `settings`, before their first tick.
 
     Args:
@@ -86,11 +85,11 @@ def fresh_histograms(settings: Settings, key: NoiseKey, stream: str = STREAM) ->
         key: the operator's root key; a `QuickKey` is several times as fast.
         stream: goes into the mechanism ids.
     """
-    return board_histograms(settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1)
+    return board_histograms(ReplayHistogram, settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1)
 
 
 class Merging(Protocol):
-    """What takes the contributions: see `Merge`."""
+    """What takes the contributions: see `ReplayMerge`."""
 
     def receive(self, value: bytes, offset: int, ready: Sequence[Ready] = ()) -> None: ...
     def reached(self, position: int) -> None: ...
@@ -105,7 +104,7 @@ class Offline:
         self,
         settings: Settings,
         key: NoiseKey,
-        histograms: Sequence[Histogram],
+        histograms: Sequence[ReplayHistogram],
         *,
         partitions: int = 1,
         write: Callable[[Snapshot], object] | None = None,
@@ -125,16 +124,16 @@ class Offline:
             until_ms: no tick that ends later is released.
             may_stop: called where it may raise KeyboardInterrupt: between released ticks.
             after_tick: called after each tick of a lane; if it raises, `write` does not get the ticks of the last few seconds.
-            merge: where the contributions go; None: into a `Merge` here.
+            merge: where the contributions go; None: into a `ReplayMerge` here.
         """
         self.histograms, self._key = histograms, key
         self.summary = Summary()
         self._write, self._until, self._may_stop, self._after_tick = write, until_ms, may_stop, after_tick
         lanes = list(dict.fromkeys(histogram.lane for histogram in histograms))
-        self._intakes = [Intake(lanes, settings.events.grace_ms) for _ in range(partitions)]
+        self._intakes = [ReplayIntake(lanes, settings.events.grace_ms) for _ in range(partitions)]
         self._sequences = [[0] for _ in range(partitions)]
         self._ended: frozenset[int] = frozenset()
-        self._merge: Merging = merge or Merge(histograms, key=key, sources=partitions, owners=1)
+        self._merge: Merging = merge or ReplayMerge(histograms, key=key, sources=partitions, owners=1)
         self._offset = 0
         self._begun = time.perf_counter()
         for histogram in histograms:
@@ -148,7 +147,7 @@ class Offline:
             ended: the partitions that no batch will come of: no tick waits for them.
         """
         self._note(batch)
-        self._intakes[batch.partition].add(batch.events)
+        self._intakes[batch.partition].add_columns(batch.events)
         self._ended = ended
         if self._commit(batch.partition) or ended:
             self._commit_ended()
@@ -188,7 +187,8 @@ class Offline:
             return False
         if self._until is not None and intake.watermark is not None:
             intake.watermark = min(intake.watermark, self._until)  # its source stops there
-        messages = intake.commit(source=partition, sequences=self._sequences[partition], offset=self.summary.position)
+        sequences, position = self._sequences[partition], self.summary.position
+        messages = intake.commit(source=partition, sequences=sequences, offset=position, to_all=bool(intake.columns))
         ready = intake.columns.take(self._key)
         for _, message in messages:
             self._merge.receive(message, self._offset, ready)
@@ -227,7 +227,7 @@ def replay(
     write: Callable[[Snapshot], object] | None = None,
     progress: Callable[[Summary], object] = lambda summary: None,
     *,
-    histograms: Sequence[Histogram] | None = None,
+    histograms: Sequence[ReplayHistogram] | None = None,
     stream: str = STREAM,
 ) -> Summary:
     """Runs histograms over a source of events, to its end or to Ctrl-C.

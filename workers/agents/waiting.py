@@ -1,0 +1,106 @@
+"""Contributions to ticks that are not complete: in memory up to a limit, then in an unlinked file."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import IO, Protocol
+
+import msgspec
+
+from workers.agents.contributions import Section
+from workers.errors import StateRefused
+from workers.mechanisms.config import Lane
+from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.noise.keyed import NoiseKey
+
+
+class Part(Protocol):
+    """What one commit of one source contributed to one tick: a message's `Section`, or replay's columns."""
+
+    @property
+    def lane(self) -> Lane: ...
+    @property
+    def tick(self) -> int: ...
+    @property
+    def nbytes(self) -> int:
+        """About what it takes in memory."""
+
+    def encoded(self) -> bytes:
+        """Return it as a section in MessagePack."""
+
+    def contributions(self, key: NoiseKey) -> Contributions:
+        """Return its columns, with the tags that `key` gives its rows."""
+
+
+class Waiting:
+    """Parts of ticks that are not complete, by (lane, tick)."""
+
+    def __init__(self, directory: Path | None, limit: int) -> None:
+        """
+        Args:
+            directory: where the file is made; None: the system's place for temporary files.
+            limit: bytes that may wait in memory.
+        """
+        self._directory, self._limit, self._held = directory, limit, 0
+        # A part, or its place in the file.
+        self._parts: dict[tuple[Lane, int], list[tuple[int, Part | tuple[int, int]]]] = {}
+        self._file: IO[bytes] | None = None
+        self._spilled = self._end = 0
+
+    def add(self, offset: int, part: Part) -> None:
+        """Keep a part of the message at `offset`."""
+        entry: Part | tuple[int, int] = part
+        if self._held + part.nbytes > self._limit:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115  # lives as long as this object
+            text = part.encoded()
+            entry = (self._file.seek(0, 2), len(text))
+            self._file.write(text)
+            self._end = entry[0] + len(text)
+            self._spilled += 1
+        else:
+            self._held += part.nbytes
+        self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
+
+    @property
+    def held_bytes(self) -> int:
+        """About what waits in memory."""
+        return self._held
+
+    @property
+    def spilled_bytes(self) -> int:
+        """What waits in the file, with what was dropped there since it was last empty."""
+        return self._end if self._spilled else 0
+
+    def get(self, lane: Lane, tick: int) -> list[Part]:
+        """Return the parts of one tick, in the order of the topic."""
+        return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
+
+    def drop(self, lane: Lane, tick: int) -> None:
+        """Forget a tick."""
+        for _, entry in self._parts.pop((lane, tick), ()):
+            if isinstance(entry, tuple):
+                self._spilled -= 1
+            else:
+                self._held -= entry.nbytes
+        if self._file is not None and not self._spilled:
+            self._file.truncate(0)
+
+    def drop_before(self, lane: Lane, tick: int) -> None:
+        """Forget the ticks of a lane before `tick`."""
+        for own, waiting in list(self._parts):
+            if own == lane and waiting < tick:
+                self.drop(own, waiting)
+
+    def first_offset(self, default: int) -> int:
+        """Return the offset from which all that waits would be read again."""
+        return min((entries[0][0] for entries in self._parts.values()), default=default)
+
+    def _read(self, entry: Part | tuple[int, int]) -> Part:
+        if not isinstance(entry, tuple):
+            return entry
+        if self._file is None:
+            raise StateRefused("what waited on disk is gone")
+        self._file.seek(entry[0])
+        return msgspec.msgpack.decode(self._file.read(entry[1]), type=Section)

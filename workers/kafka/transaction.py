@@ -1,0 +1,256 @@
+"""The transactions of one transactional id: messages and state changes, all of them or none.
+
+    take_over  fence the older owner, end its open transaction
+    run        begin, produce, commit; abort and repeat where the broker asks for it
+    close      drop the producer; the next owner aborts what is still open
+
+Everything that one `run` sends becomes visible together, at most once, and only while the transactional id has no newer
+owner. The shard (`kafka/shard.py`) says whether it was given up meanwhile, and is told that long work goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from workers.changes import Change
+from workers.errors import Fenced, MessageTooLong
+from workers.kafka.clients import Connection
+from workers.kafka.records import Outgoing
+from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
+
+logger = logging.getLogger(__name__)
+
+#: How librdkafka says that a newer producer has our transactional id.
+_FENCED = frozenset((KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED))
+#: Delivery failures that repeating the transaction cannot cure.
+_HOPELESS = frozenset(
+    (
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_RECORD,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    )
+)
+#: What becomes of messages whose transaction has failed for another reason.
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+# One call to the broker.
+_CALL_S = 30.0
+# Between two calls that ask for the same thing.
+_AGAIN_S = 0.05
+# Repeating a transaction: a longer outage ends the worker, and its supervisor starts it again.
+_PATIENCE_S = 120.0
+# Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million new
+# items is about 700 MB, which at 5 MB/s takes 140 s. Whoever takes a partition over ends its open
+# transaction at once. The broker allows 15 minutes, unless told otherwise.
+TRANSACTION_TIMEOUT_MS = 300_000
+
+
+class Owner(Protocol):
+    """The shard whose transactions these are."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the shard was given up."""
+
+    def check_open(self) -> None:
+        """Raise if the shard was given up."""
+
+    def goes_on(self) -> None:
+        """Note that long work is not stuck."""
+
+    def note_abort(self) -> None:
+        """Note that a transaction was aborted and will be repeated."""
+
+
+class Transactions:
+    """The producer of one transactional id and its transactions; used by the shard's thread only."""
+
+    def __init__(self, connection: Connection, transactional_id: str, state: tuple[str, int], owner: Owner) -> None:
+        """
+        Args:
+            connection: to the cluster.
+            transactional_id: whose newest producer alone may commit.
+            state: topic and partition of the state changes.
+            owner: the shard.
+        """
+        self._connection, self._id, self._owner = connection, transactional_id, owner
+        self._state_topic, self._state_partition = state
+        self._producer: Producer | None = None
+        # Where the state partition ends once the last attempt is committed; -1: nothing was reported.
+        self._state_end = -1
+        self._failure: KafkaError | None = None
+
+    def take_over(self) -> None:
+        """Fence the older owner and end its open transaction.
+
+        Raises:
+            Fenced: an even newer owner came in between.
+            KafkaException: the broker could not be reached.
+        """
+        self._producer = producer = self._connection.producer(
+            self._id,
+            **{
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "compression.type": "lz4",
+                # Commit flushes at once; this only lets messages of one transaction travel together.
+                "linger.ms": 5,
+                # A batch of several messages stays below both; a longer message never gets here
+                # (`_refuse_unsendable`).
+                "batch.size": BATCH_BYTES,
+                "message.max.bytes": BATCH_BYTES,
+                # A key's snapshots lie where a Java producer would put them.
+                "partitioner": "murmur2_random",
+                "queue.buffering.max.messages": 1_000_000,
+            },
+        )
+        producer.list_topics(timeout=_CALL_S)  # connect first: a cold init_transactions sits out a 500 ms timer
+        # The broker may be busy for a while with ending the older owner's transaction.
+        self._insist("initialise", producer.init_transactions)
+
+    def close(self) -> None:
+        """Drop the producer; an open transaction is left to the next owner to abort."""
+        self._producer = None
+
+    def run(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> int:
+        """Commit `messages` and the state `changes` as one transaction, repeating it until it is committed.
+
+        Returns:
+            Where the state partition ends now; -1 without changes.
+
+        Raises:
+            Fenced: a newer owner exists; the transaction was not committed.
+            ShardClosed: the owner was given up before the transaction began again.
+            KafkaException: it cannot be committed (too large, not authorised, broker away for minutes).
+        """
+        producer = self._producer
+        if producer is None:
+            raise RuntimeError(f"{self._id}: the shard is not open")
+        self._refuse_unsendable(messages, changes)
+        deadline, pause = time.monotonic() + _PATIENCE_S, 0.05
+        while not self._attempt(producer, messages, changes):
+            self._owner.note_abort()
+            if time.monotonic() > deadline:
+                raise KafkaException(self._failure)
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+            self._owner.check_open()
+        return self._state_end
+
+    def _refuse_unsendable(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> None:
+        """Raise where a message is longer than any encoder makes one: a last line of defence."""
+        for message in (*messages, *(Outgoing(self._state_topic, None, key, value) for key, value in changes)):
+            if message.nbytes > MESSAGE_BYTES:
+                raise MessageTooLong(
+                    f"{message.topic}: a message of {message.nbytes:,} bytes, at most {MESSAGE_BYTES:,}: "
+                    "this is a defect of Quietcount. Nothing of this transaction was sent; please report it"
+                )
+
+    def _attempt(self, producer: Producer, messages: Sequence[Outgoing], changes: Sequence[Change]) -> bool:
+        """Try one transaction; False: it was aborted and may be repeated (`_failure` says why)."""
+        self._state_end, self._failure = -1, None
+        try:
+            producer.begin_transaction()
+            for message in messages:
+                self._produce(producer, message)
+            for key, value in changes:
+                self._produce(producer, Outgoing(self._state_topic, self._state_partition, key, value))
+            self._commit(producer)  # flushes; a message that could not be delivered makes it ask for an abort
+        except KafkaException as exc:
+            error: KafkaError = exc.args[0]
+            self._raise_if_fenced(error)
+            failure = error if self._failure is None or self._failure.code() in _PURGED else self._failure
+            if not error.txn_requires_abort():
+                self._insist("abort", producer.abort_transaction)
+                raise
+        else:
+            if changes and self._state_end < 0:
+                self._serve(producer, 1.0)
+                if self._state_end < 0:
+                    raise RuntimeError(f"{self._id}: committed, but no state message was reported")
+            return True
+        logger.warning("%s: transaction aborted: %s: %s", self._id, failure.name(), failure.str())
+        if failure.code() in _HOPELESS:
+            with suppress(KafkaException, Fenced):
+                self._insist("abort", producer.abort_transaction)
+            raise KafkaException(failure)
+        self._insist("abort", producer.abort_transaction)
+        self._failure = failure
+        return False
+
+    def _produce(self, producer: Producer, message: Outgoing) -> None:
+        """Hand one message to librdkafka, waiting while its queue is full."""
+        options: dict[str, Any] = {}
+        if message.partition is not None:
+            options["partition"] = message.partition
+        if message.headers:
+            options["headers"] = list(message.headers)
+        if message.timestamp_ms is not None:
+            options["timestamp"] = message.timestamp_ms
+        deadline, left = time.monotonic() + _CALL_S, len(producer)
+        while True:
+            try:
+                producer.produce(message.topic, message.value, message.key, on_delivery=self._delivered, **options)
+                return
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise
+                self._serve(producer, 0.1)
+                if len(producer) < left:  # the broker takes what it was sent: slow is not stuck
+                    deadline, left = time.monotonic() + _CALL_S, len(producer)
+                    self._owner.goes_on()
+
+    def _serve(self, producer: Producer, wait_s: float) -> None:
+        """Serve delivery reports, raising `KafkaException` for a fatal error."""
+        try:
+            producer.poll(wait_s)
+        except:  # for a fatal error it raises a KafkaError, which is no exception class: nothing else catches it
+            error = sys.exc_info()[1]
+            if isinstance(error, KafkaError):
+                raise KafkaException(error) from None
+            raise
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        """Take note of a delivery report: a failure, or how far the state partition now reaches."""
+        if error is not None:
+            if self._failure is None or self._failure.code() in _PURGED:
+                self._failure = error
+        elif message.topic() == self._state_topic and message.partition() == self._state_partition:
+            offset = message.offset()
+            if offset is not None:
+                self._state_end = max(self._state_end, offset + 1)
+
+    def _commit(self, producer: Producer) -> None:
+        self._insist("commit", producer.commit_transaction, producer)
+
+    def _insist(self, name: str, call: Callable[[float], object], sending: Producer | None = None) -> None:
+        """Call, and call again while the outcome is not known or `sending` sends, unless the owner is given up."""
+        deadline, left = time.monotonic() + _PATIENCE_S, 0 if sending is None else len(sending)
+        while True:
+            try:
+                call(_CALL_S)
+                return
+            except KafkaException as exc:
+                error: KafkaError = exc.args[0]
+                self._raise_if_fenced(error)
+                if sending is not None and len(sending) < left:  # large and under way, which is not stuck
+                    deadline, left = time.monotonic() + _PATIENCE_S, len(sending)
+                    self._owner.goes_on()
+                if not error.retriable() or time.monotonic() > deadline or self._owner.closed:
+                    raise
+                logger.info("%s: %s asked again: %s", self._id, name, error.str())
+                time.sleep(_AGAIN_S)
+
+    def _raise_if_fenced(self, error: KafkaError) -> None:
+        if error.code() in _FENCED or (error.fatal() and error.code() not in _HOPELESS):
+            raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from KafkaException(error)
