@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from tests.broker import local_broker
 from tests.kafka.harness import create_topic, read, settled, unique
 from workers.changes import Change
-from workers.errors import Fenced
+from workers.errors import Fenced, SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard, ShardClosed
@@ -209,3 +210,11 @@ def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(boots
             again()
     assert shard.stats.transactions == 0
     shard.close()
+
+
+def test_brokers_that_allow_only_short_transactions_are_refused_in_words(tmp_path: Path) -> None:
+    """librdkafka calls it a fatal error, which is also its way to say that a newer owner exists."""
+    with local_broker("transaction.max.timeout.ms=60000\n") as address:
+        cluster = Cluster(address, tmp_path)
+        with pytest.raises(SettingsError, match="transaction.max.timeout.ms is below 300000"):
+            cluster.shard()

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from workers.changes import Change
-from workers.errors import Fenced, MessageTooLong
+from workers.errors import Fenced, MessageTooLong, SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.records import Outgoing
 from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
@@ -96,6 +96,7 @@ class Transactions:
 
         Raises:
             Fenced: an even newer owner came in between.
+            SettingsError: the brokers do not allow transactions that are as long as ours may be.
             KafkaException: the broker could not be reached.
         """
         self._producer = producer = self._connection.producer(
@@ -252,5 +253,10 @@ class Transactions:
                 time.sleep(_AGAIN_S)
 
     def _raise_if_fenced(self, error: KafkaError) -> None:
+        if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+            raise SettingsError(
+                f"the brokers' transaction.max.timeout.ms is below {TRANSACTION_TIMEOUT_MS}, the time that a commit of this "
+                "worker may take: raise it (Kafka's default is 900000)"
+            )
         if error.code() in _FENCED or (error.fatal() and error.code() not in _HOPELESS):
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from KafkaException(error)
