@@ -59,9 +59,37 @@ PROCESSES = (
     "test_demo.py",
     "test_readme.py",
 )
-#: Files that take more than about 5 s, the longest first, so that no process is left with one at the
-#: end. `make quick` leaves them out, and whatever needs a broker or a browser.
-SLOW: tuple[str, ...] = ()
+#: Files that take more than about 5 s of computing, roughly the longest first, so that no process is
+#: left with one at the end. `make quick` leaves them out, and whatever needs a broker or a browser.
+SLOW = (
+    "kafka/test_tls.py",
+    "kafka/test_workers.py",
+    "privacy/test_selection_laws.py",
+    "mechanisms/misra_gries/test_sketch.py",
+    "mechanisms/counters/test_counters.py",
+    "contract/test_noise_scale.py",
+    "contract/test_message_sizes.py",
+    "agents/test_merge.py",
+    "mechanisms/noise/test_selection.py",
+    "mechanisms/order_statistics/test_bounded_max.py",
+    "backtest/test_backtesting_docs.py",
+    "contract/test_spent.py",
+    "plan/test_figures.py",
+    "report/test_flights_report.py",
+    "mechanisms/running/test_sparse_gumb.py",
+    "kafka/test_handover.py",
+    "contract/test_price.py",
+    "contract/test_repeat.py",
+    "contract/test_state.py",
+    "contract/test_long_state.py",
+    "agents/test_contributions.py",
+    "mechanisms/noise/test_discrete_laplace.py",
+    "mechanisms/one_shot/test_limit_dom.py",
+    "contract/test_sensitivity.py",
+    "contract/test_purity.py",
+    "deploy/test_messages.py",
+    "replay/test_interrupts.py",
+)
 #: Fixtures that start a broker or a browser.
 STARTED = {"bootstrap", "chrome", "secure"}
 

@@ -22,6 +22,7 @@ from tests.deploy.messages import (
 )
 
 MODULES = sources()
+FOUND = messages(MODULES)
 TEXT = GUIDE.read_text()
 SYMPTOMS = [(pattern, row) for row in rows("## Messages", TEXT) for pattern in patterns(row)]
 
@@ -39,7 +40,7 @@ def uncovered(found: list[Message]) -> list[str]:
 
 def test_every_message_has_a_row() -> None:
     """Whoever meets one at night looks it up there; one that was added without a row fails here, by name."""
-    missing = uncovered(messages(MODULES))
+    missing = uncovered(FOUND)
     assert not missing, "\n".join(["", *missing])
 
 
@@ -55,7 +56,7 @@ def test_a_message_without_a_row_is_found_and_named() -> None:
 
 def test_the_messages_are_all_found() -> None:
     """A collector that overlooks a kind of message would call the table complete."""
-    found = {message.text for message in messages(MODULES)}
+    found = {message.text for message in FOUND}
     for one in (
         "the key file holds another key than the one this state was made with: bring the old key file back",  # raised
         "…: reading all of it again",  # logged
@@ -74,7 +75,7 @@ def test_a_row_explains_something_that_there_is(pattern: str) -> None:
     """Rows of messages that are gone bury the others; fixed words of one or two syllables would cover anything."""
     fixed = re.findall(r"[^\W\d_]+", pattern)
     assert len(fixed) > 1 and sum(map(len, fixed)) > 6, "too little of the message"
-    assert any(covers(pattern, message.text) for message in messages(MODULES))
+    assert any(covers(pattern, message.text) for message in FOUND)
 
 
 def test_every_row_says_why_and_what_to_do() -> None:

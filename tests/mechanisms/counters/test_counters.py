@@ -228,9 +228,9 @@ def test_public_parameters_differ_whenever_the_noise_does() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: str) -> None:
-    """20,000 pairs: the sample correlation has sd 0.007, five of them are allowed. The same noise does correlate."""
+    """5,000 pairs: the sample correlation has sd 0.0141; five of them are allowed (6e-7). The same noise does correlate."""
     counter = make_counter(kind, 1000, 0.01)
-    labels = [b"%d" % number for number in range(ROWS)]
+    labels = [b"%d" % number for number in range(5_000)]
     tags = KEY.tags("a", labels)
     base = counter.draw(STREAM, 333, tags)
     others = {
@@ -239,7 +239,7 @@ def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: st
         "item": np.roll(base, 1),
     }
     for noise in others.values():
-        assert abs(np.corrcoef(base, noise)[0, 1]) < 0.035
+        assert abs(np.corrcoef(base, noise)[0, 1]) < 0.0705
     assert np.corrcoef(base, counter.draw(STREAM, 334, tags))[0, 1] > 0.5
 
 

@@ -89,12 +89,15 @@ def test_wide_gaps_are_picked_in_order_and_small_weights_are_made_anew(top: int)
     """Without a new base the weights after the first pick would all be 0, or (gap 176) 4 and 2, and the law lost."""
     counts = np.array([10**9, 0, 10**6, 1, -(10**9)])
     assert gumbel_top_k(counts, Fraction(1, 100), 5, words(5)).tolist() == [0, 2, 3, 1, 4]
-    drawn = words(2 * DRAWS, seed=3)
+    draws = DRAWS // 4
+    drawn = words(2 * draws, seed=3)
     second = [
-        int(gumbel_top_k(np.array([top, 1, 0]), Fraction(1), 2, drawn[2 * i : 2 * i + 2])[1]) for i in range(DRAWS)
+        int(gumbel_top_k(np.array([top, 1, 0]), Fraction(1), 2, drawn[2 * i : 2 * i + 2])[1]) for i in range(draws)
     ]
-    share = second.count(1) / DRAWS  # sd sqrt(p q / n) = 0.0022
-    assert share == pytest.approx(math.e / (1 + math.e), abs=6 * 0.0022)
+    # The share is 0.731 with sd sqrt(p q / n) = 0.0044. Weights 4 and 2 would give 0.667, 14 of them
+    # below; six are allowed (a false alarm in 5e8).
+    share = second.count(1) / draws
+    assert share == pytest.approx(math.e / (1 + math.e), abs=6 * 0.0044)
 
 
 def exact(counts: NDArray[np.int64], scale: Fraction, drawn: list[tuple[int, int]]) -> list[int]:
