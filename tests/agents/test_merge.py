@@ -67,8 +67,8 @@ def test_released_minus_noise_is_the_exact_bounded_count(partitions: list[list[E
     """Every tick, key and item: nothing lost, nothing doubled, and the noise is the counter's own at that tick."""
     config = unk()
     mechanism = build(config)
-    budget = mechanism._budget  # type: ignore[attr-defined]  # the counter is rebuilt from what it spent
-    counter = make_counter("haar", config.horizon_ticks, budget.counter.rho_item)
+    spent = mechanism._counter.rho_item  # type: ignore[attr-defined]  # the counter is rebuilt from what it spent
+    counter = make_counter("haar", config.horizon_ticks, spent)
     per_tick = exact(partitions, config)
     messages = contribute(partitions, [config], owners=owners)
     seen: dict[int, set[str]] = {}

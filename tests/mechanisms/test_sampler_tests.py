@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config import EPOCH, UnkBaseConfig
-from workers.mechanisms.counters.budget import NUMERICAL_SHARE
 from workers.mechanisms.counters.counter import Counter, make_counter
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.running.unk_base import UnkBase
@@ -114,9 +114,9 @@ def test_a_delta_that_covers_the_counts_but_not_the_tests_is_refused_and_told_wh
     enough = UnkBase(
         settings(**(changes | {"delta": float(found[1]) * 1.1}))
     )  # a smaller delta has a little more noise
-    counter = enough._budget.counter
+    counter = enough._counter
     of_counts = (1 + math.e) * 2 * counter.tv
-    assert of_counts < config.delta * NUMERICAL_SHARE < enough._budget.delta_numerical, (
+    assert of_counts < config.delta * NUMERICAL_SHARE < enough._split.delta_numerical, (
         "by what was charged before it passed"
     )
 
@@ -129,7 +129,7 @@ def test_the_tests_of_an_epoch_are_charged_each() -> None:
     UnkBase(settings(horizon=1 << 7))
     small = [UnkBase(settings(delta=1e-9, horizon=horizon)) for horizon in (1 << 7, 1 << 17)]
     for mechanism in small:
-        budget, ticks = mechanism._budget, mechanism.config.horizon_ticks
+        counter, ticks = mechanism._counter, mechanism.config.horizon_ticks
         assert ticks is not None
-        exact = 2 * ticks * Fraction(budget.counter.test_tv) + Fraction(1 + math.e) * 2 * Fraction(budget.counter.tv)
-        assert exact < Fraction(budget.delta_numerical)
+        exact = 2 * ticks * Fraction(counter.test_tv) + Fraction(1 + math.e) * 2 * Fraction(counter.tv)
+        assert exact < Fraction(mechanism._split.delta_numerical)

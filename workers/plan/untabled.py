@@ -13,9 +13,10 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import float_up, rho_of
+from workers.mechanisms.accounting import float_up
+from workers.mechanisms.budget import split
 from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.counters.budget import NUMERICAL_SHARE
+from workers.mechanisms.counters.budget import rho_of_item
 from workers.mechanisms.counters.counter import NoiseColumns
 from workers.mechanisms.counters.haar import _bounded_weights, _unbounded_weights
 from workers.mechanisms.counters.tree import LONGEST_HORIZON, best_radix, digits_of
@@ -24,8 +25,8 @@ from workers.mechanisms.noise.gaussian import LARGEST_SIGMA_SQUARED, round_up_si
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.running.discovery import Discovery
 from workers.mechanisms.running.discovery_schedule import make_discovery
-from workers.mechanisms.running.sparse_gumb import SparseGumbConfig
-from workers.mechanisms.running.unk_base import DISCOVERY_SHARE
+from workers.mechanisms.running.sparse_gumb import SparseGumbConfig, tau_squared_of
+from workers.mechanisms.running.sparse_gumb import rho_of_item as rho_of_chosen
 
 UNBOUNDED_RADIX = 5
 
@@ -141,27 +142,14 @@ def untabled(config: HistogramConfig) -> Untabled | None:
     if config.counter == "sqrt":
         return None
     kind, ticks, radix = config.counter, config.horizon_ticks, config.radix
-    changed = config.max_items * config.max_count**2
-    if isinstance(config, KnownBaseConfig):
-        rho_item = math.nextafter(float(Fraction(_rho(config, 0.0)) / changed), 0.0)
-        return Untabled(config.mechanism, UntabledCounter(kind, ticks, rho_item, radix), None)
-    if isinstance(config, UnkBaseConfig):
-        rho_item = math.nextafter(float(Fraction(_rho(config, DISCOVERY_SHARE)) / changed), 0.0)
-        counter = UntabledCounter(kind, ticks, rho_item, radix)
-        delta = config.delta * DISCOVERY_SHARE
-        discovery = make_discovery(counter, config.max_items, config.max_count, delta, config.threshold, config.every)
-        return Untabled(config.mechanism, counter, discovery)
+    if not isinstance(config, KnownBaseConfig | UnkBaseConfig | SparseGumbConfig):
+        return None
+    own = split(config, discovers=isinstance(config, UnkBaseConfig))
     if isinstance(config, SparseGumbConfig):
-        kappa = config.top_k + (Fraction(1, 8) if config.accounting == "tight" else 2)
-        tau_squared = kappa * config.max_count**2 / Fraction(_rho(config, 0.0))
-        rho_item = math.nextafter(float(1 / (2 * (config.switches + 1) * tau_squared)), 0.0)
+        rho_item = rho_of_chosen(config, tau_squared_of(config, own))
         return Untabled(config.mechanism, UntabledCounter(kind, ticks, rho_item, radix), None)
-    return None
-
-
-def _rho(config: HistogramConfig, discovery_share: float) -> float:
-    """What the budget buys when so much of delta is spent on discovery, as `budget.spend` has it."""
-    if config.rho is not None:
-        return config.rho
-    delta_discovery, delta_numerical = config.delta * discovery_share, config.delta * NUMERICAL_SHARE
-    return rho_of(config.epsilon or 0.0, config.delta - delta_discovery - delta_numerical)
+    counter, discovery = UntabledCounter(kind, ticks, rho_of_item(config, own), radix), None
+    if isinstance(config, UnkBaseConfig):
+        delta = own.delta_discovery
+        discovery = make_discovery(counter, config.max_items, config.max_count, delta, config.threshold, config.every)
+    return Untabled(config.mechanism, counter, discovery)

@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.budget import NUMERICAL_SHARE
+from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -191,7 +191,9 @@ class Literal:
         return found
 
 
-def assert_as_printed(mechanism: OrderStatistics, rows: Sequence[Numbers], *, silent: bool, restarts: bool = False) -> int:
+def assert_as_printed(
+    mechanism: OrderStatistics, rows: Sequence[Numbers], *, silent: bool, restarts: bool = False
+) -> int:
     """Runs both on two stream keys, the second with the rows backwards; returns how often the answers were made anew."""
     run = Run(mechanism, seed=7, keys=2, silent=silent)
     streams = [list(rows), list(rows)[::-1]]

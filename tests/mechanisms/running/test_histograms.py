@@ -118,7 +118,7 @@ def rdp_epsilon(cells: list[float], max_items: int, max_count: int, delta: float
 
 def touched_cells(mechanism: Mechanism) -> list[float]:
     """sigma^2 of every cell whose true value one event changes, for one item, read off the counter's terms."""
-    counter = mechanism._budget.counter  # type: ignore[attr-defined]  # of both mechanisms
+    counter = mechanism._counter  # type: ignore[attr-defined]  # of both mechanisms
     parameters = counter.public()
     variances = [float(eval_fraction(v)) for v in np.ravel(parameters["sigma_squared"])]
     if len(variances) == 1:

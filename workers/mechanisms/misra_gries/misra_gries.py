@@ -41,14 +41,14 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
+from workers.mechanisms.accounting import float_up
+from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.config import HistogramConfig, label_complaints
-from workers.mechanisms.counters.budget import NUMERICAL_SHARE
 from workers.mechanisms.counters.noise_columns import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.ledger import Contributions, Tags
-from workers.mechanisms.mechanism import Guarantee, Items, Noise, State, head
+from workers.mechanisms.mechanism import Items, Noise, State, head
 from workers.mechanisms.misra_gries.release import shown_above
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch
 from workers.mechanisms.misra_gries.state import SketchState
@@ -59,8 +59,6 @@ from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.config import OptionalDomain
 
 USE = 0x40
-# Half of delta discovers, half converts, as in unk_base.
-DISCOVERY_SHARE = 0.5
 
 
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
@@ -145,7 +143,7 @@ class Tree(Frozen):
         return sum(t // self.radix**j % self.radix for j in range(self.levels))
 
 
-class MisraGries(Frozen):
+class MisraGries(OnSplit):
     """Running counts of the frequent items.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -178,33 +176,16 @@ class MisraGries(Frozen):
             exposed = size if config.max_count == 1 else 2 * size
             self.sensitivity_squared, self.largest = size * config.max_count**2, config.max_count
             concerned = size + exposed
-        self._delta_discovery = config.delta * DISCOVERY_SHARE
-        self._delta_numerical = config.delta * NUMERICAL_SHARE
-        delta_conversion = config.delta - self._delta_discovery - self._delta_numerical
-        rho = config.rho if config.rho is not None else rho_of(_given(config.epsilon), delta_conversion)
+        self._split = split(config, discovers=True)
         total = levels * self.sensitivity_squared
-        self.sigma_squared = round_up_sigma_squared(Fraction(total) / (2 * Fraction(rho)))
+        self.sigma_squared = round_up_sigma_squared(Fraction(total) / (2 * Fraction(self._split.rho)))
         table = integer_gaussian(self.sigma_squared)
         self._table: InversionTable = table
-        spent = min(rho, float_up(total / (2 * self.sigma_squared)))
-        epsilon = config.epsilon if config.epsilon is not None else epsilon_of(rho, delta_conversion)
-        true_numerical = sampler_delta(epsilon, levels * concerned, table.tv)
-        check_sampler_delta(config.delta, epsilon, true_numerical, NUMERICAL_SHARE)
-        self._guarantee = Guarantee(unit=unit, rho=spent, epsilon=epsilon, delta=config.delta)
+        self._promise(unit, float_up(total / (2 * self.sigma_squared)), table.tv, times=levels * concerned)
         self.cell_variance, self.rounding = float(self.sigma_squared) * (2 if self._shared else 1), 0.0
         self._terms = ((Fraction(1), self.sigma_squared),) * (2 if self._shared else 1)
-        self.delta_counter = self._delta_discovery / (levels * exposed) * (1 - 1e-12)
+        self.delta_counter = self._split.delta_discovery / (levels * exposed) * (1 - 1e-12)
         self._threshold = self.largest + math.ceil(_quantile(self._terms, self.delta_counter)) - 1
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return self._guarantee
-
-    def cost(self) -> Cost:
-        return Cost(
-            rho=self._guarantee.rho,
-            deltas=(("numerical", self._delta_numerical), ("discovery", self._delta_discovery)),
-        )
 
     @property
     def counters_max(self) -> int:
@@ -217,7 +198,7 @@ class MisraGries(Frozen):
             "size": self.config.size,
             "release": self.config.release,
             "sketch_version": SKETCH_VERSION,
-            "discovery": {"delta": repr(self._delta_discovery), "threshold": self._threshold},
+            "discovery": {"delta": repr(self._split.delta_discovery), "threshold": self._threshold},
             "counter": {
                 "kind": "tree",
                 "horizon": self.tree.horizon,
@@ -324,9 +305,3 @@ def _quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float
     variance = float(sum(s2 for _, s2 in terms)) * (1 + 1e-12)
     exact = exact_quantile(terms, delta)
     return math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12) if exact is None else exact
-
-
-def _given(epsilon: float | None) -> float:
-    if epsilon is None:
-        raise ValueError("epsilon = None: give epsilon or rho")
-    return epsilon

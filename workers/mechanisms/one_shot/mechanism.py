@@ -14,17 +14,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from workers.errors import HorizonExceeded
+from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Tags
 from workers.mechanisms.mechanism import Items, Noise, Release, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import PICKING, Name, make_algorithm
-from workers.mechanisms.one_shot.budget import OnShare, share
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise
 from workers.mechanisms.tick_rows import Parts, tick_rows
 
 
-class OneShot(OnShare):
+class OneShot(OnSplit):
     """Counts per tick, by any of the one-shot algorithms.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -35,9 +35,9 @@ class OneShot(OnShare):
         self.config = config
         self._name, parameters = config.algorithm()
         self._domain = tuple(label.encode() for label in config.labels())
-        self._share = share(config, discovers=not self._domain)
-        self.algorithm = make_algorithm(self._name, parameters, self._share.rho, self._share.delta_discovery)
-        self._guarantee = self._share.guarantee(unit, self.algorithm.rho, self.algorithm.tv, config.delta)
+        self._split = split(config, discovers=not self._domain)
+        self.algorithm = make_algorithm(self._name, parameters, self._split.rho, self._split.delta_discovery)
+        self._promise(unit, self.algorithm.rho, self.algorithm.tv)
 
     @property
     def kind(self) -> str:
@@ -47,7 +47,7 @@ class OneShot(OnShare):
         return {
             **head(self.kind, self.config, self.guarantee),
             "horizon": self.config.horizon_ticks,
-            "discovery": {"delta": repr(self._share.delta_discovery)},
+            "discovery": {"delta": repr(self._split.delta_discovery)},
             "algorithm": self.algorithm.public(),
             "domain": domain_hash(self._name, self._domain),
         }

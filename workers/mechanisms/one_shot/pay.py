@@ -21,12 +21,12 @@ import numpy as np
 
 from workers.errors import BudgetExhausted, StateRefused
 from workers.mechanisms.accounting import float_up
+from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Rows, Tags
 from workers.mechanisms.mechanism import Answers, Noise, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, selection_tv
 from workers.mechanisms.one_shot.algorithms import Bottom, scale_for
-from workers.mechanisms.one_shot.budget import OnShare, share
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig, limit_dom_parameters
 from workers.mechanisms.one_shot.mechanism import check_horizon, one_shot_noise
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise
@@ -92,7 +92,7 @@ class PayState(State):
         self.left += np.frombuffer(block[1:], dtype="<i4").reshape(-1, 2).tolist()
 
 
-class PayWhatYouGet(OnShare):
+class PayWhatYouGet(OnSplit):
     """Top labels of running counts under a budget of returned labels.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -103,22 +103,21 @@ class PayWhatYouGet(OnShare):
 
     def __init__(self, config: PayWhatYouGetConfig, unit: str = "event") -> None:
         self.config = config
-        self._share = share(config, discovers=True)
+        self._split = split(config, discovers=True)
         parameters = limit_dom_parameters(config, config.k, config.kbar, config.kbar_max)
         picks = Fraction(config.labels * config.max_count**2, 8)
-        self.scale = scale_for(picks, self._share.rho)
-        self._delta = self._share.delta_discovery / config.queries * (1 - 1e-12)
+        self.scale = scale_for(picks, self._split.rho)
+        self._delta = self._split.delta_discovery / config.queries * (1 - 1e-12)
         self._bottom = Bottom(parameters, self.scale, self._delta)
         self._extra = int(parameters.private)
-        spent = min(self._share.rho, float_up(picks / self.scale**2))
         tv = selection_tv(parameters.kbar + 1, config.labels)
-        self._guarantee = self._share.guarantee(unit, spent, tv, config.delta)
+        self._promise(unit, float_up(picks / self.scale**2), tv)
 
     def public(self) -> Mapping[str, object]:
         return {
             **head(self.kind, self.config, self.guarantee),
             "horizon": self.config.horizon_ticks,
-            "discovery": {"delta": repr(self._share.delta_discovery)},
+            "discovery": {"delta": repr(self._split.delta_discovery)},
             "k": self.config.k,
             "labels": self.config.labels,
             "queries": self.config.queries,

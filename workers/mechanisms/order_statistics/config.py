@@ -1,9 +1,9 @@
 """What the mechanisms of paper 001 share in the settings, and how their budget is split.
 
-    accounting = "zcdp"   epsilon (with delta) or rho becomes zCDP, split over the parts by fixed shares; one-sided noise where
-                          neighbours allow it. The default.
-    accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers nothing but the distance of the integer samplers
-                          from their laws.
+accounting = "zcdp"   epsilon (with delta) or rho becomes zCDP, split over the parts by fixed shares; one-sided noise where
+                      neighbours allow it. The default.
+accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers nothing but the distance of the integer samplers
+                      from their laws.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Meta
 
 from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
+from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config import LABEL_BYTES_MAX, HistogramConfig, display
-from workers.mechanisms.counters.budget import NUMERICAL_SHARE
 from workers.mechanisms.mechanism import Guarantee
 from workers.mechanisms.order_statistics.queries import QUERY, QUERY_IN_WORDS, query_complaints
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.config import KnownBaseConfig
-from workers.mechanisms.counters.budget import OnCounters, spend
+from workers.mechanisms.counters.budget import OnCounters
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Noise, Release, State, head
 
@@ -34,7 +34,7 @@ class KnownBase(OnCounters):
     def __init__(self, config: KnownBaseConfig, unit: str = "event") -> None:
         self.config = config
         self._domain = tuple(label.encode() for label in config.domain)
-        super().__init__(spend(config, unit=unit, discovery_share=0.0))
+        super().__init__(config, unit, discovers=False)
 
     def public(self) -> Mapping[str, object]:
         return {

@@ -25,12 +25,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.ledger import Tags
 from workers.mechanisms.mechanism import Noise, Release, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import KNOWN, make_algorithm
-from workers.mechanisms.one_shot.budget import OnShare, share
 from workers.mechanisms.one_shot.config import MetaConfig
 from workers.mechanisms.one_shot.mechanism import check_horizon, domain_hash, one_shot_noise
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise
@@ -38,7 +38,7 @@ from workers.mechanisms.running.meta_state import MetaState
 from workers.mechanisms.tick_rows import Parts
 
 
-class Meta(OnShare):
+class Meta(OnSplit):
     """Running counts from one-shot releases.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -56,22 +56,22 @@ class Meta(OnShare):
         self._domain = tuple(label.encode() for label in config.domain or ())
         self.radix = config.radix or best_radix(self._horizon)
         self.levels = digits_of(self._horizon, self.radix)
-        self._share = share(config, discovers=not self._known)
+        self._split = split(config, discovers=not self._known)
         self.algorithm = make_algorithm(
             config.algorithm,
             config.parameters(),
-            math.nextafter(self._share.rho / self.levels, 0.0),
-            self._share.delta_discovery / self.levels * (1 - 1e-12),
+            math.nextafter(self._split.rho / self.levels, 0.0),
+            self._split.delta_discovery / self.levels * (1 - 1e-12),
         )
-        spent = min(self._share.rho, math.nextafter(self.levels * self.algorithm.rho, math.inf))
+        spent = math.nextafter(self.levels * self.algorithm.rho, math.inf)
         tv = math.nextafter(self.levels * self.algorithm.tv, math.inf)
-        self._guarantee = self._share.guarantee(unit, spent, tv, config.delta)
+        self._promise(unit, spent, tv)
 
     def public(self) -> Mapping[str, object]:
         return {
             **head(self.kind, self.config, self.guarantee),
             "horizon": self._horizon,
-            "discovery": {"delta": repr(self._share.delta_discovery)},
+            "discovery": {"delta": repr(self._split.delta_discovery)},
             "radix": self.radix,
             "levels": self.levels,
             "algorithm": self.algorithm.public(),

@@ -38,13 +38,12 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
+from workers.mechanisms.accounting import float_up
+from workers.mechanisms.budget import OnSplit, Split, split
 from workers.mechanisms.config import HistogramConfig, display, label_complaints
-from workers.mechanisms.counters.budget import NUMERICAL_SHARE
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.ledger import Contributions, Tags
-from workers.mechanisms.mechanism import Guarantee, Noise, Release, State, head
+from workers.mechanisms.mechanism import Noise, Release, State, head
 from workers.mechanisms.noise.discrete_laplace import (
     TABLE_VERSION,
     DiscreteLaplace,
@@ -89,7 +88,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
             yield f"top_k = {display(self.top_k)}: must be below the {len(self.domain):,} labels of domain; else take known_base"
 
 
-class SparseGumb(Frozen):
+class SparseGumb(OnSplit):
     """Continual top k with at most s switches for each stream key.
 
     Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, whatever number of items it has, over
@@ -103,18 +102,11 @@ class SparseGumb(Frozen):
         self._domain = tuple(label.encode() for label in config.domain)
         tight = config.accounting == "tight"
         k, s = config.top_k, config.switches
-        self._delta_numerical = config.delta * NUMERICAL_SHARE
-        delta_conversion = config.delta - self._delta_numerical
-        rho = config.rho
-        if rho is None:
-            if config.epsilon is None:
-                raise ValueError("epsilon = None: give epsilon or rho")
-            rho = rho_of(config.epsilon, delta_conversion)
-        kappa = k + (Fraction(1, 8) if tight else Fraction(2))
+        self._split = split(config, discovers=False)
         dinf_squared = config.max_count**2
-        tau_squared = kappa * dinf_squared / Fraction(rho)
+        tau_squared = tau_squared_of(config, self._split)
         tau_1, tau_2 = _root_up(s * tau_squared), _root_up((s + 1) * tau_squared)
-        rho_item = math.nextafter(float(1 / (2 * (s + 1) * tau_squared)), 0.0)
+        rho_item = rho_of_item(config, tau_squared)
         self._counter = make_counter(config.counter, config.horizon_ticks, rho_item, config.radix)
         self._pick_scale = round_up_scale(tau_2 / 2)
         self._threshold_scale, self._test_scale = round_up_scale(2 * tau_1), round_up_scale(4 * tau_1)
@@ -124,17 +116,7 @@ class SparseGumb(Frozen):
         counts = k * (s + 1) * Fraction(self._counter.rho_item)
         picks = k * (s + 1) / self._pick_scale**2 / 8
         tests = s * (1 / self._threshold_scale + 2 / self._test_scale) ** 2 / 8 if tight else 2 / tau_squared
-        spent = min(rho, float_up((counts + picks) * dinf_squared + tests * dinf_squared))
-        epsilon = config.epsilon if config.epsilon is not None else epsilon_of(rho, delta_conversion)
-        self._guarantee = Guarantee(unit=unit, rho=spent, epsilon=epsilon, delta=config.delta)
-        self._check_numerical(epsilon)
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return self._guarantee
-
-    def cost(self) -> Cost:
-        return Cost(rho=self._guarantee.rho, deltas=(("numerical", self._delta_numerical),))
+        self._promise(unit, float_up((counts + picks + tests) * dinf_squared), self._tv())
 
     def public(self) -> Mapping[str, object]:
         return {
@@ -219,15 +201,26 @@ class SparseGumb(Frozen):
         noisy: NDArray[np.int64] = state.ledger.counts[rows] + drawn
         return noisy
 
-    def _check_numerical(self, epsilon: float) -> None:
-        """The samplers' distance from the ideal, over every draw whose true value one event may change."""
+    def _tv(self) -> float:
+        """Return the samplers' distance from the ideal, over every draw whose true value one event may change."""
         config, d = self.config, len(self._domain)
         shown = config.top_k * (config.switches + 1)
         tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
         tv = shown * Fraction(self._counter.tv) + tests * Fraction(self._test_table.tv)
         tv += config.switches * Fraction(self._threshold_table.tv)
         tv += (config.switches + 1) * Fraction(selection_tv(d, config.top_k))
-        check_sampler_delta(config.delta, epsilon, sampler_delta(epsilon, 1, float_up(tv)), NUMERICAL_SHARE)
+        return float_up(tv)
+
+
+def tau_squared_of(config: SparseGumbConfig, own: Split) -> Fraction:
+    """Return tau^2, what a budget buys."""
+    kappa = config.top_k + (Fraction(1, 8) if config.accounting == "tight" else Fraction(2))
+    return kappa * config.max_count**2 / Fraction(own.rho)
+
+
+def rho_of_item(config: SparseGumbConfig, tau_squared: Fraction) -> float:
+    """Return what one unit of change of one item's counter may cost, rounded down."""
+    return math.nextafter(float(1 / (2 * (config.switches + 1) * tau_squared)), 0.0)
 
 
 def _root_up(value: Fraction) -> Fraction:

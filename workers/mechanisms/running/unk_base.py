@@ -22,13 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.config import UnkBaseConfig
-from workers.mechanisms.counters.budget import OnCounters, spend
+from workers.mechanisms.counters.budget import OnCounters
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Noise, Release, State, head
 from workers.mechanisms.running.discovery_schedule import make_discovery
-
-# Half of delta discovers, half converts: moving it either way changes threshold or noise by a few parts in a thousand.
-DISCOVERY_SHARE = 0.5
 
 
 class UnkBase(OnCounters):
@@ -42,12 +39,12 @@ class UnkBase(OnCounters):
 
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
         self.config = config
-        super().__init__(spend(config, unit=unit, discovery_share=DISCOVERY_SHARE, every=config.every or 1))
+        super().__init__(config, unit, discovers=True, every=config.every or 1)
         self._discovery = make_discovery(
             self._counter,
             config.max_items,
             config.max_count,
-            self._budget.delta_discovery,
+            self._split.delta_discovery,
             config.threshold,
             config.every,
         )

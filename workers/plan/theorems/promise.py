@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from workers.mechanisms.budget import DISCOVERY_SHARE
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.counters.tree import digits_of
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.one_shot.budget import DISCOVERY_SHARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,114 @@
+"""How a histogram's (epsilon, delta) or (rho, delta) is split, and what is promised once the noise is known.
+
+    delta = delta_conversion + delta_discovery + delta_numerical
+
+`delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items that show that they
+exist, and `delta_numerical` for the distance of the integer samplers from their laws (`accounting.sampler_delta`).
+The order statistics, whose accounting may be pure, split theirs in `order_statistics.config`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, rho_of, sampler_delta
+from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.mechanism import Guarantee
+
+# Reserved for the samplers' distance, as a share of delta; the true figure (about 1e-35) is checked against it.
+NUMERICAL_SHARE = 1e-6
+# Half of delta discovers, half converts: moving it either way changes threshold or noise by a few parts in a thousand.
+DISCOVERY_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What may be spent in an epoch.
+
+    Attributes:
+        rho: zCDP for noise.
+        epsilon: what is promised, with `delta`.
+        delta: as configured: the sum of the parts below.
+        delta_conversion: used to turn rho into epsilon.
+        delta_discovery: total probability that an item of one event shows that it exists; 0 for a known domain.
+        delta_numerical: charged for the samplers' distance from their laws.
+    """
+
+    rho: float
+    epsilon: float
+    delta: float
+    delta_conversion: float
+    delta_discovery: float
+    delta_numerical: float
+
+
+def split(config: HistogramConfig, *, discovers: bool) -> Split:
+    """Return the split of a histogram's budget.
+
+    Args:
+        config: with epsilon or rho, and delta.
+        discovers: whether items of an unknown domain are shown.
+
+    Raises:
+        ValueError: neither epsilon nor rho is given, or nothing can be bought with them.
+    """
+    discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0
+    numerical = config.delta * NUMERICAL_SHARE
+    conversion = config.delta - discovery - numerical
+    if config.rho is not None:
+        rho, epsilon = config.rho, epsilon_of(config.rho, conversion)
+    elif config.epsilon is not None:
+        rho, epsilon = rho_of(config.epsilon, conversion), config.epsilon
+    else:
+        raise ValueError("epsilon = None: give epsilon or rho")
+    return Split(
+        rho=rho, epsilon=epsilon, delta=config.delta, delta_conversion=conversion, delta_discovery=discovery,
+        delta_numerical=numerical,
+    )  # fmt: skip
+
+
+class OnSplit(Frozen):
+    """Base of the mechanisms that spend a `Split`: their guarantee and their cost.
+
+    A constructor sets `_split` first, calibrates its noise to it, and ends with `_promise`.
+    """
+
+    _split: Split
+    _guarantee: Guarantee
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self._guarantee
+
+    def cost(self) -> Cost:
+        deltas = [("numerical", self._split.delta_numerical)]
+        if self._split.delta_discovery:
+            deltas.append(("discovery", self._split.delta_discovery))
+        return Cost(rho=self._guarantee.rho, deltas=tuple(deltas))
+
+    def _promise(
+        self,
+        unit: str,
+        spent: float,
+        tv: float,
+        *,
+        times: int = 1,
+        tests_tv: float = 0.0,
+        otherwise: str = "a smaller epsilon or rho",
+    ) -> None:
+        """Set the guarantee, now that it is known what the noise is.
+
+        Args:
+            unit: whose presence is hidden.
+            spent: rho of the calibrated noise; rounding may put it a little above what was asked for.
+            tv, times, tests_tv: distance of the samples from their laws, see `accounting.sampler_delta`.
+            otherwise: what helps where delta is too small and is to stay.
+
+        Raises:
+            ValueError: delta is below what the samplers can promise.
+        """
+        own = self._split
+        numerical = sampler_delta(own.epsilon, times, tv, tests_tv)
+        check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, otherwise)
+        self._guarantee = Guarantee(unit=unit, rho=min(own.rho, spent), epsilon=own.epsilon, delta=own.delta)
