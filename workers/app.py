@@ -75,7 +75,7 @@ def connection_of(settings: Settings, embedded: str | None = None) -> Connection
 
 
 def look_at_topics(settings: Settings, connection: Connection) -> Topics:
-    """What the worker needs, and what the cluster has of it.
+    """Return what the worker needs, and what the cluster has of it.
 
     Raises:
         SettingsError: no broker answers, or what is there contradicts the settings.
@@ -89,7 +89,7 @@ def look_at_topics(settings: Settings, connection: Connection) -> Topics:
 
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
-    """The topics, all there and as they must be.
+    """Return the topics, all there and as they must be.
 
     Raises:
         SettingsError: a topic is missing or unusable; says what to do.
@@ -200,7 +200,7 @@ class Factory:
 
 
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
-    """The Faust application: two agents over shards."""
+    """Return the Faust application: two agents over shards."""
     contributions = contributions_topic(settings.worker.name)
     stages = {settings.events.topic: factory.contribute, contributions: factory.release}
     handover = Handover(stages, metrics=factory.metrics)
@@ -220,7 +220,7 @@ def build_app(settings: Settings, factory: Factory, connection: Connection) -> Q
 
 
 def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | None = None) -> int:
-    """Runs the worker until it is told to stop.
+    """Run the worker until it is told to stop.
 
     Args:
         settings: of the worker.

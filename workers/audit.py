@@ -195,7 +195,7 @@ class Auditor:
         tally.keys.add(snapshot.key)
 
     def _unlike(self, snapshot: Snapshot) -> str:
-        """What stands in the topic instead of a snapshot."""
+        """Return what the topic holds instead of a snapshot."""
         wanted = orjson.loads(snapshot.value)
         for message in self._all(snapshot.topic):
             if message.key() == snapshot.key.encode():

@@ -80,7 +80,7 @@ class _Objects(logging.Formatter):
 
 
 def about(**fields: object) -> dict[str, dict[str, object]]:
-    """The `extra` of a log call: what the line is about, as JSON shows it."""
+    """Return the `extra` of a log call: what the line is about, as JSON shows it."""
     return {"about": fields}
 
 
@@ -90,7 +90,7 @@ def last_words(text: str) -> None:
 
 
 def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
-    """Sets logging up for `run`.
+    """Set up logging for `run`.
 
     Args:
         debug: everything of our own at DEBUG and of the libraries at INFO.

@@ -77,11 +77,11 @@ class Metrics:
         self.fenced = counter("fenced", "Shards of this worker that a newer owner took over while they were at work")
 
     def stage(self, name: str) -> StageMetrics:
-        """What a stage's shards count; it shows in the metrics from now on."""
+        """Return what a stage's shards count, which the metrics show from now on."""
         return StageMetrics(self._records.labels(name), self._commit_seconds.labels(name), self._aborted.labels(name))
 
     def expect_histogram(self, name: str) -> None:
-        """Makes a histogram's counters show before the first count: what is absent cannot be alerted on."""
+        """Make a histogram's counters show before the first count: nobody can alert on what is absent."""
         for counter in (self.ticks_released, self.snapshots, self.snapshot_bytes):
             counter.labels(name)
 

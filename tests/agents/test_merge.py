@@ -173,7 +173,7 @@ def test_a_key_may_be_declared_later_but_not_withdrawn() -> None:
         ({"key": NoiseKey(bytes(32))}, "key file holds another key"),
         ({"sources": 2}, "events topic has 2 partitions"),
         ({"owners": 2}, "contributions topic has 2 partitions"),
-        ({"stream": "made anew"}, "internal topics are not those"),
+        ({"stream": "created again"}, "internal topics are not those"),
     ],
 )
 def test_state_of_another_key_or_topic_is_refused(other: dict[str, object], said: str) -> None:

@@ -185,7 +185,7 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     found, rejects = reader.read(good, [None] * 2, [0] * 2, latest_ms=None, here=lambda user: user == "17")
     assert (found.users, [(r.index, r.reason) for r in rejects]) == (
         ["17"],
-        [(0, "user's records belong into another partition")],
+        [(0, "user's records belong in another partition")],
     )
     long = b'{"shop":"s","q":["a"],"who":"' + b"x" * 1025 + b'"}'
     assert [r.reason for r in reader.read([long], [None], [0], latest_ms=None)[1]] == ["label too long"]

@@ -210,7 +210,7 @@ def test_state_that_was_made_without_ids_is_refused() -> None:
         with pytest.raises(StateRefused, match=r"no ids.*new worker name"):
             histogram(now).restore(histogram(then).life, [])
     other = stream_name(("w.contributions", str(Uuid(1, 0))), ("w.release-state", str(Uuid(3, 0))))
-    with pytest.raises(StateRefused, match="deleted and made anew"):
+    with pytest.raises(StateRefused, match="deleted and created again"):
         histogram(now).restore(histogram(other).life, [])
     histogram(now).restore(histogram(now).life, [])
 
@@ -236,7 +236,7 @@ def test_progress_that_was_made_without_an_id_is_refused(tmp_path: Path, stored:
 def test_progress_of_the_same_events_topic_is_taken_and_of_another_not(tmp_path: Path) -> None:
     """The control: ids that are there are compared as before."""
     restore(tmp_path, str(Uuid(1, 0)), str(Uuid(1, 0)))
-    with pytest.raises(StateRefused, match="deleted and made anew"):
+    with pytest.raises(StateRefused, match="deleted and created again"):
         restore(tmp_path, str(Uuid(2, 0)), str(Uuid(1, 0)))
 
 

@@ -58,7 +58,7 @@ def test_the_messages_are_all_found() -> None:
     """A collector that overlooks a kind of message would call the table complete."""
     found = {message.text for message in FOUND}
     for one in (
-        "the key file holds another key than the one this state was made with: bring the old key file back",  # raised
+        "the key file holds another key than the one this state was made with: restore the old key file",  # raised
         "…: reading all of it again",  # logged
         "internal error: … at …; --debug shows more",  # said at the end of a command
         "… has cleanup.policy = … and needs compact: state would be lost",  # gathered

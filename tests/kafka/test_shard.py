@@ -178,7 +178,7 @@ def test_a_batch_that_starts_elsewhere_is_refused(cluster: Cluster) -> None:
     shard.feed(Batch(0, 5, [b"x"], [None], [0], [3]))
     assert shard.offset == 5
     for start in (4, 6):
-        with pytest.raises(RuntimeError, match="stands at 5"):
+        with pytest.raises(RuntimeError, match="is at 5"):
             shard.feed(Batch(start, 9, [b"x"], [None], [0], [8]))
     shard.close()
     with pytest.raises(ShardClosed):

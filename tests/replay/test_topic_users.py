@@ -55,7 +55,7 @@ def test_a_replay_bounds_users_as_the_worker_did(worked: Site) -> None:
     """What a user may still add goes on from batch to batch and from tick to tick, and begins anew with each epoch."""
     found, summary = replayed(worked)
     wanted = published(worked)
-    assert summary.late > 100 and summary.rejects["user's records belong into another partition"] == 30
+    assert summary.late > 100 and summary.rejects["user's records belong in another partition"] == 30
     assert len({json.loads(value)["id"] for value in found.values() if json.loads(value)["items"]}) > 6
     assert [at for at, value in found.items() if wanted.get(at) != value] == []
     last = {histogram: max(end for name, _, end, _ in found if name == histogram) for histogram, *_ in found}

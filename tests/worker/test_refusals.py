@@ -73,7 +73,7 @@ def test_another_key_file_on_old_state_is_refused(site: Site) -> None:
     """Other noise on the same counts: the difference of two releases gives both away."""
     run_once(site)
     (site.directory / "key").write_bytes(bytes(range(32)))
-    assert_refused(site.run_to_end(), "key file", "bring the old key file back")
+    assert_refused(site.run_to_end(), "key file", "restore the old key file")
 
 
 def test_changed_epsilon_needs_a_new_generation(site: Site) -> None:
@@ -122,7 +122,7 @@ def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
     site.create_events()
     for partition in range(2):
         site.produce(partition, [{"key": "k", "items": "a", "ts": 1}] * 10)
-    assert_refused(site.run_to_end(), "deleted and made anew", "new worker name")
+    assert_refused(site.run_to_end(), "deleted and created again", "new worker name")
 
 
 def test_foreign_message_among_the_contributions_is_refused(site: Site) -> None:

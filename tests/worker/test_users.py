@@ -90,7 +90,7 @@ def test_each_user_counts_at_most_m_times_an_epoch_through_kills(bootstrap: str,
     found = site.contributed()
     assert {what: n for what, n in found.items() if n} == dict(total)
     reasons = Counter(headers["reason"] for _, headers in site.rejects())
-    assert reasons == {"user's records belong into another partition": rejected}
+    assert reasons == {"user's records belong in another partition": rejected}
     assert rejected > 100
     site.assert_clean()
     assert {snapshot["guarantee"]["unit"] for snapshot in site.snapshots()} == {"user"}

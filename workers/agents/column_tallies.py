@@ -19,11 +19,11 @@ from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.noise.keyed import NoiseKey
 
-# Up to so many times the rows, counting by index beats sorting.
+# Up to this many times the rows, counting by index beats sorting.
 DENSE = 8
-# So many sums of one tick are added up to one.
+# This many sums of one tick are added up to one.
 PARTS_MAX = 16
-# So many tags are held by code, of all stream keys together: 17 bytes each.
+# At most this many tags are held by code, of all stream keys together: 17 bytes each.
 TAGS_HELD = 1 << 22
 
 
@@ -98,7 +98,7 @@ class Named(Sequence[bytes]):
 
 
 class CodeTags:
-    """The tags of a vocabulary's labels, made once each and then found by code; where those were too many, made anew."""
+    """The tags of a vocabulary's labels, made once each and then found by code; where there are too many, made again each time."""
 
     def __init__(self, key: NoiseKey) -> None:
         self.key = key
@@ -106,12 +106,12 @@ class CodeTags:
         self._of: dict[str, tuple[Tags, NDArray[np.bool_]]] = {}
 
     def named(self, names: Sequence[str], codes: Longs) -> Named:
-        """The labels of codes; `names` is the vocabulary, which only grows."""
+        """Return the labels of codes; `names` is the vocabulary, which only grows."""
         self._texts += map(str.encode, names[len(self._texts) :])
         return Named(self._texts, codes)
 
     def tags(self, name: str, codes: Longs) -> Tags:
-        """Those of some labels of a stream key, which were named before."""
+        """Return those of some labels of a stream key, which were named before."""
         made, known = self._of.get(name) or (np.empty((0, 2), dtype=np.uint64), np.empty(0, dtype=np.bool_))
         size = len(self._texts)
         if len(known) < size:
@@ -143,7 +143,7 @@ class ColumnTallies:
         return f"ColumnTallies({len(self._open)} ticks)"
 
     def add(self, columns: EventColumns, lane: Lane, ticks: Longs) -> None:
-        """Counts events.
+        """Count events.
 
         Args:
             columns: of the events.
@@ -157,7 +157,7 @@ class ColumnTallies:
                 parts[:] = _joined(parts)
 
     def take(self, key: NoiseKey) -> list[Ready]:
-        """What was counted since the last call, with the tags that `key` gives its rows."""
+        """Return what was counted since the last call, with the tags that `key` gives its rows."""
         taken, self._open = self._open, {}
         return [
             Ready(lane, tick, self._contributions(part, key))
@@ -173,7 +173,7 @@ class ColumnTallies:
         of_row = by_code[np.searchsorted(part.present[by_code], part.keys)]
         names = [part.key_names[code] for code in part.present.tolist()]
         tags = np.empty((len(labels), 2), dtype=np.uint64)
-        # Rows stand in the order of their keys' codes.
+        # Rows are in the order of their keys' codes.
         starts = np.searchsorted(part.keys, part.present).tolist()
         stops = np.searchsorted(part.keys, part.present, side="right").tolist()
         for name, start, stop in zip(names, starts, stops, strict=True):
@@ -182,7 +182,7 @@ class ColumnTallies:
 
 
 def _joined(parts: Sequence[Counted]) -> list[Counted]:
-    """One for each vocabulary: there are several only where one has begun anew between them."""
+    """Return one for each vocabulary: several only where a new one began between them."""
     joined: list[Counted] = []
     while parts:
         first = parts[0]
@@ -201,7 +201,7 @@ def _joined(parts: Sequence[Counted]) -> list[Counted]:
 
 
 def added_up(columns: EventColumns, lane: Lane, ticks: Longs) -> Iterator[tuple[int, Counted]]:
-    """What the events add to each tick, bounded. Ticks below 1 are left out.
+    """Yield what the events add to each tick, bounded. Ticks below 1 are left out.
 
     Args:
         columns: of the events.
@@ -238,7 +238,7 @@ def added_up(columns: EventColumns, lane: Lane, ticks: Longs) -> Iterator[tuple[
 
 
 def _bounded(columns: EventColumns, lane: Lane, pair: Longs) -> tuple[Longs, NDArray[np.int32], Longs | None]:
-    """The rows that count: the (tick, key) of each, its label, and how much (None: 1 each)."""
+    """Return the rows that count: the (tick, key) of each, its label, and how much (None: 1 each)."""
     lengths = columns.lengths
     labels, amounts = columns.labels, columns.amounts
     longest = int(lengths.max(initial=0))
@@ -257,7 +257,7 @@ def _bounded(columns: EventColumns, lane: Lane, pair: Longs) -> tuple[Longs, NDA
 
 
 def _numbered(ticks: Longs) -> tuple[Longs, Longs]:
-    """The distinct ticks, ascending, and the place of each event's tick among them."""
+    """Return the distinct ticks, ascending, and the place of each event's tick among them."""
     if (ticks[1:] >= ticks[:-1]).all():
         steps = np.zeros(len(ticks), dtype=np.int64)
         np.cumsum(ticks[1:] != ticks[:-1], out=steps[1:])
@@ -267,7 +267,7 @@ def _numbered(ticks: Longs) -> tuple[Longs, Longs]:
 
 
 def _added(codes: Longs, amounts: Longs | None, space: int) -> tuple[Longs, Longs]:
-    """The distinct codes, ascending, each with the sum of its amounts (None: 1 each)."""
+    """Return the distinct codes, ascending, each with the sum of its amounts (None: 1 each)."""
     if space <= DENSE * len(codes):
         if amounts is None:
             sums = np.bincount(codes, minlength=space)
@@ -286,7 +286,7 @@ def _added(codes: Longs, amounts: Longs | None, space: int) -> tuple[Longs, Long
 
 
 def _first_seen(codes: Longs, space: int) -> Longs:
-    """The distinct codes in the order in which they first occur."""
+    """Return the distinct codes in the order in which they first occur."""
     n = len(codes)
     if space <= DENSE * n:
         first = np.full(space, n, dtype=np.int64)

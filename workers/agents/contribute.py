@@ -38,7 +38,7 @@ VERSION = 1
 PROGRESS = b"progress"
 # While a backlog is read, closes that follow each other faster than this share a transaction (one takes about 10 ms).
 CLOSES_APART_S = 0.1
-# Rejects are committed at the latest when there are so many, or when they have so many bytes.
+# Rejects are committed at the latest when there are this many of them, or this many bytes.
 REJECTS_MAX = 10_000
 REJECTS_BYTES_MAX = 32 << 20
 # A record key longer than this is left out of a reject.
@@ -46,7 +46,7 @@ REJECT_KEY_BYTES_MAX = VALUE_BYTES // 10
 
 
 class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True):
-    """Where one source partition stands; stored with every commit. Sensitive: its offset counts events."""
+    """How far one source partition has come; stored with every commit. Sensitive: its offset counts events."""
 
     version: int
     offset: int
@@ -135,7 +135,7 @@ class ContributeShard(Shard):
         if self.partition >= self._stream.sources:
             raise StateRefused(
                 f"the events topic {self._stream.events.topic} got more partitions than the {self._stream.sources} that it had: "
-                "a changed partition count needs a new worker name (a new stream, charged anew)"
+                "a changed partition count needs a new worker name (a new stream, charged again)"
             )
         super().open()
 
@@ -153,19 +153,19 @@ class ContributeShard(Shard):
         if progress.sources != stream.sources:
             raise StateRefused(
                 f"the events topic {stream.events.topic} has {stream.sources} partitions; the state was made with {progress.sources}: "
-                "a changed partition count needs a new worker name (a new stream, charged anew)"
+                "a changed partition count needs a new worker name (a new stream, charged again)"
             )
         if len(progress.sequences) != stream.owners:
             raise StateRefused(
                 f"the contributions topic {stream.contributions} has {stream.owners} partitions; the state was made with "
-                f"{len(progress.sequences)}: a changed partition count needs a new worker name (a new stream, charged anew)"
+                f"{len(progress.sequences)}: a changed partition count needs a new worker name (a new stream, charged again)"
             )
         if progress.topic_id != stream.events_id:
             if progress.topic_id in (None, ZERO_ID):
                 refuse_without_ids(f"the state of {stream.events.topic}")
             raise StateRefused(
-                f"the events topic {stream.events.topic} was deleted and made anew since the state was written: "
-                "its offsets mean other events now; take a new worker name (a new stream, charged anew)"
+                f"the events topic {stream.events.topic} was deleted and created again since the state was written: "
+                "its offsets mean other events now; take a new worker name (a new stream, charged again)"
             )
         self._sequences = list(progress.sequences)
         self._intake.restore(progress.watermark, progress.first)
@@ -208,7 +208,7 @@ class ContributeShard(Shard):
         return elapsed >= self._interval_s or (elapsed >= CLOSES_APART_S and self._intake.closes())
 
     def _commit_all(self, offset: int) -> None:
-        """One transaction: contributions, rejects, users' pairs, progress."""
+        """Commit contributions, rejects, users' pairs and progress in one transaction."""
         closed = self._intake.ticks_closed()
         users = self._intake.user_changes()
         messages = [

@@ -123,7 +123,7 @@ def encode(
     first: int | None,
     max_bytes: int = VALUE_BYTES,
 ) -> list[bytes]:
-    """The messages of one commit for one owner: at least one, each at most `max_bytes` long.
+    """Return the messages of one commit for one owner: at least one, each at most `max_bytes` long.
 
     Args:
         sections: (lane, global tick, counts by stream key and label); counts of 0 are left out.
@@ -151,7 +151,7 @@ def encode(
 
 
 def _cut(lane: Lane, tick: int, tally: Tally, room: int) -> Iterator[tuple[Section, int]]:
-    """Sections of at most `room` bytes, with an upper bound of their encoded size."""
+    """Yield sections of at most `room` bytes, with an upper bound of their encoded size."""
     keys = list(tally)
     labels: list[bytes] = []
     counts: list[int] = []
@@ -167,7 +167,7 @@ def _cut(lane: Lane, tick: int, tally: Tally, room: int) -> Iterator[tuple[Secti
 def _halves(
     lane: Lane, tick: int, keys: list[str], key_of: list[int], labels: list[bytes], counts: list[int], room: int
 ) -> Iterator[tuple[Section, int]]:
-    """The rows as one section if it fits, else as the sections of both halves."""
+    """Yield the rows as one section if it fits, else as the sections of both halves."""
     n = len(labels)
     size = _SECTION_BYTES + sum(map(len, labels)) + _ROW_BYTES * n + sum(len(key.encode()) + _KEY_BYTES for key in keys)
     if size <= room or (n <= 1 and len(keys) <= 1):
@@ -176,7 +176,7 @@ def _halves(
         return
     if n > 1:
         row = n // 2
-        stop = key_of[row - 1] + 1  # keys of the first half; one that stands on both sides of the cut is named twice
+        stop = key_of[row - 1] + 1  # keys of the first half; one on both sides of the cut is named twice
         again = stop - 1 if key_of[row] == stop - 1 else stop
     else:
         row = 0 if n and key_of[0] >= len(keys) // 2 else n
@@ -187,16 +187,16 @@ def _halves(
 
 
 def decode(value: bytes) -> Message:
-    """The message that `encode` made.
+    """Return the message that `encode` made.
 
     Raises:
-        StateRefused: the bytes are no message of this version.
+        StateRefused: this version cannot read the bytes.
     """
     try:
         message = _decoder.decode(value)
     except msgspec.DecodeError as error:
         raise StateRefused(
-            f"the contributions topic holds a message that is none of this version's ({error}): was it written by something else?"
+            f"the contributions topic holds a message this version cannot read ({error}): was it written by something else?"
         ) from error
     if message.version != VERSION:
         raise StateRefused(

@@ -19,7 +19,7 @@ from workers.mechanisms.bounding import Items
 
 # Far above the largest `max_count`, and so far below 2^63 that a batch of them adds up in 64 bits.
 AMOUNT_MAX = 1 << 40
-# Texts of a vocabulary before it begins anew: about 150 MB.
+# Texts of a vocabulary before a new one begins: about 150 MB.
 TEXTS_MAX = 1_000_000
 # Events whose labels are compared pair by pair; longer ones are sorted.
 PAIRWISE_MAX = 8
@@ -41,7 +41,7 @@ class _Texts(dict[str, int]):
 
 
 class Vocabulary:
-    """Codes of texts, the same from batch to batch, until there are too many texts: then it begins anew."""
+    """Codes of texts, the same from batch to batch, until there are too many texts: then a new one begins."""
 
     def __init__(self, texts_max: int = TEXTS_MAX) -> None:
         self._max = texts_max
@@ -58,11 +58,11 @@ class Vocabulary:
             self._texts = _Texts()
 
     def code(self, text: str) -> int:
-        """The code of a text."""
+        """Return the code of a text."""
         return self._texts[text]
 
     def codes(self, texts: Iterable[str], count: int) -> Codes:
-        """The codes of `count` texts."""
+        """Return the codes of `count` texts."""
         return np.fromiter(map(self._texts.__getitem__, texts), dtype=np.int32, count=count)
 
 
@@ -99,7 +99,7 @@ class EventColumns:
         return np.diff(self.ends, prepend=0)
 
     def events(self) -> Events:
-        """The same events as lists, for what looks at one event after the other."""
+        """Return the same events as lists, for what looks at one event after the other."""
         keys = [self.key_names[code] for code in self.keys.tolist()]
         names = [self.label_names[code] for code in self.labels.tolist()]
         ends = self.ends.tolist()
@@ -114,7 +114,7 @@ class EventColumns:
 
 
 def columns_of_events(events: Events, keys: Vocabulary, labels: Vocabulary) -> EventColumns:
-    """The columns of events that were read as lists; `distinct` of them, or of several joined, is to follow."""
+    """Return the columns of events that were read as lists; `distinct` of them, or of several joined, is to follow."""
     n = len(events.times)
     key_codes = keys.codes(events.keys, n)
     kinds = set(map(type, events.items))
@@ -135,13 +135,13 @@ def columns_of_events(events: Events, keys: Vocabulary, labels: Vocabulary) -> E
 
 
 def _amounts(items: Sequence[Any], count: int) -> Longs:
-    """How often each label stands in its event: the counts of objects, one for a label of a list."""
+    """Return how often each label occurs in its event: the counts of objects, one for a label of a list."""
     flat = chain.from_iterable(each.values() if isinstance(each, dict) else (1,) * len(each) for each in items)
     return np.fromiter((min(amount, AMOUNT_MAX) for amount in flat), dtype=np.int64, count=count)
 
 
 def joined(parts: Sequence[EventColumns]) -> EventColumns:
-    """Columns with the same codes, one after the other."""
+    """Return columns with the same codes, one after the other."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
@@ -164,7 +164,7 @@ def joined(parts: Sequence[EventColumns]) -> EventColumns:
 
 
 def distinct(columns: EventColumns, *, last: bool = False) -> EventColumns:
-    """Makes each label occur once in its event, where it first stood.
+    """Make each label occur once in its event, where it came first.
 
     Args:
         columns: in which a label may be repeated.
@@ -179,7 +179,7 @@ def distinct(columns: EventColumns, *, last: bool = False) -> EventColumns:
     inside[repeating] = True
     rows = np.flatnonzero(np.repeat(inside, lengths))  # of the events in question
     event = np.repeat(repeating, lengths[repeating])
-    order = np.lexsort((columns.labels[rows], event))  # stable: of equal ones the first stands first
+    order = np.lexsort((columns.labels[rows], event))  # stable: of equal ones the first comes first
     rows, event = rows[order], event[order]
     begins = np.ones(len(rows), dtype=np.bool_)
     begins[1:] = (columns.labels[rows[1:]] != columns.labels[rows[:-1]]) | (event[1:] != event[:-1])
@@ -206,7 +206,7 @@ def distinct(columns: EventColumns, *, last: bool = False) -> EventColumns:
 
 
 def _repeating(labels: Codes, ends: Longs, lengths: Longs) -> Longs:
-    """The events that hold a label twice, ascending."""
+    """Return the events that hold a label twice, ascending."""
     longest = int(lengths.max(initial=0))
     if longest > PAIRWISE_MAX:
         pairs = np.repeat(np.arange(len(lengths)) << 32, lengths) | labels

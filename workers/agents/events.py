@@ -85,14 +85,14 @@ class EventReader(Frozen):
         latest_ms: int | None,
         here: Callable[[str], bool] | None = None,
     ) -> tuple[Events, list[Reject]]:
-        """Decodes a batch.
+        """Decode a batch.
 
         Args:
             values: the records' values.
             keys: the records' keys.
             timestamps: the records' own times, ms.
             latest_ms: events dated later are rejected: they must not close ticks early. None: no limit.
-            here: whether a user's records belong into this source partition; None: they all do.
+            here: whether a user's records belong in this source partition; None: they all do.
 
         Returns:
             The valid events, and a reject for each other record.
@@ -124,7 +124,7 @@ class EventReader(Frozen):
                 if name is None or user is None:
                     rejects.append(Reject(place, "record key is no label"))
                 elif here is not None and not here(user):
-                    rejects.append(Reject(place, "user's records belong into another partition"))
+                    rejects.append(Reject(place, "user's records belong in another partition"))
                 elif latest_ms is not None and times[i] > latest_ms:
                     rejects.append(Reject(place, "dated too far ahead"))
                 elif self._declared is not None and name not in self._declared:
@@ -137,7 +137,7 @@ class EventReader(Frozen):
         return Events(cast(list[str], names), [e.items for e in decoded], times, of_users), rejects
 
     def _users(self, decoded: Sequence[Any], keys: Sequence[bytes | None], index: list[int] | None) -> list[str | None]:
-        """Each event's user; nothing where users are not looked at."""
+        """Return each event's user; nothing where users are not looked at."""
         if self._user is None:
             return []
         if self._user != RECORD_KEY:
@@ -222,7 +222,7 @@ def _is_time(value: object) -> bool:
 
 
 def _longest(event: Any) -> int:
-    """Bytes of the longest label, key or user in an event."""
+    """Return the bytes of the longest label, key or user in an event."""
     items = event.items
     labels = [items] if isinstance(items, str) else list(items)
     key, user = getattr(event, "key", ""), str(getattr(event, "user", ""))

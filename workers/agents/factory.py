@@ -17,12 +17,12 @@ Kind = TypeVar("Kind", bound=Histogram)
 
 
 def lanes(settings: Settings) -> list[Lane]:
-    """The tick grids and bounds of all histograms, each once."""
+    """Return the tick grids and bounds of all histograms, each once."""
     return list(dict.fromkeys(config.lane for config in settings.histograms))
 
 
 def declared_keys(settings: Settings) -> frozenset[str] | None:
-    """The stream keys that any histogram serves; None where one serves every key."""
+    """Return the stream keys that any histogram serves; None where one serves every key."""
     if settings.events.key == "$all":
         return frozenset({ALL_STREAM_KEY})
     declared: set[str] = set()
@@ -34,7 +34,7 @@ def declared_keys(settings: Settings) -> frozenset[str] | None:
 
 
 def mechanisms(settings: Settings) -> list[Mechanism]:
-    """The mechanism of each histogram.
+    """Return the mechanism of each histogram.
 
     Raises:
         SettingsError: a budget cannot be met.

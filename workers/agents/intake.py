@@ -51,7 +51,7 @@ class Intake:
         return f"Intake(watermark={self.watermark})"
 
     def restore(self, watermark: int | None, first: int | None) -> None:
-        """Goes on after a commit that left these behind."""
+        """Go on after a commit that left these behind."""
         self.watermark = self._committed_watermark = watermark
         self.first = first
         self._open = {}
@@ -147,7 +147,7 @@ class Intake:
         )
 
     def ticks_closed(self) -> int:
-        """How many ticks, over all lanes, have closed since the last commit; none before the first."""
+        """Return how many ticks, over all lanes, have closed since the last commit; none before the first."""
         mark, before = self.watermark, self._committed_watermark
         if mark is None or before is None:
             return 0
@@ -169,11 +169,11 @@ class Intake:
 
     @property
     def full(self) -> bool:
-        """Whether so many users changed that it should be committed."""
+        """Whether enough users changed for a commit."""
         return self._users.full
 
     def user_changes(self) -> list[Change]:
-        """What is to be stored of users, in the transaction of the commit that follows."""
+        """Return what is to be stored of users, in the transaction of the commit that follows."""
         return self._users.changes() + ([] if self.watermark is None else self._users.over(self.watermark))
 
     def commit(

@@ -38,7 +38,7 @@ Pairs = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
 
 
 class ReleaseProgress(msgspec.Struct, kw_only=True):
-    """Where one owner partition stands; stored with every release.
+    """How far one owner partition has come; stored with every release.
 
     `offset` is where to read on; it may lie before `position`, up to which every message was seen, when parts of open ticks wait.
     """
@@ -129,8 +129,8 @@ class Merge:
         if message.sequence != self._sequences[source]:
             raise StateRefused(
                 f"contributions offset {offset}: source partition {source} sent number {message.sequence} where {self._sequences[source]} "
-                "follows: its progress was lost or restored from a copy. Going on would count events twice or not at all; begin anew: "
-                "another worker name, or all internal topics deleted together (either is a new stream, charged anew)"
+                "follows: its progress was lost or restored from a copy. Going on would count events twice or not at all; start again with "
+                "another worker name, or all internal topics deleted together (either is a new stream, charged again)"
             )
         before = self.watermarks[source]
         for part in parts:
@@ -144,7 +144,7 @@ class Merge:
             self._firsts[source] = message.first
 
     def reached(self, position: int) -> None:
-        """Every message before offset `position` was received."""
+        """Note that every message before offset `position` was received."""
         self._read_to = position
         self._position = max(self._position, position)
 
@@ -157,13 +157,13 @@ class Merge:
         bytes_max: int = BYTES_MAX,
         after_tick: Callable[[], object] = lambda: None,
     ) -> Released:
-        """Releases complete ticks in order, until there are none or either limit is passed.
+        """Release complete ticks in order, until there are none or either limit is passed.
 
         Nothing of what is returned may be published before `changes` and `progress` are durable with it.
 
         Args:
             ticks_max: most ticks.
-            bytes_max: no further tick when the snapshots have reached so many bytes.
+            bytes_max: no further tick when the snapshots have reached this size.
             after_tick: called after each tick, to show that the work goes on.
         """
         released = Released(0, [])
@@ -201,7 +201,7 @@ class Merge:
         return lane.start_ms + min(ticks) * lane.tick_ms if ticks else None
 
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
-        """Starts the histograms of a lane whose first tick has become known: nothing earlier can come any more."""
+        """Start the histograms of a lane whose first tick has become known: nothing earlier can follow."""
         first = min((first for first in self._firsts if first is not None), default=None)
         if first is None or all(h.next is not None for h in users):
             return
@@ -212,7 +212,7 @@ class Merge:
                 if ahead > BACKLOG_TICKS_MAX:
                     when = datetime.fromtimestamp(first / 1000, UTC).isoformat(timespec="seconds")
                     raise StateRefused(
-                        f"histogram {histogram.name!r}: the first event bears the time {when}, {ahead:,} ticks ago: more than "
+                        f"histogram {histogram.name!r}: the first event has the time {when}, {ahead:,} ticks ago: more than "
                         f"{BACKLOG_TICKS_MAX:,} would have to be published. Are the events' times in ms? If they are right, set "
                         "start later or tick wider"
                     )
@@ -226,21 +226,21 @@ class Merge:
         return complete
 
     def _complete(self) -> int | None:
-        """Ticks that end at or before this are complete; None while a source has said nothing."""
+        """Return the time up to which ticks are complete; None while a source has said nothing."""
         marks = [mark for mark in self.watermarks if mark is not None]
         return min(marks) if len(marks) == len(self.watermarks) else None
 
     # ---- what is stored --------------------------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
-        """What changed in the store since the last call, but for the progress record."""
+        """Return what changed in the store since the last call, but for the progress record."""
         changes, self._gone = self._gone, []
         for histogram in self.histograms:
             changes += histogram.changes()
         return changes
 
     def progress(self) -> ReleaseProgress:
-        """Where this partition stands."""
+        """Return how far this partition has come."""
         return ReleaseProgress(
             version=VERSION,
             offset=self.waiting.first_offset(self._position),
@@ -255,7 +255,7 @@ class Merge:
         )
 
     def restore(self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None) -> None:
-        """Goes on from what was stored.
+        """Go on from what was stored.
 
         Args:
             progress: the stored record.
@@ -272,17 +272,17 @@ class Merge:
             )
         if progress.key != self._key.fingerprint.hex():
             raise StateRefused(
-                "the key file holds another key than the one this state was made with: bring the old key file back"
+                "the key file holds another key than the one this state was made with: restore the old key file"
             )
         if len(progress.watermarks) != len(self.watermarks):
             raise StateRefused(
                 f"the events topic has {len(self.watermarks)} partitions; the state was made with {len(progress.watermarks)}: "
-                "a changed partition count needs a new worker name (a new stream, charged anew)"
+                "a changed partition count needs a new worker name (a new stream, charged again)"
             )
         if progress.owners != self.owners:
             raise StateRefused(
                 f"the contributions topic has {self.owners} partitions; the state was made with {progress.owners}: "
-                "a changed partition count needs a new worker name (a new stream, charged anew)"
+                "a changed partition count needs a new worker name (a new stream, charged again)"
             )
         self.watermarks, self._firsts, self._sequences = progress.watermarks, progress.firsts, progress.sequences
         self._position, self._read_to = progress.position, progress.offset

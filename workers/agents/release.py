@@ -69,7 +69,7 @@ class ReleaseShard(Shard):
         if self.partition >= self.merge.owners:
             raise StateRefused(
                 f"the contributions topic got more partitions than the {self.merge.owners} that it had: "
-                "a changed partition count needs a new worker name (a new stream, charged anew)"
+                "a changed partition count needs a new worker name (a new stream, charged again)"
             )
         super().open()
 
@@ -130,7 +130,7 @@ class ReleaseShard(Shard):
             self._count(released, before)
 
     def _ticks(self) -> dict[str, int]:
-        """How many ticks of each histogram were released here in its life."""
+        """Return how many ticks of each histogram were released here in its life."""
         lives = {histogram.name: histogram.life for histogram in self.merge.histograms}
         return {name: life.next - (life.first or 0) for name, life in lives.items() if life.next is not None}
 
@@ -146,10 +146,10 @@ class ReleaseShard(Shard):
 
 
 def read_progress(value: bytes) -> ReleaseProgress:
-    """The stored progress record.
+    """Return the stored progress record.
 
     Raises:
-        StateRefused: it is none of this version's.
+        StateRefused: this version cannot read it.
     """
     try:
         return msgspec.json.decode(value, type=ReleaseProgress)

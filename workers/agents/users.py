@@ -5,7 +5,7 @@ The rule reads that user's own events alone, so one user moves at most m pairs b
 if all events of a user lie in one source partition: `kafka/placement.py` rejects those that lie elsewhere, so a producer that spreads a
 user's records loses events instead of weakening the promise.
 
-What is stored: for each lane, epoch and user with a pair that counted, the pairs' digests. Lanes and users stand in keys as digests:
+What is stored: for each lane, epoch and user with a pair that counted, the pairs' digests. Keys hold lanes and users as digests:
 
     b"u" + lane (8 bytes) + epoch (8, big endian) + user (16)  ->  version (1 byte), pairs (8 each)
 
@@ -65,7 +65,7 @@ class Users:
         return len(self._changed) >= USERS_HELD
 
     def take(self, lane: Lane, tick: int, user: str, key: str, labels: Iterable[str]) -> list[str]:
-        """Those of an event's labels that count, in their order; from now on they are used up.
+        """Return those of an event's labels that count, in their order, and use them up.
 
         Args:
             lane: one that bounds users.
@@ -92,14 +92,14 @@ class Users:
         return counted
 
     def changes(self) -> list[Change]:
-        """What changed since the last commit, to be committed with the contributions it belongs to."""
+        """Return what changed since the last commit, to be committed with the contributions it belongs to."""
         return [
             (place, VERSION + b"".join(pair.to_bytes(8) for pair in sorted(self._held[place])))
             for place in sorted(self._changed)
         ]
 
     def over(self, watermark_ms: int) -> list[Change]:
-        """Deletions of stored users of epochs whose ticks are all closed: nothing of theirs can count again."""
+        """Return deletions of stored users of epochs whose ticks are all closed: nothing of theirs can count again."""
         if self._stored is None:
             return []
         deletions: list[Change] = []
@@ -112,7 +112,7 @@ class Users:
         return deletions
 
     def committed(self, watermark_ms: int) -> None:
-        """What `changes` gave is stored: it need not be held any more, nor what belongs to epochs that are over."""
+        """Note that what `changes` returned is stored: forget it, and what belongs to epochs that are over."""
         self._changed.clear()
         if self._stored is not None:
             if len(self._held) > USERS_HELD:

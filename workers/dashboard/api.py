@@ -65,7 +65,7 @@ def application(
     token: str | None,
     further: Mapping[str, object] | None = None,
 ) -> web.Application:
-    """The dashboard without its Kafka.
+    """Return the dashboard without its Kafka.
 
     Args:
         hub: where snapshots come from.
@@ -98,7 +98,7 @@ def application(
 
 
 def pages() -> dict[str, Page]:
-    """The files of the page by path; "" is the page itself."""
+    """Return the files of the page by path; "" is the page itself."""
     found = {}
     for file in files("workers.dashboard").joinpath("page").iterdir():
         body = file.read_bytes()
@@ -200,7 +200,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
 
 
 async def _send(request: web.Request, response: web.StreamResponse, viewer: Viewer) -> None:
-    """Sends events until the viewer goes; the next one is chosen when the last has left this process, not before."""
+    """Send events until the viewer goes; the next one is chosen when the last has left this process, not before."""
     transport = request.transport
     await response.write(b"retry: 1000\n\n")
     beat_at = time.monotonic() + BEAT_S

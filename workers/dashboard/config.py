@@ -47,7 +47,7 @@ class DashboardSettings:
 
 
 def load_dashboard(path: Path) -> DashboardSettings:
-    """Reads the part of a settings file that a dashboard needs.
+    """Read the part of a settings file that a dashboard needs.
 
     Raises:
         SettingsError: one line with the file, the field, its value and what is allowed.
@@ -56,7 +56,7 @@ def load_dashboard(path: Path) -> DashboardSettings:
 
 
 def read_token(path: Path) -> str:
-    """The token that every reader of the API must send: what the file holds, but for a line end.
+    """Return the token that every reader of the API must send: what the file holds, but for a line end.
 
     Raises:
         SettingsError: not readable, too short, or not printable ASCII without blanks.
@@ -115,7 +115,7 @@ def _rule(record: type[Checked], name: str) -> Any:
 
 
 def _value(record: type[Checked], name: str, values: Mapping[str, Any], where: str) -> str:
-    """A string that is checked as the worker checks it."""
+    """Return a string that is checked as the worker checks it."""
     rule = _rule(record, name)
     if name not in values:
         raise ValueError(f"{where}{name} is missing: {rule.allowed}")

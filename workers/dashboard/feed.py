@@ -74,7 +74,7 @@ class Feed:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
 
     async def run(self) -> None:
-        """Reads until cancelled."""
+        """Read until cancelled."""
         consumer = self._open()
         try:
             await self._follow(consumer)
@@ -95,7 +95,7 @@ class Feed:
         )
 
     def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Calls in the thread."""
+        """Call in the thread."""
         return asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def _follow(self, consumer: Consumer) -> None:
@@ -130,7 +130,7 @@ class Feed:
     # ---- in the thread -----------------------------------------------------------------------------------------------
 
     def _assign(self, consumer: Consumer) -> list[str]:
-        """Begins to read partitions that are not read yet; returns the topics that are missing."""
+        """Begin to read partitions that are not read yet; return the topics that are missing."""
         metadata = consumer.list_topics(timeout=ANSWER_S)  # all of them: asking for one by name may create it
         found: list[Place] = []
         missing: list[str] = []
@@ -148,12 +148,12 @@ class Feed:
         return missing
 
     def _check(self, consumer: Consumer) -> None:
-        """Asks the broker of each partition whether it is there."""
+        """Ask the broker of each partition whether it is there."""
         for place in self._assigned:
             consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S, cached=False)
 
     def _read(self, consumer: Consumer) -> tuple[list[SeenSnapshot], KafkaError | None]:
-        """The snapshots that have arrived, and what went wrong, if anything did."""
+        """Return the snapshots that have arrived, and what went wrong, if anything did."""
         found, failed = [], None
         for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
             error = message.error()
@@ -206,7 +206,7 @@ class Feed:
         return consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
 
     def _since(self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:
-        """The time from which on each partition is of interest, told by its last records."""
+        """Return the time from which on each partition is of interest, told by its last records."""
         since: dict[Place, int] = {}
         open_ends = {place for place, (low, high) in bounds.items() if low < high}
         if not open_ends:
@@ -232,10 +232,10 @@ class Feed:
         consumer.unassign()
         return since
 
-    # ---- how it stands -----------------------------------------------------------------------------------------------
+    # ---- its state ------------------------------------------------------------------------------------------------------
 
     def _tell(self, missing: list[str]) -> None:
-        """Says how it stands, after a call that went well."""
+        """Report the state, after a call that went well."""
         if missing:
             self._say({"kafka": "missing", "topics": missing})
         else:
@@ -247,14 +247,14 @@ class Feed:
             self._hub.set_state(state)
 
     def _complain(self, error: KafkaError) -> None:
-        """Says what went wrong; the message of librdkafka names brokers, topics and reasons, never a record."""
+        """Say what went wrong; the message of librdkafka names brokers, topics and reasons, never a record."""
         # Why the broker does not answer is told to the callback alone.
         cause, self._cause = self._cause or error, None
         self._say({"kafka": "refused" if cause.code() in _REFUSALS else "away"})
         logger.warning("Kafka: %s", cause.str())
 
     def _note(self, error: KafkaError) -> None:
-        """What librdkafka reports by itself; called within one of our calls, in the thread."""
+        """Take note of what librdkafka reports by itself; called within one of our calls, in the thread."""
         if error.code() in (*_REFUSALS, KafkaError._SSL):
             self._cause = error
 

@@ -1,4 +1,4 @@
-"""What stands before every answer of the dashboard: reading only, for those who may, with headers that keep browsers from mischief."""
+"""What every request to the dashboard passes first: reading only, for those who may, with headers that keep browsers from mischief."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROTECTED = ("/api/", "/demo/")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on can be reached from this machine only."""
+    """Return whether an address to listen on can be reached from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -41,12 +41,12 @@ def is_loopback(host: str) -> bool:
 
 
 def refusal(status: int, message: str, **headers: str) -> web.Response:
-    """An error as JSON: `{"error": "..."}`."""
+    """Return an error as JSON: `{"error": "..."}`."""
     return web.json_response({"error": message}, status=status, headers=headers)
 
 
 def guard(host: str, token: str | None) -> Middleware:
-    """The middleware.
+    """Return the middleware.
 
     Args:
         host: the address that is listened on.
@@ -82,21 +82,21 @@ async def add_headers(_request: web.Request, response: web.StreamResponse) -> No
 
 
 def set_headers(response: web.StreamResponse) -> None:
-    """Sets the headers that every response has."""
+    """Set the headers that every response has."""
     for name, value in HEADERS.items():
         response.headers[name] = value
     response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
 
 
 def _may(request: web.Request, digest: bytes) -> bool:
-    """Whether the request carries the token; compared by digests, in a time that tells nothing."""
+    """Return whether the request carries the token; compared by digests, in a time that tells nothing."""
     scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     found = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
     return hmac.compare_digest(found, digest) and scheme.lower() == "bearer"
 
 
 def _name(host: str) -> str:
-    """A Host header without its port."""
+    """Return a Host header without its port."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     if host.count(":") > 1:  # an IPv6 address, as --host has it

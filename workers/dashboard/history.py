@@ -24,7 +24,7 @@ class History:
         self.number = 0
 
     def add(self, snapshot: SeenSnapshot) -> bool:
-        """Keeps a snapshot, and forgets what there is no room for.
+        """Keep a snapshot, and forget what there is no room for.
 
         Returns:
             Whether it is new: one that does not end after the newest of its series is a repetition.
@@ -34,7 +34,7 @@ class History:
         if kept and snapshot.end <= kept[-1].end:
             if snapshot.id == kept[-1].id:
                 return False
-            # Another series that goes back in time: the topic was begun anew.
+            # Another series that goes back in time: the topic was started again.
             while kept and kept[-1].end >= snapshot.end:
                 self._forget(stream, kept.pop())
         self.number += 1
@@ -49,16 +49,16 @@ class History:
         return True
 
     def streams(self) -> list[Stream]:
-        """All streams, in the order in which they were first seen."""
+        """Return all streams, in the order in which they were first seen."""
         return [stream for stream, kept in self._of.items() if kept]
 
     def newest(self, stream: Stream) -> SeenSnapshot | None:
-        """The newest snapshot of a stream."""
+        """Return the newest snapshot of a stream."""
         kept = self._of.get(stream)
         return kept[-1] if kept else None
 
     def all_newest(self, after: int = 0) -> list[SeenSnapshot]:
-        """The newest snapshot of each stream, those with a number above `after`, in the order they came."""
+        """Return the newest snapshot of each stream, those with a number above `after`, in the order they came."""
         found = [kept[-1] for kept in self._of.values() if kept and kept[-1].number > after]
         return sorted(found, key=lambda snapshot: snapshot.number)
 
@@ -77,7 +77,7 @@ class History:
         return found[:limit], len(found) > limit
 
     def _shrink(self) -> None:
-        """Takes from the streams that have most, and leaves each its newest snapshot."""
+        """Take from the streams that have most, and leave each its newest snapshot."""
         while self.bytes > self._max_bytes * ROOM:
             stream = max(self._longer(), key=lambda one: self._bytes[one], default=None)
             if stream is None:

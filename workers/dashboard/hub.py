@@ -32,7 +32,7 @@ class Wanted:
     top: int | None = None
 
     def holds(self, stream: Stream) -> bool:
-        """Whether a stream is among it."""
+        """Return whether a stream is among it."""
         return (self.histograms is None or stream.histogram in self.histograms) and (
             self.keys is None or stream.key in self.keys
         )
@@ -51,17 +51,17 @@ class Viewer:
         return len(self._waiting)
 
     def put(self, place: object, event: bytes) -> None:
-        """Puts an event in its place; an older one there is skipped."""
+        """Put an event in its place; an older one there is skipped."""
         self._waiting[place] = event
         self._wake.set()
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         self.closed = True
         self._wake.set()
 
     async def take(self, timeout_s: float) -> bytes | None:
-        """The next event; None when there was none for so long, or it is closed."""
+        """Return the next event; None when none came in time, or it is closed."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -90,7 +90,7 @@ class Hub:
         return len(self._viewers)
 
     def publish(self, snapshots: Iterable[SeenSnapshot]) -> None:
-        """Keeps snapshots and hands the newest of each stream to those who want it."""
+        """Keep snapshots and hand the newest of each stream to those who want it."""
         changed = {snapshot.stream: None for snapshot in snapshots if self.history.add(snapshot)}
         for stream in changed:
             self._events.pop(stream, None)
@@ -102,13 +102,13 @@ class Hub:
             self._tell(_STREAMS, {"streams": streams})
 
     def set_state(self, state: Mapping[str, object]) -> None:
-        """Tells everybody how it stands with Kafka."""
+        """Tell everybody how the connection to Kafka is."""
         if state != self.state:
             self.state = dict(state)
             self._tell(_STATE, self.state)
 
     def join(self, wanted: Wanted, last_event: str | None = None) -> Viewer:
-        """Adds a viewer, for whom the newest snapshots lie ready.
+        """Add a viewer, for whom the newest snapshots lie ready.
 
         Args:
             wanted: what of all.
@@ -123,11 +123,11 @@ class Hub:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Removes a viewer."""
+        """Remove a viewer."""
         self._viewers.discard(viewer)
 
     def close(self) -> None:
-        """Ends all viewers."""
+        """End all viewers."""
         for viewer in self._viewers:
             viewer.close()
 
@@ -137,7 +137,7 @@ class Hub:
             viewer.put(name, line)
 
     def _event(self, stream: Stream, top: int | None) -> bytes:
-        """The event of a stream's newest snapshot: made once, for all."""
+        """Return the event of a stream's newest snapshot: made once, for all."""
         made = self._events.setdefault(stream, {})
         if top not in made:
             snapshot = self.history.newest(stream)
@@ -148,23 +148,23 @@ class Hub:
         return made[top]
 
     def _number(self, last_event: str | None) -> int:
-        """The number in an event's id; 0 if it is none of this run's."""
+        """Return the number in an event's id; 0 if this run did not send it."""
         run, _, number = (last_event or "").partition("-")
         return int(number) if run == self.run and number.isascii() and number.isdigit() and len(number) < 16 else 0
 
 
 def event(name: str, data: Mapping[str, object]) -> bytes:
-    """A server-sent event without an id."""
+    """Return a server-sent event without an id."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
 
 
 def now_ms() -> int:
-    """The server's clock, ms since 1970: viewers tell the age of a tick by it."""
+    """Return the server's clock, ms since 1970: viewers tell the age of a tick by it."""
     return time.time_ns() // 1_000_000
 
 
 def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> list[dict[str, object]]:
-    """What there is to see: each histogram with its stream keys and what its newest snapshot says of itself.
+    """Return what there is to see: each histogram with its stream keys and what its newest snapshot says of itself.
 
     Args:
         history: what has arrived.

@@ -63,7 +63,7 @@ class Dashboard:
         self.url = ""
 
     async def run(self, stopped: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Serves until `stopped`; calls `ready` when it listens.
+        """Serve until `stopped`; call `ready` when it listens.
 
         Raises:
             SettingsError: the address cannot be listened on.
@@ -116,14 +116,14 @@ class Dashboard:
 
 
 async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Server:
-    """Has the application of a runner that was set up answer on a socket. No access log: addresses of the page name labels."""
+    """Let the application of a runner that was set up answer on a socket. No access log: addresses of the page name labels."""
     options: dict[str, Any] = {"loop": asyncio.get_running_loop(), "access_log": None}
     manager = cast(web.Server, runner.server)
     return await asyncio.get_running_loop().create_server(lambda: Connection(manager, **options), sock=listener)
 
 
 def serve(dashboard: Dashboard, say: Callable[[str], None]) -> int:
-    """Runs a dashboard until SIGTERM or Ctrl-C.
+    """Run a dashboard until SIGTERM or Ctrl-C.
 
     Returns:
         The exit code, 0.
@@ -156,7 +156,7 @@ class Background:
         return self.dashboard.url
 
     def call(self, function: Callable[[], object]) -> None:
-        """Has something done on the dashboard's own event loop."""
+        """Run something on the dashboard's own event loop."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
                 self._loop.call_soon_threadsafe(function)
@@ -191,7 +191,7 @@ class Background:
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether nobody listens on a port, as far as can be told before one does."""
+    """Return whether nobody listens on a port, as far as can be told before one does."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -202,5 +202,5 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def open_to_others(host: str, token: str | None) -> bool:
-    """Whether others than this machine can read, without a token."""
+    """Return whether others than this machine can read, without a token."""
     return token is None and not is_loopback(host)

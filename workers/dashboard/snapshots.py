@@ -16,7 +16,7 @@ import orjson
 from workers.errors import QuietcountError
 from workers.histogram.answers import LISTS, joined
 
-#: Pages of a tick that has not come whole are forgotten when so many other ticks have begun.
+#: Pages of a tick that has not come whole are forgotten when this many other ticks have begun.
 UNFINISHED = 1_000
 
 #: Whole numbers that a browser reads as they are.
@@ -103,7 +103,7 @@ class Pages:
         self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}
 
     def receive(self, histogram: str, value: bytes | None) -> SeenSnapshot | None:
-        """Takes a record of a histogram's topic.
+        """Take a record of a histogram's topic.
 
         Returns:
             The snapshot; None while pages of it are missing.
@@ -131,7 +131,7 @@ class Pages:
 
 
 def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None) -> bytes:
-    """A snapshot's JSON with fewer items: those named, or the largest; `total_items` says how many there are.
+    """Return a snapshot's JSON with fewer items: those named, or the largest; `total_items` says how many there are.
 
     One that has no items stays as it is.
     """
@@ -148,7 +148,7 @@ def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: i
 
 
 def _decoded(value: bytes) -> Frame:
-    """The frame of a record that is JSON from end to end, so that cutting it later cannot fail."""
+    """Return the frame of a record that is JSON from end to end, so that cutting it later cannot fail."""
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
         return _WHOLE.decode(value)
     try:
@@ -180,7 +180,7 @@ def _one_line(value: bytes) -> bytes:
 
 
 def _joined(pages: list[bytes]) -> bytes:
-    """One page with the items of all, or with all of what an answer lists.
+    """Return one page with the items of all, or with all of what an answer lists.
 
     Raises:
         NotASnapshot: the pages do not belong together.

@@ -18,7 +18,7 @@ class Connection(web.RequestHandler):
     def handle_error(
         self, request: Any, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """The answer where none came from the routes: an unreadable request, or a fault of ours, which is logged."""
+        """Return the answer where none came from the routes: an unreadable request, or a fault of ours, which is logged."""
         if status >= 500:
             self.log_exception("an answer failed", exc_info=exc)
         if request.writer.output_size > 0:

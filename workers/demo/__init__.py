@@ -24,7 +24,7 @@ from workers.demo.stop import Stop
 def run(
     seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None = None, port: int | None = None
 ) -> int:
-    """Runs the demo until Ctrl-C or for `seconds`; whatever it started is gone afterwards.
+    """Run the demo until Ctrl-C or for `seconds`; whatever it started is gone afterwards.
 
     Args:
         seconds: how long; None: until Ctrl-C.

@@ -56,7 +56,7 @@ class Errors:
         self._relative_squares = 0.0
 
     def add(self, rows: Iterable[Row], sd: float) -> None:
-        """Takes in a snapshot's counts, which share one standard deviation."""
+        """Take in a snapshot's counts, which share one standard deviation."""
         for row in rows:
             error = abs(row.private - row.exact)
             self.counts += 1
@@ -101,11 +101,11 @@ class Boards:
         return min(running.next for running in self._running.values()) - 1
 
     def complete(self) -> bool:
-        """Whether there is a board for every histogram and key."""
+        """Return whether there is a board for every histogram and key."""
         return len(self.newest) == len(self._running)
 
     def receive(self, snapshot: dict[str, Any]) -> Board | None:
-        """Takes in a message of a histogram topic.
+        """Take in a message of a histogram topic.
 
         Returns:
             The new board; None while pages are missing, and for a tick that was seen.

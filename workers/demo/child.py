@@ -67,7 +67,7 @@ delta = {delta}
 
 
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
-    """The settings file of the demo's worker.
+    """Return the settings file of the demo's worker.
 
     Args:
         name: of the worker.
@@ -89,7 +89,7 @@ def settings_text(name: str, connection: Connection, start_ms: int) -> str:
 
 
 def _inline(table: Mapping[str, str]) -> str:
-    """A TOML inline table of strings."""
+    """Return a TOML inline table of strings."""
     return "{" + ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in table.items()) + "}"
 
 
@@ -118,7 +118,7 @@ class Child:
         return self.path / "demo.toml"
 
     def prepare(self, text: str) -> Settings:
-        """Writes key and settings; returns the settings as the worker will read them."""
+        """Write key and settings; return the settings as the worker will read them."""
         new_key(self.path / "noise.key")
         self.config.write_text(text, encoding="utf-8")
         return load(self.config)
@@ -143,7 +143,7 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def last_lines(self) -> list[str]:
-        """The end of its log."""
+        """Return the end of its log."""
         try:
             text = (self.path / "worker.log").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -151,7 +151,7 @@ class Child:
         return text.splitlines()[-LOG_LINES:]
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Asks it to end, and kills it when it does not within `PATIENCE_S`, or as soon as `hurry` says so."""
+        """Ask it to end, and kill it when it does not within `PATIENCE_S`, or as soon as `hurry` says so."""
         process = self._process
         if process is None:
             return

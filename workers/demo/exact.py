@@ -22,7 +22,7 @@ class ExactCounts:
         self._ticks: dict[int, dict[str, Counter[str]]] = {}
 
     def add(self, time_ms: int, events: Iterable[tuple[str, str]]) -> None:
-        """Counts (origin, destination) pairs that were sent with the timestamp `time_ms`."""
+        """Count (origin, destination) pairs that were sent with the timestamp `time_ms`."""
         tick = self.grid.holding(time_ms)
         with self._lock:
             of_tick = self._ticks.setdefault(tick, {})
@@ -32,12 +32,12 @@ class ExactCounts:
                 of_tick[origin][dest] += 1
 
     def of(self, tick: int, origin: str) -> Counter[str]:
-        """The counts of one tick alone."""
+        """Return the counts of one tick alone."""
         with self._lock:
             return Counter(self._ticks.get(tick, {}).get(origin, {}))
 
     def forget(self, before: int) -> None:
-        """Drops ticks that every reader has passed."""
+        """Drop ticks that every reader has passed."""
         with self._lock:
             for tick in [tick for tick in self._ticks if tick < before]:
                 del self._ticks[tick]
@@ -53,7 +53,7 @@ class Running:
         self.counts: Counter[str] = Counter()
 
     def advance(self, tick: int) -> Counter[str]:
-        """The counts from the start of the epoch to the end of global tick `tick`; ticks are asked for in order."""
+        """Return the counts from the start of the epoch to the end of global tick `tick`; ticks are asked for in order."""
         while self.next <= tick:
             epoch, _ = self._exact.grid.split(self.next)
             if epoch != self._epoch:

@@ -34,7 +34,7 @@ class Flight(NamedTuple):
 
 
 def find_flights() -> Path:
-    """The file of flights in the installed package.
+    """Return the file of flights in the installed package.
 
     Raises:
         SettingsError: it is not installed.
@@ -48,7 +48,7 @@ def find_flights() -> Path:
 
 
 def flights(path: Path) -> Iterator[Flight]:
-    """Yields the flights of the year by scheduled departure; each month is decoded when the one before has been taken.
+    """Yield the flights of the year by scheduled departure; each month is decoded when the one before has been taken.
 
     Raises:
         SettingsError: the file is none of the package's.
@@ -61,7 +61,7 @@ def flights(path: Path) -> Iterator[Flight]:
 
 
 def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
-    """Months stand together in the file, but as 1, 10, 11, 12, 2, ...; those that come too early wait."""
+    """Yield the months in order: together in the file, but as 1, 10, 11, 12, 2, ...; those that come too early wait."""
     reader = iter(rows)
     head = next(reader, [])
     at = [head.index(name) for name in _COLUMNS]

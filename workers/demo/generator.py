@@ -1,4 +1,4 @@
-"""Sends flights to the events topic, so many a second, and tells the exact counts what it sent."""
+"""Sends flights to the events topic at a fixed rate, and tells the exact counts what it sent."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class Generator(threading.Thread):
         self.error: Exception | None = None
 
     def go(self) -> None:
-        """The worker reads: from now on nothing is held back."""
+        """Send from now on without holding back: the worker reads."""
         self._ahead = None
 
     def stop(self) -> None:
-        """Ends it; what was sent is delivered as far as that takes no more than a second."""
+        """End it; what was sent is delivered as far as that takes no more than a second."""
         self._halt.set()
         if self.ident is not None:
             self.join(5)

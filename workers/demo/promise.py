@@ -10,7 +10,7 @@ from workers.settings import Settings
 
 
 def together(settings: Settings) -> tuple[float, float]:
-    """(epsilon, delta) of all histograms together, for one event: made from the same events, their costs add up.
+    """Return (epsilon, delta) of all histograms together, for one event: their costs add up.
 
     The deltas are added; what of them no histogram spends on failures converts the summed zCDP, once.
     """
@@ -20,7 +20,7 @@ def together(settings: Settings) -> tuple[float, float]:
 
 
 def promise(settings: Settings, epoch_ms: int) -> str:
-    """What whoever sees the histograms cannot learn, for one epoch of `epoch_ms`."""
+    """Return what whoever sees the histograms cannot learn, for one epoch of `epoch_ms`."""
     epsilon, delta = together(settings)
     each = max(histogram.epsilon or math.inf for histogram in settings.histograms)
     epsilon = math.ceil(epsilon * 100) / 100

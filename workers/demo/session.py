@@ -62,7 +62,7 @@ class Session:
         self._told = 0
 
     def run(self, stop: Stop) -> int:
-        """Runs until `stop` says so; see `workers.demo.run`."""
+        """Run until `stop` says so; see `workers.demo.run`."""
         path = find_flights()
         with ExitStack() as stack:
             connection = self._connect(stack)
@@ -111,7 +111,7 @@ class Session:
             raise SettingsError(f"--bootstrap: {error}") from None
 
     def _dashboard(self, settings: DashboardSettings) -> Background:
-        """The page: the ordinary dashboard, but for the exact counts."""
+        """Return the page: the ordinary dashboard, but for the exact counts."""
 
         def on(port: int) -> Background:
             further = {"exact": EXACT_PATH, "note": NOTE}
@@ -128,14 +128,14 @@ class Session:
         return create_missing(connection, plan, existing)
 
     def _subscribe(self, connection: Connection, settings: Settings) -> Consumer:
-        """A consumer as anybody downstream would have it: it sees nothing but what is published."""
+        """Return a consumer as anybody downstream would have it: it sees nothing but what is published."""
         consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
         topics = [settings.output_topic(histogram) for histogram in settings.histograms]
         consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for topic in topics for p in range(PARTITIONS)])
         return consumer
 
     def _show(self, stop: Stop, child: Child, consumer: Consumer) -> bool:
-        """Shows what arrives until it is time to end; returns whether the worker failed."""
+        """Show what arrives until it is time to end; return whether the worker failed."""
         scene = self._scene(stop)
         with self._display() as live:
             heard = time.monotonic()
@@ -165,7 +165,7 @@ class Session:
 
     @contextmanager
     def _display(self) -> Iterator[Live | None]:
-        """The live view on a terminal; elsewhere None, and plain lines."""
+        """Return the live view on a terminal; elsewhere None, and plain lines."""
         if not self._console.is_terminal:
             self._print(f"Dashboard: {self._page}")
             self._print(
@@ -177,7 +177,7 @@ class Session:
             yield live
 
     def _receive(self, consumer: Consumer) -> int:
-        """Takes in what has arrived; returns how many boards are new."""
+        """Take in what has arrived; return how many boards are new."""
         before = self._boards.snapshots
         for message in consumer.consume(num_messages=500, timeout=REFRESH_S):
             error = message.error()

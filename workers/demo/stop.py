@@ -37,11 +37,11 @@ class Stop:
         return time.monotonic() - self._started
 
     def wanted(self) -> bool:
-        """Whether it is time to end."""
+        """Return whether it is time to end."""
         return self._signals > 0 or (self._seconds is not None and self.elapsed_s >= self._seconds)
 
     def urgent(self) -> bool:
-        """Whether somebody asked a second time."""
+        """Return whether somebody asked a second time."""
         return self._signals > 1
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:

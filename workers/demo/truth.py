@@ -24,7 +24,7 @@ class Truth:
         self._of: dict[tuple[str, str], deque[dict[str, object]]] = {}
 
     def add(self, board: Board) -> None:
-        """Takes in a tick."""
+        """Take in a tick."""
         tick = {
             "end": board.end_ms,
             "items": [[row.label, row.exact] for row in board.rows],
@@ -34,13 +34,13 @@ class Truth:
             self._of.setdefault((board.histogram, board.key), deque(maxlen=TICKS)).append(tick)
 
     def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:
-        """The ticks of a stream that ended after `end_ms`, oldest first."""
+        """Return the ticks of a stream that ended after `end_ms`, oldest first."""
         with self._lock:
             kept = list(self._of.get((histogram, key), ()))
         return [tick for tick in kept if int(str(tick["end"])) > end_ms]
 
     def routes(self) -> list[web.RouteDef]:
-        """What to add to the demo's dashboard."""
+        """Return what to add to the demo's dashboard."""
         return [web.get(f"/{PATH}", self._answer)]
 
     async def _answer(self, request: web.Request) -> web.Response:

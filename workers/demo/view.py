@@ -77,7 +77,7 @@ class Scene:
 
 
 def render(scene: Scene, console: Console) -> RenderableType:
-    """Draws a scene into the console's width and height."""
+    """Draw a scene into the console's width and height."""
     width, height = console.width, console.height - 1
     head = [_title(scene), _page(scene), _numbers(scene), Text(scene.promise, style="white"), _legend()]
     room = height - sum(_lines(console, part) for part in head)
@@ -96,7 +96,7 @@ def render(scene: Scene, console: Console) -> RenderableType:
 
 
 def picture(scene: Scene, path: Path) -> None:
-    """Writes the view as an SVG file: how docs/demo.svg was made (`quietcount demo --picture docs/demo.svg`)."""
+    """Write the view as an SVG file: how docs/demo.svg was made (`quietcount demo --picture docs/demo.svg`)."""
     width, height = PICTURE_SIZE
     console = Console(
         width=width,
@@ -113,7 +113,7 @@ def picture(scene: Scene, path: Path) -> None:
 
 
 def compact(count: int) -> str:
-    """A count in at most `DIGITS` columns up to 999 billion: 12,345, 123.4k, 1.234M."""
+    """Return a count in at most `DIGITS` columns up to 999 billion: 12,345, 123.4k, 1.234M."""
     if -10_000 < count < 100_000:
         return f"{count:,}"
     size, unit = count / 1_000, "k"
@@ -125,7 +125,7 @@ def compact(count: int) -> str:
 
 
 def bar(row: Row, sd: float, largest: float, width: int) -> Text:
-    """The private count as a bar that ends in an error bar of 2 sd to both sides, and a red mark at the exact count.
+    """Return the private count as a bar that ends in an error bar of 2 sd to both sides, and a red mark at the exact count.
 
     Args:
         row: the counts.

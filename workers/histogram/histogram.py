@@ -36,7 +36,7 @@ DERIVED = ("counter.levels", "counter.sigma_squared", "discovery.delta")
 
 
 class Life(msgspec.Struct, kw_only=True):
-    """What is stored of one (histogram, generation) beside its blocks: who it is, where it stands, what an epoch of it costs.
+    """What is stored of one (histogram, generation) beside its blocks: who it is, how far it has come, what an epoch of it costs.
 
     `deltas` are the named parts of delta that are not converted; None in what older versions stored.
     """
@@ -153,11 +153,11 @@ class Histogram:
         return self._id.hex()
 
     def served(self) -> dict[str, int]:
-        """The stream keys, with the global tick from which each is served."""
+        """Return the stream keys, with the global tick from which each is served."""
         return dict(zip(self._keys, self._since, strict=True))
 
     def begin(self, time_ms: int) -> int:
-        """The first tick to publish when the stream's first event lies at `time_ms`.
+        """Return the first tick to publish when the stream's first event lies at `time_ms`.
 
         With a stated start that is tick 1 of the event's epoch, so that what is published depends on the configuration; without one,
         or when tick 1 lies very far back, it is the event's own tick.
@@ -167,7 +167,7 @@ class Histogram:
         return tick - t + 1 if self.config.start_given and t <= LEADING_TICKS_MAX else tick
 
     def start_at(self, tick: int) -> None:
-        """Makes `tick` the first one published."""
+        """Make `tick` the first one published."""
         self.life.first = self.life.next = tick
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
@@ -231,7 +231,7 @@ class Histogram:
     # ---- what is stored ------------------------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
-        """What changed in the store since the last call."""
+        """Return what changed in the store since the last call."""
         changes: list[Change] = [(key, None) for key in self._gone]
         self._gone = []
         for name, value in key_blocks.changes(self._keys, self._since, self._stored_keys):
@@ -245,7 +245,7 @@ class Histogram:
         return changes
 
     def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
-        """Goes on from what was stored.
+        """Go on from what was stored.
 
         Args:
             life: as stored.
@@ -282,7 +282,7 @@ class Histogram:
             if removed:
                 raise StateRefused(
                     f"histogram {self.name!r}: keys: {removed} stream keys that it served are not declared any more: declare them again, "
-                    f"or set generation = {life.generation + 1} to begin anew, which is charged again"
+                    f"or set generation = {life.generation + 1} to begin again, which is charged again"
                 )
             self._declared = {name: since for name, since in self._declared.items() if name not in self._index}
         if life.next == life.first:
@@ -318,7 +318,7 @@ class Histogram:
             if lacks_ids(str(then.get("stream", ""))):
                 refuse_without_ids(f"histogram {self.name!r}")
             raise StateRefused(
-                f"histogram {self.name!r}: the internal topics are not those its state was made with (deleted and made anew?): "
+                f"histogram {self.name!r}: the internal topics are not those its state was made with (deleted and created again?): "
                 f"set generation = {life.generation + 1} to begin again, which is charged again"
             )
         settings = [k for k in changed if k not in DERIVED] or changed
@@ -361,7 +361,7 @@ class Histogram:
 
 
 def _leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The entries of a nested description, by dotted name."""
+    """Yield the entries of a nested description, by dotted name."""
     for name, entry in value.items():
         if isinstance(entry, dict):
             yield from _leaves(entry, f"{prefix}{name}.")

@@ -40,7 +40,7 @@ def block_key(kind: str, block: int) -> str:
 
 
 def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
-    """The blocks that changed since `columns.clean()`, as (name, value)."""
+    """Yield the blocks that changed since `columns.clean()`, as (name, value)."""
     if columns.n > columns.clean_rows:
         for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
             yield from _encode_labels(columns, block)
@@ -51,7 +51,7 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
 
 
 def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
-    """The columns that `changes` wrote.
+    """Return the columns that `changes` wrote.
 
     Args:
         blocks: (name, value), in the order of their names within each kind.

@@ -6,5 +6,5 @@ import zlib
 
 
 def owner_of(key: str, owners: int) -> int:
-    """The owner partition of a stream key; part of the stored format, never to change."""
+    """Return the owner partition of a stream key; part of the stored format, never to change."""
     return zlib.crc32(key.encode()) % owners

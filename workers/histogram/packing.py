@@ -11,12 +11,12 @@ _WIDTHS: tuple[np.dtype[Any], ...] = tuple(np.dtype(f"<u{size}") for size in (1,
 
 
 def pack(column: NDArray[Any]) -> tuple[int, bytes]:
-    """A column of integers from 0 to 2^64 - 1 as (width code, bytes)."""
+    """Return a column of integers from 0 to 2^64 - 1 as (width code, bytes)."""
     largest = int(column.max(initial=0))
     code = next(i for i, kind in enumerate(_WIDTHS) if largest < 1 << 8 * kind.itemsize)
     return code, column.astype(_WIDTHS[code]).tobytes()
 
 
 def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArray[Any]:
-    """The column that `pack` made of `count` integers, from `offset` on (default: all of `data`)."""
+    """Return the column that `pack` made of `count` integers, from `offset` on (default: all of `data`)."""
     return np.frombuffer(data, dtype=_WIDTHS[code], count=count, offset=offset)

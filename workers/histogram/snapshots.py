@@ -1,6 +1,6 @@
 """Snapshots: one tick's release as the JSON that consumers read (interfaces.md). The same release gives the same bytes, always.
 
-Items stand largest first, ties by label. A snapshot too long for one message is cut into pages.
+Items come largest first, ties by label. A snapshot too long for one message is cut into pages.
 
 Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most 1,024. So the frame of a page has
 fewer than 8,000 bytes and an item fewer than 6,200: there is always room for more than a hundred, and pages are cut by what items take.
@@ -53,7 +53,7 @@ class LabelCache:
     """Labels of the rows that are shown, as text and by rank: an item that is shown stays shown.
 
     A rank is the place among the labels that were known when all were last sorted; a label that has come since has the next number. Where
-    one of those is in a tie the tie is sorted by name, and once as many names were sorted so as are known, all get ranks anew: while no
+    one of those is in a tie the tie is sorted by name, and once as many names were sorted so as are known, all get new ranks: while no
     new labels come nothing is sorted, and while many come it costs no more than twice as much as without ranks.
     """
 
@@ -65,7 +65,7 @@ class LabelCache:
         self._names, self._sorted = 0, 0
 
     def meet(self, columns: Ledger, rows: NDArray[np.int64]) -> None:
-        """Reads the labels of `rows` that are new."""
+        """Read the labels of `rows` that are new."""
         size = int(rows.max(initial=-1)) + 1
         if size > len(self._known):
             more = max(size, 2 * len(self._known)) - len(self._known)
@@ -81,16 +81,16 @@ class LabelCache:
             self._names += len(new)
 
     def of(self, rows: NDArray[np.int64]) -> list[str]:
-        """The labels of `rows`, all of which were met."""
+        """Return the labels of `rows`, all of which were met."""
         labels: list[str] = self._labels[rows].tolist()
         return labels
 
     def rank(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ranks of `rows`, all of which were met; `ranks` for a label that has none."""
+        """Return the ranks of `rows`, all of which were met; `ranks` for a label that has none."""
         return self._rank[rows]
 
     def sorted_by_name(self, names: int) -> None:
-        """Notes that so many names were sorted for want of ranks."""
+        """Note how many names were sorted for want of ranks."""
         self._sorted += names
         if self._sorted > self._names:
             rows = np.flatnonzero(self._known)
@@ -106,7 +106,7 @@ def snapshots(
     labels: LabelCache,
     max_bytes: int = VALUE_BYTES,
 ) -> Iterator[tuple[str, bytes]]:
-    """(stream key, JSON) for every stream key, also those with nothing to show; in pages where needed.
+    """Yield (stream key, JSON) for every stream key, also those with nothing to show; in pages where needed.
 
     Args:
         shown: the tick.
@@ -143,7 +143,7 @@ def snapshots(
 def _largest_first(
     key_of: NDArray[np.int32], noisy: NDArray[np.int64], rank: NDArray[np.int64] | None = None, ranks: int = 0
 ) -> NDArray[np.int64]:
-    """The order of items by stream key, then by count, then by rank (0..ranks), where they have one."""
+    """Return the order of items by stream key, then by count, then by rank (0..ranks), where they have one."""
     if not len(noisy):
         return np.empty(0, dtype=np.int64)
     largest = int(noisy.max())
@@ -156,7 +156,7 @@ def _largest_first(
 
 
 def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray, unranked: NDArray[np.bool_]) -> int:
-    """Sorts by label, in place, each run of equal counts of one key in which a label is unranked; returns how many labels that were."""
+    """Sort by label, in place, each run of equal counts of one key in which a label is unranked; return how many labels."""
     if len(names) < 2 or not unranked.any():
         return 0
     edges = np.flatnonzero((noisy[1:] != noisy[:-1]) | (key_of[1:] != key_of[:-1])) + 1

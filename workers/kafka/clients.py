@@ -219,7 +219,7 @@ def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredential
 
 
 def forbidden(error: BaseException) -> str | None:
-    """What to tell the operator when the broker does not let us do something, in either library's words; None for other errors."""
+    """Return what to tell the operator when the broker does not let us do something, in either library's words; None for other errors."""
     first = error.args[0] if isinstance(error, KafkaException) and error.args else None
     name = first.name() if isinstance(first, KafkaError) else type(error).__name__
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
@@ -229,7 +229,7 @@ def forbidden(error: BaseException) -> str | None:
 
 
 def of_no_group(error: KafkaError) -> bool:
-    """Whether an error says that a reader may not use its group, which it never joins: librdkafka asks for it all the same."""
+    """Return whether an error says that a reader may not use its group, which it never joins: librdkafka asks for it all the same."""
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 

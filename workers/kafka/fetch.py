@@ -79,7 +79,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return cast(dict[Partition, tuple[int, int]], await self.call_thread(self._bounds, partitions))
 
     def readings(self) -> dict[Partition, Reading]:
-        """Return where each partition's consumer stands and what its last fetch said of the end; asks nobody."""
+        """Return the consumer's position in each partition and what its last fetch said of the end; asks nobody."""
         subscription = None if self._consumer is None else self._consumer._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         found: dict[Partition, Reading] = {}

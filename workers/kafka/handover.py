@@ -62,7 +62,7 @@ class LogReader(Protocol):
         """Return the last stable offset that each log has now, asked of the broker."""
 
     def readings(self) -> Mapping[Partition, Reading]:
-        """Return where it stands in each partition and what it knows of the ends, without asking for them."""
+        """Return its position in each partition and what it knows of the ends, without asking for them."""
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the consumer group's offsets, for lag tools; failing is not an error."""

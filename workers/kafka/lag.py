@@ -13,7 +13,7 @@ _MOST = 512
 
 
 class Reading(NamedTuple):
-    """Where the consumer stands in one partition.
+    """The consumer's position in one partition.
 
     Attributes:
         handed: position at which the last batch ended that a shard was given.
@@ -37,7 +37,7 @@ class Lag:
         self._ends: deque[tuple[float, int]] = deque()
 
     def sample(self, now_s: float, offset: int, reading: Reading) -> None:
-        """Takes note of where the shard (at `offset`) and the log stand now."""
+        """Note the positions of the shard (`offset`) and of the log now."""
         position = reading.position if offset == reading.handed else offset
         end = reading.end
         if self._first is None:

@@ -26,7 +26,7 @@ PARTITIONERS: Mapping[str, Callable[[bytes], int]] = MappingProxyType({"murmur2"
 
 
 class Placement:
-    """Tells whether a user's records belong into the partition that is read."""
+    """Tells whether a user's records belong in the partition that is read."""
 
     def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
         """

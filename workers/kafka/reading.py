@@ -25,14 +25,14 @@ def read_partition(
     newest: int | None = None,
     since: int = 0,
 ) -> Iterator[Message]:
-    """Yields the committed records of a partition, from the first that the log has to its last stable offset now.
+    """Yield the committed records of a partition, from the first that the log has to its last stable offset now.
 
     Args:
         connection: to the cluster.
         topic: topic.
         partition: partition.
         whole: refuse a log whose beginning is gone.
-        newest: no more than the last so many offsets.
+        newest: only this many offsets, the last ones.
         since: none before this offset.
 
     Raises:

@@ -112,14 +112,14 @@ class Shard:
         self.stats.last_commit_s = time.monotonic()
 
     def feed(self, batch: Batch) -> None:
-        """Process `batch`, which must begin where the shard stands.
+        """Process `batch`, which must begin at the shard's position.
 
         Raises:
             RuntimeError: it begins elsewhere; going on would lose records or count them twice.
         """
         self.check_open()
         if batch.start != self.offset:
-            raise RuntimeError(f"{self.transactional_id}: stands at {self.offset}, was given {batch!r}")
+            raise RuntimeError(f"{self.transactional_id}: is at {self.offset}, was given {batch!r}")
         records = len(batch)
         with self._work():
             while (end := self.ends.take(batch.end)) is not None:

@@ -3,7 +3,7 @@
 The changelog in Kafka is the truth; this is what saves reading all of it at every start. Every write holds the changes
 together with the changelog position they bring the copy to, in one RocksDB batch, and is made after the Kafka
 transaction was committed. So the copy may be behind the changelog (then the rest is read again), never ahead of it. A
-copy that cannot be trusted (of another topic, damaged, too old to have seen every deletion) is discarded and read anew.
+copy that cannot be trusted (of another topic, damaged, too old to have seen every deletion) is discarded and read again.
 
     key in RocksDB          value
     b"m"                    identity of the changelog, position, time of the last write as JSON
@@ -244,7 +244,7 @@ class Store:
         raise KafkaException(problem)
 
     def _recognise(self, copy: _Copy) -> None:
-        """Go on from where `copy` stands if it is of our changelog, else wipe it."""
+        """Go on from the position of `copy` if it is of our changelog, else wipe it."""
         meta, log = copy.meta(), self.changelog
         if meta is None:  # new: nothing was ever written without it
             return

@@ -54,6 +54,6 @@ def refuse_without_ids(state: str) -> NoReturn:
     """Refuse state that was made without topic ids; `state` says which."""
     raise StateRefused(
         f"{state}: made on a cluster that gave topics no ids, so nothing shows whether they are still the same ones: "
-        "take a new worker name (a new stream, charged anew). If this worker's topics were ever deleted and created "
+        "take a new worker name (a new stream, charged again). If this worker's topics were ever deleted and created "
         "again, what was published before and after has the same noise"
     )

@@ -9,7 +9,7 @@ topic                        partitions        cleanup   retention   holds
 <name>.<histogram>           owners            delete    infinite    what is published, with the ticks' times
 
 All but the events topic take record batches of 1,048,588 bytes (Kafka's default) and need 1,000,000: see mechanisms/sizes.py.
-Snapshots bear their tick's time, so with a finite retention those of an old stream would go as soon as they come.
+Snapshots have their tick's time, so with a finite retention those of an old stream would go as soon as they come.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         if here.partitions != topic.partitions and topic.purpose not in ("dead letters", "snapshots"):
             found.append(
                 f"{plan[0].name} has {topic.partitions} partitions, but {topic.name} was made for {here.partitions}: a "
-                "changed partition count needs a new worker.name (a new stream, charged anew)"
+                "changed partition count needs a new worker.name (a new stream, charged again)"
                 if topic.purpose == "state of stage 1"
                 else f"{topic.name} has {here.partitions} partitions and needs {topic.partitions}"
             )

@@ -133,7 +133,7 @@ class Consumer(driver.Consumer):
         return await self.thread.ends(self.epoch, list(partitions))
 
     def readings(self) -> Mapping[Partition, Reading]:
-        """Return where the consumer stands in each partition, from what the last fetches said."""
+        """Return the consumer's position in each partition, from what the last fetches said."""
         return self.thread.readings() if self.epoch == self.thread.epoch else {}
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:

@@ -95,7 +95,7 @@ class Health:
         return found
 
     def _longest_s(self, shard: ContributeShard, now_ms: int) -> float:
-        """Seconds after which a shard of stage 1 must have committed."""
+        """Return the seconds after which a shard of stage 1 must have committed."""
         longest_s = self._rhythm.commit_interval_s + COMMIT_MARGIN_S
         if shard.offset != shard.committed:
             return longest_s
@@ -108,7 +108,7 @@ Answer = tuple[int, dict[str, object]]
 
 
 def answers(health: Health, handover: Handover) -> dict[str, Callable[[], Answer]]:
-    """What /healthz and /readyz say: status and JSON body."""
+    """Return what /healthz and /readyz say: status and JSON body."""
 
     def healthz() -> Answer:
         reasons = health.not_alive(time.monotonic())

@@ -77,7 +77,7 @@ class Partitions(Collector):
         self._tick_seconds: dict[str, float] = {}
 
     def add_histogram(self, name: str, tick_ms: int) -> None:
-        """Shows the width of a histogram's tick."""
+        """Show the width of a histogram's tick."""
         self._tick_seconds[name] = tick_ms / 1000
 
     def describe(self) -> Iterator[Metric]:

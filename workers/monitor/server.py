@@ -1,4 +1,4 @@
-"""The operator's port: a small HTTP server in threads of its own, so that it answers also when the event loop stands still.
+"""The operator's port: a small HTTP server in threads of its own, so that it answers even when the event loop is stuck.
 
 GET and HEAD only. What it shows is exact: it listens on 127.0.0.1 unless told otherwise.
 """
@@ -59,7 +59,7 @@ def registry_of(
 def monitor(
     settings: Settings, handover: Handover, partitions: Mapping[str, int], port: int | None
 ) -> Iterator[str | None]:
-    """Serves the operator's port while the block runs; yields its address, or None without a port.
+    """Serve the operator's port while the block runs; yield its address, or None without a port.
 
     Args:
         settings: of the worker.
@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Names no versions."""
+        """Name no version."""
         return "quietcount"
 
     def log_message(self, *_: object) -> None:

@@ -35,8 +35,8 @@ export function showAnswers(box, snapshot, chosen, onPick) {
 export function remarks(snapshot) {
   const words = [];
   if (typeof snapshot.error === "number") words.push(`Off by more than ± ${count(snapshot.error)} only with the small probability that the settings name.`);
-  if (snapshot.since > 0) words.push(`Answered at tick ${count(snapshot.since)}; it stands until the counts have grown enough.`);
-  if (snapshot.since === 0) words.push("Nothing has been answered yet: the counts are still too small. What stands here is the answer for no data at all.");
+  if (snapshot.since > 0) words.push(`Answered at tick ${count(snapshot.since)}; it is valid until the counts have grown enough.`);
+  if (snapshot.since === 0) words.push("Nothing has been answered yet: the counts are still too small. What you see here is the answer for no data at all.");
   if (snapshot.asked === false && !snapshot.refused) words.push("Nothing was asked at this tick.");
   if (snapshot.refused) words.push("The budget of this epoch is used up: nothing more is answered.");
   if (snapshot.complete === false) words.push("The list ends where items are no longer clearly above the rest.");

@@ -1,4 +1,4 @@
-// The page: what is chosen, what is shown of it, and how it stands.
+// The page: what is chosen, what is shown of it, and its state.
 
 import { answersOf, question, remarks, showAnswers } from "./answers.js";
 import { Board } from "./board.js";

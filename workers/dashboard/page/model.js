@@ -111,7 +111,7 @@ export class Followed {
   keep(snapshot) {
     const same = this.snapshots.findIndex((one) => one.end === snapshot.end);
     if (same >= 0) this.snapshots.splice(same, 1);
-    // Another series that goes back in time: the topic was begun anew.
+    // Another series that goes back in time: the topic was started again.
     if (this.newest && snapshot.end < this.newest.end && snapshot.id !== this.newest.id) {
       this.snapshots = this.snapshots.filter((one) => one.id === snapshot.id || one.end < snapshot.end);
     }

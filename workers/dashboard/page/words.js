@@ -14,7 +14,7 @@ const MECHANISMS = new Map(Object.entries({
   known_base: [RUNNING, DECLARED, null],
   unk_base: [RUNNING, UNKNOWN, ONCE],
   misra_gries: [RUNNING, "Only frequent items are kept.", BLOCK],
-  sparse_gumb: [RUNNING, "The largest items of a declared list; which ones is chosen anew now and then.", null],
+  sparse_gumb: [RUNNING, "The largest items of a declared list; which ones is chosen again now and then.", null],
   meta: [RUNNING, "", BLOCK],
   known_gauss: [OF_TICK, DECLARED, null],
   known_gumbel: [OF_TICK, "The largest items of a declared list.", null],
