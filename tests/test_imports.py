@@ -34,6 +34,7 @@ LAYERS = (
     "mechanisms.order_statistics",
     "mechanisms.one_shot",
     "mechanisms.counters",
+    "mechanisms.budget",
     "mechanisms.mechanism",
     "mechanisms.noise",
     "mechanisms",
