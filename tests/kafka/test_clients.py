@@ -8,14 +8,14 @@ import pytest
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
 from workers.errors import SettingsError
-from workers.kafka.clients import RESERVED, Connection, client_config, connect, faust_credentials
+from workers.kafka.clients import RESERVED, Connection, connect, faust_credentials
 
 SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.password": "hush-hush"}
 
 
 def test_operator_settings_reach_every_client() -> None:
     """[kafka.client] is librdkafka's own vocabulary; TOML's types become its strings."""
-    config = client_config({"bootstrap": "a:1,b:2", "client": {"socket.keepalive.enable": True, "retries": 7}}, x="y")
+    config = connect("a:1,b:2", {"socket.keepalive.enable": True, "retries": 7}).config(x="y")
     assert config["bootstrap.servers"] == "a:1,b:2"
     assert (config["socket.keepalive.enable"], config["retries"], config["x"]) == ("true", "7", "y")
 

@@ -171,11 +171,6 @@ class Connection:
         )
 
 
-def client_config(kafka: Mapping[str, Any], **extra: Any) -> dict[str, Any]:
-    """Return librdkafka's configuration for a mapping with `bootstrap` and, optionally, `client`."""
-    return connect(kafka["bootstrap"], kafka.get("client") or {}).config(**extra)
-
-
 def connect(bootstrap: str, client: Mapping[str, str | int | bool] | None = None) -> Connection:
     """Return a `Connection`; values from TOML become the strings librdkafka takes."""
     return Connection(bootstrap, {name: _text(value) for name, value in (client or {}).items()})
