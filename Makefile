@@ -4,8 +4,8 @@
 #   make quick   the tests that need neither a broker nor a browser nor many seconds
 #   make check   ruff, strict mypy, tests
 #   make bench   the benchmarks
-#   make plots   the pictures in docs/plots, anew
-#   make lock    the locks anew, from pyproject.toml
+#   make plots   redraws the pictures in docs/plots
+#   make lock    compiles the locks from pyproject.toml
 #   make clean   removes what these made
 
 PYTHON ?= python3

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from threading import Thread
@@ -106,7 +106,8 @@ class Lender:
         answer: str | BrokerUnavailable | RuntimeError | None = None
         with ExitStack() as running:
             while True:
-                with self.listener.accept() as asking:
+                # Who asks may be gone before the broker has started, after Ctrl-C or a crash.
+                with suppress(OSError, EOFError), self.listener.accept() as asking:
                     if asking.recv() == "stop":
                         return
                     if answer is None:
