@@ -74,7 +74,7 @@ class Maxima(Adapter):
             if ended:
                 for label, amount in items.items():
                     found.add(block(label, (OUTER_COLUMNS << 56, j)), -sign * amount)
-        if mechanism.partition is not None and i <= mechanism.intervals(j).capacity and ended != tick:
+        if mechanism.inner is not None and i <= mechanism.intervals(j).capacity and ended != tick:
             last = closed or (ended - 1 if ended else len(first.stream))
             moved = [self._inner(streams, notes[t - 1], t) for t in range(tick, last + 1)]
             found.tests.append(_test((INNER_TAU << 56 | j, i), INNER_MU, closed, moved, sign))

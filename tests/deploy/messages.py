@@ -27,7 +27,7 @@ INTERNAL = {
     "workers/mechanisms/running/discovery.py",
     "workers/mechanisms/noise/keyed.py",
     "workers/mechanisms/one_shot/release.py",
-    "workers/mechanisms/order_statistics/partition.py",
+    "workers/mechanisms/order_statistics/intervals.py",
     "workers/mechanisms/noise/selection.py",
     "workers/mechanisms/misra_gries/sketch.py",
     "workers/mechanisms/misra_gries/release.py",

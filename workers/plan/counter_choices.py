@@ -37,7 +37,7 @@ def counter_choices(config: HistogramConfig, mechanism: Mechanism, noise: Noise)
         yield from _blocks(config, mechanism, noise)
         return
     if isinstance(mechanism, OrderStatistics) and isinstance(config, MaxConfig):
-        if mechanism.partition is not None:
+        if mechanism.inner is not None:
             yield from _intervals(config, mechanism)
         return
     counter = mechanism.public().get("counter")

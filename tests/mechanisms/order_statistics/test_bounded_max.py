@@ -161,7 +161,7 @@ def test_foreign_state_noise_and_ticks_are_refused() -> None:
 def test_columns_have_the_noise_of_the_counter_that_was_paid_for(kind: str, interval: int) -> None:
     """An independent counter's variance at that interval, from rho / (D Dinf^2); half and double are rejected."""
     mechanism = make(kind, 40, rho=0.5, max_items=2, max_count=3)
-    assert mechanism.partition is not None
+    assert mechanism.inner is not None
     share = Fraction(1, 2) / 2 if kind == "bounded_max" else Fraction(1, 2) * 2 / 8
     capacity = mechanism.intervals(1).capacity
     counter = make_counter("haar", capacity, float(share / (2 * 9)))
@@ -210,9 +210,9 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public() -> None:
 def test_pure_epsilon_is_as_printed() -> None:
     """Lap(4/eps), Lap(8/eps), a binary tree at eps/2 whose nodes have D levels 2/eps."""
     mechanism = make("bounded_max", 5, epsilon=0.5, accounting="pure", max_items=2, c_max=100)
-    assert mechanism.partition is not None
-    assert mechanism.partition.above.tau_scale == 8 and mechanism.partition.above.mu_scale == 16
-    tree = mechanism.partition.noise(mechanism.intervals(1).capacity)
+    assert mechanism.inner is not None
+    assert mechanism.inner.above.tau_scale == 8 and mechanism.inner.above.mu_scale == 16
+    tree = mechanism.inner.noise(mechanism.intervals(1).capacity)
     assert isinstance(tree, LaplaceTree) and tree.levels == 7 and tree.scale == 7 * 2 * 4
     assert mechanism.guarantee.epsilon == 0.5 and mechanism.guarantee.rho == 0.125
 

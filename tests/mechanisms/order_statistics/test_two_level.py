@@ -121,12 +121,12 @@ def test_pure_epsilon_is_as_printed_with_half_of_it_for_each_level() -> None:
     """eps = 1 of 2: 4, 8, 2 D outside; inside 4, 8 for one query, or 6, 12, 3 k, with H at eps/2 or eps/3."""
     for kind, tau, mu, share in (("two_level", 4, 8, 2), ("two_level_k", 6, 12, 3)):
         mechanism = make(kind, 5, epsilon=2.0, accounting="pure", max_items=2)
-        assert mechanism.segments is not None and mechanism.partition is not None
+        assert mechanism.segments is not None and mechanism.inner is not None
         assert mechanism.segments.above.tau_scale == 4 and mechanism.segments.above.mu_scale == 8
         assert mechanism.segments.public()["column"] == "4"
-        assert mechanism.partition.above.tau_scale == tau and mechanism.partition.above.mu_scale == mu
-        assert mechanism.partition.sums == Fraction(1, share)
-        assert mechanism.partition.public()["update"] == (None if kind == "two_level" else "6")
+        assert mechanism.inner.above.tau_scale == tau and mechanism.inner.above.mu_scale == mu
+        assert mechanism.inner.sums == Fraction(1, share)
+        assert mechanism.inner.public()["update"] == (None if kind == "two_level" else "6")
         assert mechanism.guarantee.epsilon == 2.0
 
 

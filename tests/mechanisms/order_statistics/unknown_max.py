@@ -146,7 +146,7 @@ class Literal:
         mechanism, noise = self.run.mechanism, self.run.noise
         tags, tag = self.run.tags(self.key), self.run.state.key_tags[self.key : self.key + 1]
         g, k, d = mechanism.queries.values, mechanism.queries.k, len(mechanism.domain())
-        outer, inner = mechanism.segments, mechanism.partition
+        outer, inner = mechanism.segments, mechanism.inner
         big_s = np.zeros(d, dtype=np.int64)  # the outer level's s
         segment, out, since = 1, np.zeros(d, dtype=np.int64), 0
         found: list[tuple[list[int], int]] = []

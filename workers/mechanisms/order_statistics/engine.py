@@ -14,7 +14,7 @@ look at the columns only where one of them changed.
 
 Columns' noise is made from the columns' tags, all other from the stream key's.
 
-Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17; see `segments` and `partition` for what is corrected.
+Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17; see `segments` and `intervals` for what is corrected.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics.above_threshold import BLOCK_BITS, BLOCK_TICKS, AboveThreshold
 from workers.mechanisms.order_statistics.column_sums import SumNoise
 from workers.mechanisms.order_statistics.config import MaxConfig, domain_hash
-from workers.mechanisms.order_statistics.partition import Intervals, Partition
+from workers.mechanisms.order_statistics.intervals import IntervalRule, Intervals
 from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.segments import Segments
 from workers.mechanisms.order_statistics.state import KeyState, MaxState
@@ -94,7 +94,7 @@ class MaxNoise:
 
     def updates(self, tag: Tags, segment: int, interval: int, k: int) -> NDArray[np.int64]:
         """u_i of the close of an interval."""
-        sampler = self._mechanism.partition_in_use.update
+        sampler = self._mechanism.inner_in_use.update
         if sampler is None:
             return np.zeros(k, dtype=np.int64)
         cells = np.zeros((k, 2), dtype=np.uint64)
@@ -115,13 +115,13 @@ class OrderStatistics(Frozen):
     """What `bounded_max`, `doubling`, `two_level` and `two_level_k` share; each of them sets the levels it has.
 
     Guarantee: of `guarantee`, for the content of one event, over all ticks of an epoch together, on streams that may react to what was
-    published (zCDP: at integer orders). Nothing of the segments depends on the partitions in them, so the outer level is one mechanism
-    and the partitions, given its outcome, are disjoint in ticks: their costs add, each taken once.
+    published (zCDP: at integer orders). Nothing of the segments depends on the intervals in them, so the outer level is one mechanism
+    and the inner ones, given its outcome, are disjoint in ticks: their costs add, each taken once.
     """
 
     kind = ""
     segments: Segments | None = None
-    partition: Partition | None = None
+    inner: IntervalRule | None = None
 
     def __init__(self, config: MaxConfig, guarantee: Guarantee, cost: Cost, queries: Queries) -> None:
         self._config = config
@@ -132,22 +132,22 @@ class OrderStatistics(Frozen):
         # Every segment's numbers, so that what no table can serve is refused now and not at a tick.
         last = self.segments.most if self.segments is not None else 1
         self._intervals = tuple(
-            self._make_intervals(segment) for segment in range(1, last + 1 if self.partition is not None else 1)
+            self._make_intervals(segment) for segment in range(1, last + 1 if self.inner is not None else 1)
         )
 
     def intervals(self, segment: int) -> Intervals:
-        """The partition's numbers in a segment, from 1."""
+        """Return the inner level's numbers in a segment, from 1."""
         return self._intervals[segment - 1]
 
     def _make_intervals(self, segment: int) -> Intervals:
         raise NotImplementedError
 
     def error(self, segment: int) -> float:
-        """What no answer in this segment is off by, with probability 1 - beta over the epoch.
+        """Return the error bound for the answers in this segment, with probability 1 - beta over the epoch.
 
-        A query of labels: by so much the sums it names fall short of those it should name.
+        For a query of labels: how far the sums it names may fall short of those it should name.
         """
-        if self.partition is not None:
+        if self.inner is not None:
             numbers = self.intervals(segment)
             return numbers.error + (numbers.spread if self.queries.names_labels else 0.0)
         segments = self.segments_in_use
@@ -174,9 +174,9 @@ class OrderStatistics(Frozen):
         }
         if self.segments is not None:
             found["segments"] = self.segments.public()
-        if self.partition is not None:
+        if self.inner is not None:
             found["partition"] = {
-                **self.partition.public(),
+                **self.inner.public(),
                 "intervals": [[one.step, one.clearance, one.capacity] for one in self._intervals],
             }
         return found
@@ -188,9 +188,9 @@ class OrderStatistics(Frozen):
         if self.segments is not None:
             segment = min(t + 1, self.segments.most)
             variance += self.segments.column_variance(segment)
-        if self.partition is not None:
+        if self.inner is not None:
             capacity = max(self.intervals(one).capacity for one in range(1, segment + 1))
-            variance += self.partition.column_variance(capacity)
+            variance += self.inner.column_variance(capacity)
         return float(np.sqrt(variance))
 
     def threshold(self, t: int) -> int | None:
@@ -242,7 +242,7 @@ class OrderStatistics(Frozen):
             if one.outer + noise.outer_mu(key, tag, t) > threshold:
                 self._end_segment(state, key, one, t, noise)
                 return self._answer(one)
-        if self.partition is not None and one.interval <= self.intervals(one.segment).capacity:
+        if self.inner is not None and one.interval <= self.intervals(one.segment).capacity:
             if one.tau is None:
                 one.tau = noise.inner_tau(tag, one.segment, one.interval)
             if one.gap + noise.inner_mu(key, tag, t) > one.tau:
@@ -254,7 +254,7 @@ class OrderStatistics(Frozen):
         sums = self._sums(state, key) + one.start
         if self.segments is not None:
             one.outer = self.queries.highest(sums)
-        if self.partition is not None:
+        if self.inner is not None:
             one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
         one.stale = False
 
@@ -285,7 +285,7 @@ class OrderStatistics(Frozen):
         one.changed = one.stale = True
 
     def _first_thresholds(self, sums: NDArray[np.int64], segment: int) -> NDArray[np.int64]:
-        if self.partition is None:
+        if self.inner is None:
             return np.zeros(0, dtype=np.int64)
         return self.queries.values(sums) + self.intervals(segment).step
 
@@ -313,10 +313,10 @@ class OrderStatistics(Frozen):
         return self.segments
 
     @property
-    def partition_in_use(self) -> Partition:
-        if self.partition is None:
-            raise TypeError(f"{self.kind} has no partition")
-        return self.partition
+    def inner_in_use(self) -> IntervalRule:
+        if self.inner is None:
+            raise TypeError(f"{self.kind} has no intervals")
+        return self.inner
 
     @property
     def outer_test(self) -> AboveThreshold:
@@ -324,11 +324,11 @@ class OrderStatistics(Frozen):
 
     @property
     def inner_test(self) -> AboveThreshold:
-        return self.partition_in_use.above
+        return self.inner_in_use.above
 
     def sum_noise(self, segment: int) -> SumNoise:
         """H in a segment."""
-        return self.partition_in_use.noise(self.intervals(segment).capacity)
+        return self.inner_in_use.noise(self.intervals(segment).capacity)
 
 
 def _of(state: State) -> MaxState:

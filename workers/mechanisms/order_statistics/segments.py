@@ -1,4 +1,4 @@
-"""Segments: the outer level of paper 001, whose threshold doubles (public parameters and bounds; the run is in `max_engine`).
+"""Segments: the outer level of paper 001, whose threshold doubles (public parameters and bounds; the run is in `engine`).
 
 What: AboveThreshold on the largest watched value of s = h + G, h the exact sums, G noise. When it stops, every column gets fresh noise on
 top of what it has, G_(j+1) = G_j + new, s is published and the threshold is doubled.

@@ -1,13 +1,13 @@
 """Two-level: order statistics of column sums with no bound known beforehand, one (`two_level`) or several at once (`two_level_k`).
 
-What: segments by doubling thresholds (`segments`), and within each a partition (`partition`) that begins at the segment's noisy sums and
+What: segments by doubling thresholds (`segments`), and within each a run of `intervals` that begins at the segment's noisy sums and
 whose reach is what the segment lets the value grow by.
 Why: the error depends on the logarithm of the largest value where a counter's depends on that of the ticks. The additive ln(ticks) of
 AboveThreshold stays: it is worth it only where values stay tiny against the horizon.
 
-Costs: segments (test, columns) and partitions (test, sums and, where several values are watched, updates), each once for the epoch.
+Costs: segments (test, columns) and intervals (test, sums and, where several values are watched, updates), each once for the epoch.
 Source: 001 Algorithms 6, 7 (`two_level`), 11, 12, 16, 17 (`two_level_k`); Lemmas 12 and 27. Printed (pure, 2 eps in total, eps half of
-`epsilon`): segments Lap(4/eps), Lap(8/eps), Lap(2 D Dinf/eps); partition of one value Lap(4/eps), Lap(8/eps), H at eps/2; of k values
+`epsilon`): segments Lap(4/eps), Lap(8/eps), Lap(2 D Dinf/eps); intervals of one value Lap(4/eps), Lap(8/eps), H at eps/2; of k values
 Lap(6/eps), Lap(12/eps), Lap(3 k/eps), H at eps/3. Corrected: L, which line 1 of Algorithms 6, 11 and 16 computes from the unknown c_max, is
 log2 T; `segments` lists what its noise corrects. Algorithms 13, 16 and 17 (approximate DP) are built as zCDP.
 """
@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from workers.mechanisms.order_statistics.config import MaxConfig, Purse, SeveralConfig, SingleConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
-from workers.mechanisms.order_statistics.partition import Intervals, Partition
+from workers.mechanisms.order_statistics.intervals import IntervalRule, Intervals
 from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.segments import Segments
 
@@ -48,13 +48,13 @@ class _TwoLevel(OrderStatistics):
         purse = Purse.of(config, _ZCDP_ONE if one else _ZCDP_SEVERAL, _PURE_ONE if one else _PURE_SEVERAL)
         share = purse.shares
         self.segments = Segments.of(config, share["outer_test"], share["columns"], config.beta / 2)
-        self.partition = Partition.of(config, queries.k, share["test"], share["sums"], share.get("updates"))
+        self.inner = IntervalRule.of(config, queries.k, share["test"], share["sums"], share.get("updates"))
         outer_test, columns = self.segments.spent(config.items, config.max_count)
-        test, sums, updates = self.partition.spent()
+        test, sums, updates = self.inner.spent()
         spent = {"outer_test": outer_test, "columns": columns, "test": test, "sums": sums}
         if not one:
             spent["updates"] = updates
-        tv = self.segments.tv + self.segments.changed_tv(config.items) + self.partition.tv
+        tv = self.segments.tv + self.segments.changed_tv(config.items) + self.inner.tv
         guarantee, cost = purse.settle(config, unit, spent, tv)
         super().__init__(config, guarantee, cost, queries)
 
@@ -62,7 +62,7 @@ class _TwoLevel(OrderStatistics):
         segments = self.segments_in_use
         # Segment j's part of half of beta: 1 / (j (j + 1)) adds up to 1.
         beta = self._config.beta / (2 * segment * (segment + 1))
-        return self.partition_in_use.intervals(segments.growth(segment), beta, segments.column_error(segment))
+        return self.inner_in_use.intervals(segments.growth(segment), beta, segments.column_error(segment))
 
 
 class TwoLevel(_TwoLevel):

@@ -1,5 +1,6 @@
-"""Partitions: the inner level of paper 001, which closes an interval when a watched value has grown by a step (public parameters and
-bounds; the run is in `max_engine`).
+"""Intervals: the inner level of paper 001, which closes an interval when a watched value has grown by a step
+(public parameters and bounds; the run is in `engine`). The paper calls a run of this level a partition; here that
+word is Kafka's.
 
 What: s = h + G + N with N the noise of a continual counter H after the intervals closed so far (0 before the first), G the noise of the
 segment's start. AboveThreshold compares the watched values g_i(s) with thresholds K_i, all with one tau and one mu a tick; when it stops,
@@ -18,7 +19,7 @@ Why: within an interval nothing is paid for, so H runs over intervals, of which 
 Costs, each once for all intervals (and for all segments, which are disjoint in ticks): AboveThreshold; H; and for k > 1
 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale.
 
-Error at a tick of one partition, promised with probability 1 - beta. A tick that closes publishes g_i(s), off by e. At one that does not,
+Error at a tick of one run, promised with probability 1 - beta. A tick that closes publishes g_i(s), off by e. At one that does not,
 g_i(h) <= K_i + high + e. The close that raised K_i had g_i(s) > K_i - step - low (k > 1: - C - alpha_U), and values only grow. So
     k = 1: step + low + high + 3 e            k > 1: step + C + alpha_U + high + 3 e           (+ alpha_G in a segment)
 and thresholds cannot have been raised more often than (reach + low + e) / step times (k > 1: k (reach + C + alpha_U + e) / step).
@@ -53,13 +54,13 @@ MOST_INTERVALS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """One partition's numbers.
+    """The numbers of one run: of a segment, or of the epoch where there are none.
 
     Attributes:
         step: how much a threshold rises.
         clearance: C; 0 where one value is watched.
         capacity: n.
-        error: promised for this partition's values.
+        error: promised for this run's values.
         spread: e + alpha_G; by so much more may the sums that named labels stand for fall short.
     """
 
@@ -71,8 +72,8 @@ class Intervals:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """Public parameters of the inner level.
+class IntervalRule:
+    """The inner level: when an interval closes, and with which noise. Public parameters.
 
     Attributes:
         above: its AboveThreshold.
@@ -88,8 +89,8 @@ class Partition:
     config: MaxConfig
 
     @classmethod
-    def of(cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None) -> Partition:
-        """Calibrates to what the test, H, and the updates may each cost."""
+    def of(cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None) -> IntervalRule:
+        """Return the rule calibrated to what the test, H, and the updates may each cost."""
         reach = config.max_count
         if config.accounting == "pure":
             laplace = discrete_laplace(round_up_scale(k * reach / update)) if update is not None else None
@@ -113,11 +114,11 @@ class Partition:
         return tau + self.config.ticks * mu + (self.config.items * MOST_INTERVALS.bit_length() + self.k) * CELL_TV
 
     def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
-        """One partition's numbers.
+        """The numbers of one run: of a segment, or of the epoch where there are none.
 
         Args:
             reach: Delta.
-            beta: failure probability of this partition's promise.
+            beta: failure probability of this run's promise.
             start_error: alpha_G, of the sums it starts from.
         """
         if self._pure:
