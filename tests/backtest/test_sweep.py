@@ -123,7 +123,7 @@ class Interrupted(JsonLines):
 
 def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured until then is what a whole run measured there."""
-    monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public"), unk("wide", keys="public", tick="7s")])
     grid = make_grid(settings, tmp_path / "settings.toml", ["items.max_items=1,20"])
@@ -164,7 +164,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
 @pytest.mark.parametrize("pressed", [None, 3])
 def test_processes_find_what_one_finds(pressed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which process has which run must not show, nor how many there are; also after Ctrl-C."""
-    monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     settings = settings_of(tmp_path, [unk(), known("wide", tick="7s", keys=["a", "b"])])
     grid = make_grid(
         settings, tmp_path / "settings.toml", ["items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"]
@@ -206,14 +206,14 @@ def test_ctrl_c_in_the_middle_of_the_command_leaves_valid_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit 130, a results directory that can be read, and a report of it."""
-    monkeypatch.setattr("workers.replay.sources.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     monkeypatch.setattr("workers.replay.sources.JsonLines", Interrupted)
     path = tmp_path / "in.jsonl"
     path.write_bytes(text_of(events(4_000)))
     settings_of(tmp_path)
     base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--report", str(tmp_path / "r")]
     assert execute(base) == 130
-    assert "the results are of the ticks that were complete by then" in capsys.readouterr().err
+    assert "the results cover the ticks that were complete by then" in capsys.readouterr().err
     tables = read(tmp_path / "r")
     assert not tables.input.complete and tables.runs.column("complete").to_pylist() == [False] * 3
     assert tables.results.num_rows > 100 and not list((tmp_path / "r").glob("*.part"))
@@ -247,7 +247,7 @@ def test_an_input_without_events_is_one_line(tmp_path: Path, capsys: pytest.Capt
     settings_of(tmp_path)
     base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--report", str(tmp_path / "r")]
     assert execute(base) == 2
-    assert "no event, so nothing to measure" in capsys.readouterr().err
+    assert "no events, so nothing to measure" in capsys.readouterr().err
     assert not list((tmp_path / "r").iterdir())
 
 
@@ -256,7 +256,7 @@ def test_an_input_without_events_is_one_line(tmp_path: Path, capsys: pytest.Capt
     [
         (["--vary", "epsilon=1"], "go with --report DIR"),
         (["--report", "r", "--vary", "nothing=1"], "unknown setting"),
-        (["--report", "r", "--vary", "epsilon=1", "--snapshots", "s"], "not with --vary"),
+        (["--report", "r", "--vary", "epsilon=1", "--snapshots", "s"], "cannot be used with --vary"),
         (["--report", "."], "not empty"),
         (["--report", "r", "--seeds", "0"], "--seeds"),
     ],

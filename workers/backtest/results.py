@@ -190,7 +190,7 @@ def prepare(directory: Path, *, force: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         if not force and any(directory.iterdir()):
             raise SettingsError(
-                f"--report {directory}: it is not empty: another directory, or --force to replace the results in it"
+                f"--report {directory}: it is not empty: choose another directory, or use --force to replace the results in it"
             )
         if not os.access(directory, os.W_OK | os.X_OK):
             raise SettingsError(f"--report {directory}: Permission denied")
@@ -331,8 +331,8 @@ def read(directory: Path) -> Tables:
     try:
         found = msgspec.json.decode((directory / REJECTS).read_bytes(), type=Input)
         if found.version != VERSION:
-            raise SettingsError(f"{directory}: results of version {found.version}; this program knows {VERSION}")
+            raise SettingsError(f"{directory}: results of version {found.version}; this program reads {VERSION}")
         runs, results, boards = (pq.read_table(directory / name) for name in (RUNS, RESULTS, BOARDS))
     except (OSError, msgspec.DecodeError, pa.ArrowInvalid) as error:
-        raise SettingsError(f"{directory}: no results directory: {str(error).splitlines()[0]}") from error
+        raise SettingsError(f"{directory}: not a results directory: {str(error).splitlines()[0]}") from error
     return Tables(runs, results, boards, found)
