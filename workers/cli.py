@@ -127,12 +127,7 @@ def _clean_end_before_it_begins() -> Iterator[None]:
 @cli.command()
 @click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.")
 @click.option(
-    "--rate",
-    type=click.IntRange(1, 1_000_000),
-    default=1_000,
-    show_default=True,
-    metavar="N",
-    help="Events per second.",
+    "--rate", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, metavar="N", help="Events a second."
 )
 @click.option(
     "--port", type=click.IntRange(0, 65_535), metavar="P", help="Port of the page. Default: 8080, or a free one."
@@ -210,12 +205,7 @@ def budget(context: click.Context, config: Path, as_json: bool) -> int:
 
 @cli.command()
 @config_option
-@click.option(
-    "--input",
-    "source",
-    metavar="FILE",
-    help="Events: one JSON object per line (may be gzipped), or Parquet; - is standard input.",
-)
+@click.option("--input", "source", metavar="FILE", help="JSON lines (may be gzipped) or Parquet; - is standard input.")
 @click.option("--topic", is_flag=True, help="Read the events topic instead, up to its current end.")
 @click.option(
     "--from", "since", metavar="T", help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z."

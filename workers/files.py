@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,6 +23,7 @@ KEY_BYTES = 32
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 CLIENT_ALLOWED = 'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
+# Names the worker sets itself, and why: changing one of them could break exactly-once.
 CLIENT_OURS = MappingProxyType(
     {
         "bootstrap.servers": "use bootstrap in [kafka]",
@@ -59,6 +61,23 @@ def read_file(path: Path) -> bytes:
         raise SettingsError(f"{path}: no such file") from None
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a file to write beside `path`, which takes its place once it is written whole."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
+    with replacing(path) as part:
+        part.write_bytes(content)
 
 
 def read_key(path: str | Path) -> bytes:

@@ -23,14 +23,7 @@ from workers.durations import ALLOWED as DURATIONS_ALLOWED
 from workers.durations import parse_duration
 from workers.errors import SettingsError
 from workers.files import client_values, read_domain, read_file, read_key
-from workers.mechanisms.config import (
-    TOPIC_NAME,
-    Checked,
-    Duration,
-    HistogramConfig,
-    display,
-    rules,
-)
+from workers.mechanisms.config import TOPIC_NAME, Checked, Duration, HistogramConfig, display, rules
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
 
 __all__ = [
@@ -52,6 +45,7 @@ _FIELD = "the name of a JSON field, at most 1,000 characters"
 
 Record = TypeVar("Record", bound=Checked)
 T = TypeVar("T")
+FieldName = Annotated[str, Meta(min_length=1, max_length=1_000)]
 
 
 class WorkerSettings(Checked, frozen=True, kw_only=True):
@@ -129,11 +123,8 @@ class EventsSettings(Checked, frozen=True, kw_only=True):
         Meta(min_length=1, max_length=1_000, description=f'{_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'),
     ]
     items: Annotated[str, Meta(min_length=1, max_length=1_000, description=_FIELD)]
-    timestamp: Annotated[Annotated[str, Meta(min_length=1, max_length=1_000)] | None, Meta(description=_FIELD)] = None
-    user: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=1_000)] | None,
-        Meta(description=f'{_FIELD} or "{RECORD_KEY}" (the record key)'),
-    ] = None
+    timestamp: Annotated[FieldName | None, Meta(description=_FIELD)] = None
+    user: Annotated[FieldName | None, Meta(description=f'{_FIELD} or "{RECORD_KEY}" (the record key)')] = None
     partitioner: Annotated[
         Literal["murmur2", "crc32"],
         Meta(

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import SettingsError
+from workers.files import replacing, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -202,7 +203,7 @@ def write(directory: Path, results: Results) -> None:
     """Writes the four files, each whole or not at all; runs.parquet, by which results are known, last."""
     runs = directory / RUNS
     runs.unlink(missing_ok=True)  # of earlier results, which the new files do not belong to
-    _replace(directory / REJECTS, msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n")
+    write_whole(directory / REJECTS, msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n")
     _write_table(directory / BOARDS, boards_table(results.boards))
     _write_table(directory / RESULTS, results_table(results.series))
     _write_table(runs, runs_table(results.runs))
@@ -297,21 +298,8 @@ def _end_to_end(arrays: Iterable[NDArray[Any]], kind: type[np.generic]) -> NDArr
 def _write_table(path: Path, table: pa.Table) -> None:
     import pyarrow.parquet as pq
 
-    part = path.with_name(path.name + ".part")
-    try:
+    with replacing(path) as part:
         pq.write_table(table, part, compression="zstd", row_group_size=GROUP_ROWS)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
