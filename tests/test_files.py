@@ -88,9 +88,9 @@ def test_secrets_come_from_files_and_from_the_environment(tmp_path: Path, monkey
         ('sasl.password = "hunter2"', ["kafka.client.sasl.password", "{ file = ", "{ env = "]),
         ('sasl.password = { env = "QUIETCOUNT_TEST_ABSENT" }', ["sasl.password", "QUIETCOUNT_TEST_ABSENT", "not set"]),
         ('sasl.password = { file = "absent" }', ["sasl.password", "absent", "no such file"]),
-        ("sasl.password = { file = 5 }", ["kafka.client.sasl.password.file = 5", "between quotes"]),
+        ("sasl.password = { file = 5 }", ["kafka.client.sasl.password.file = 5", "in quotes"]),
         ('group.id = "mine"', ["kafka.client.group.id", "worker.name"]),
-        ('"isolation.level" = "read_uncommitted"', ["kafka.client.isolation.level", "not to be set"]),
+        ('"isolation.level" = "read_uncommitted"', ["kafka.client.isolation.level", "cannot be set"]),
         ("linger.ms = 0.5", ["kafka.client.linger.ms", "a whole number"]),
     ],
 )

@@ -207,8 +207,14 @@ REFUSALS = {
     "keys empty": (changed('keys = ["s1", "s2"]', "keys = []"), ["keys = []", '"public"']),
     "keys repeated": (changed('["s1", "s2"]', '["s1", "s1"]'), ['keys holds "s1" more than once']),
     "key too long": (changed('"s2"', f'"{"é" * 513}"'), ["keys holds", "1,026 bytes", "at most 1,024"]),
-    "mechanism": (changed('"unk_base"', '"unkbase"'), ['mechanism = "unkbase"', "one of bounded_max", "known_base", "unk_base"]),
-    "no mechanism": (changed('mechanism = "unk_base"', ""), ["mechanism is missing", "one of bounded_max", "known_base", "unk_base"]),
+    "mechanism": (
+        changed('"unk_base"', '"unkbase"'),
+        ['mechanism = "unkbase"', "one of bounded_max", "known_base", "unk_base"],
+    ),
+    "no mechanism": (
+        changed('mechanism = "unk_base"', ""),
+        ["mechanism is missing", "one of bounded_max", "known_base", "unk_base"],
+    ),
     "no domain": (changed('"unk_base"', '"known_base"'), ["domain_file", "domain", "exactly one"]),
     "no histogram name": (changed('name = "products"', ""), ["histogram 1: name is missing", "lower-case"]),
     "histogram name": (changed('name = "products"', 'name = "Pro"'), ["'Pro': name", "lower-case"]),
@@ -238,9 +244,12 @@ REFUSALS = {
     ),
     "users with a top k": (
         with_users("max_items_per_user = 5\nkbar = 5\nk = 2\n").replace('"unk_base"', '"limit_dom"'),
-        ['mechanism = "limit_dom"', 'privacy.unit = "user" is only with known_base, unk_base, '],
+        ['mechanism = "limit_dom"', 'privacy.unit = "user" needs known_base, unk_base, '],
     ),
-    "cap without users": (GOOD + "max_items_per_user = 5\n", ["max_items_per_user = 5", 'only with privacy.unit = "user"']),
+    "cap without users": (
+        GOOD + "max_items_per_user = 5\n",
+        ["max_items_per_user = 5", 'only with privacy.unit = "user"'],
+    ),
     "partitioner without users": (
         changed('"shop"', '"shop"\npartitioner = "crc32"'),
         ['events.partitioner = "crc32"', 'only with privacy.unit = "user"'],
@@ -292,7 +301,9 @@ def test_a_histogram_read_back_from_its_json_is_the_same_and_is_checked_again(tm
         msgspec.json.decode(stored.replace(b'"rho":null', b'"rho":1.0'), type=type(histogram))
 
 
-@pytest.mark.parametrize(("counter", "said"), [('counter = "tree"', "keeps no counter"), ("radix = 3", "only with counter")])
+@pytest.mark.parametrize(
+    ("counter", "said"), [('counter = "tree"', "keeps no counter"), ("radix = 3", "only with counter")]
+)
 def test_a_counter_is_refused_where_it_would_do_nothing(tmp_path: Path, counter: str, said: str) -> None:
     """An option that has no effect hides a mistake."""
     text = changed('mechanism = "unk_base"', f'mechanism = "positive_gauss"\n{counter}')

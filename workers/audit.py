@@ -1,7 +1,8 @@
-"""Audit: reads the contributions again, computes every snapshot again, and compares with what was published, byte for byte.
+"""Audit: recompute every snapshot from the contributions and compare byte for byte.
 
-It proves that what was published is the exact sum of the contributions plus the noise that the key gives, that no tick is missing and
-none was published twice, and that the contributions' chains have no gap. It needs the operator's key, and access to exact data.
+It proves that what was published is the exact sum of the contributions plus the noise that the key
+gives, that no tick is missing or was published twice, and that the contributions have no gap. It
+needs the operator's key and access to exact data.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ EXIT_DIFFERENCE = 1
 
 
 class Difference(Exception):
-    """What was published is not what the contributions give."""
+    """A snapshot that does not follow from the contributions."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was compared, by histogram."""
+    """What was compared of one histogram."""
 
     snapshots: int = 0
     ticks: set[int] = field(default_factory=set)
@@ -61,7 +62,7 @@ class Repeated(Histogram):
 
 
 class Auditor:
-    """One run over all owner partitions."""
+    """One audit of all owner partitions."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Auditor:
         self._exact = exact
 
     def run(self) -> None:
-        """Compares everything.
+        """Compare everything.
 
         Raises:
             Difference: the first one found.
@@ -112,7 +113,8 @@ class Auditor:
             yield from read_partition(self._connection, topic, partition)
 
     def _state(self, owner: int, owners: int) -> tuple[Merge, dict[str, int], int] | None:
-        """Fresh histograms that will repeat what was published, the tick each stands before, and the position of the state."""
+        """Return fresh histograms that will repeat what was published, each one's next tick, and the
+        position of the state."""
         topic, contributions = self._settings.release_state_topic, self._settings.contributions_topic
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
         store.load(self._connection)
@@ -143,7 +145,7 @@ class Auditor:
         return Merge(fresh, key=self._key, sources=sources, owners=owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
-        """Releases the ticks of an owner partition again and strikes each snapshot off what was published."""
+        """Release the ticks of an owner partition again and strike each snapshot off the published ones."""
         by_topic = {h.topic: h for h in merge.histograms}
         for message in read_partition(self._connection, self._settings.contributions_topic, owner, whole=True):
             offset = message.offset() or 0
@@ -159,7 +161,7 @@ class Auditor:
             end = ends.get(histogram.name)
             if end is not None and (histogram.next or 0) < end:
                 raise Difference(
-                    f"histogram {histogram.name!r}: ticks up to {end - 1} were released, but the contributions complete only those "
+                    f"histogram {histogram.name!r}: ticks up to {end - 1} were released, but the contributions cover only those "
                     f"before {histogram.next}"
                 )
             if end is not None:
@@ -167,7 +169,7 @@ class Auditor:
                     self._next[histogram.name, name] = histogram.grid.start(end)
 
     def _compare(self, merge: Merge, by_topic: dict[str, Histogram], ends: dict[str, int]) -> None:
-        # A worker that was stopped while it caught up has released less than the contributions complete: the rest is not published.
+        # A worker stopped while catching up has released fewer ticks than the contributions allow.
         while (
             any((histogram.next or 0) < ends.get(histogram.name, 0) for histogram in merge.histograms)
             and (released := merge.release(ticks_max=50 if self._exact is None else 1)).ticks
@@ -195,7 +197,7 @@ class Auditor:
         tally.keys.add(snapshot.key)
 
     def _unlike(self, snapshot: Snapshot) -> str:
-        """Return what the topic holds instead of a snapshot."""
+        """Return what the topic has instead of a snapshot."""
         wanted = orjson.loads(snapshot.value)
         for message in self._all(snapshot.topic):
             if message.key() == snapshot.key.encode():
@@ -206,7 +208,7 @@ class Auditor:
         return f"{_name(snapshot.value)}: missing"
 
     def _explain_rest(self) -> None:
-        """What was published and not computed must be of an earlier generation, or newer than the state that was read."""
+        """Check that the rest is of an earlier generation, or newer than the state that was read."""
         for topic in self._outputs():
             for message in self._all(topic):
                 value = message.value() or b""
@@ -221,31 +223,31 @@ class Auditor:
                         f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"
                     ) from None
                 if known and not newer:
-                    raise Difference(f"{_name(value)}: published, but the contributions do not give it")
+                    raise Difference(f"{_name(value)}: published, but it does not follow from the contributions")
                 self.others += not newer
 
 
 def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
-    """One line for the operator: a snapshot with [label, released, exact] for each item."""
+    """Return a line for the operator: a snapshot with [label, released, exact] for each item."""
     body = orjson.loads(snapshot.value)
     counts = histogram.exact(snapshot.key)
-    # A mechanism that answers a query, or keeps no running counts, has none to show.
+    # A mechanism without running counts has no exact ones to show.
     items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
     return orjson.dumps({**{k: body[k] for k in ("histogram", "key", "epoch", "tick", "page")}, "items": items}) + b"\n"
 
 
 def audit(settings: Settings, exact: Path | None = None) -> int:
-    """Runs the audit and says what it found.
+    """Run the audit and print what it found.
 
     Args:
         settings: of the worker.
-        exact: a new file that takes every snapshot with its exact counts beside the released ones; never to be published.
+        exact: a new file for every snapshot with its exact counts; it must never be published.
 
     Returns:
-        0 when everything was published as it must be, 1 with the first difference.
+        0 if everything is as it must be, 1 after the first difference.
 
     Raises:
-        SettingsError: it cannot be done.
+        SettingsError: the audit is not possible.
     """
     key = NoiseKey(read_key(settings.worker.key_file))
     connection = connection_of(settings)
@@ -259,17 +261,18 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
             return EXIT_DIFFERENCE
     for name, tally in auditor.tallies.items():
         print(
-            f"audit: {name}: {tally.snapshots:,} snapshots of {len(tally.ticks):,} ticks and {len(tally.keys):,} stream keys, byte for byte"
+            f"audit: {name}: {tally.snapshots:,} snapshots of {len(tally.ticks):,} ticks and "
+            f"{len(tally.keys):,} stream keys, equal byte for byte"
         )
     if auditor.others:
-        print(f"audit: {auditor.others:,} snapshots of earlier generations or settings: not computed again")
+        print(f"audit: {auditor.others:,} snapshots of earlier generations or settings, not recomputed")
     print(f"audit: {auditor.messages:,} contributions, no gap and none twice: clean")
     return 0
 
 
 @contextmanager
 def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
-    """A file that only the operator can read."""
+    """Open a new file that only the operator can read."""
     if path is None:
         yield None
         return

@@ -1,13 +1,13 @@
-"""The command `quietcount`: options, exit codes, and one line for everything that is expected to go wrong.
+"""The command `quietcount`: options, exit codes, and one line for every error that is expected.
 
     0    done
     1    `audit` found a difference
-    2    bad usage, settings, files, state, or a Kafka that does not answer
-    70   a fault of the program itself
-    75   another owner holds the partitions for good (`run`)
+    2    bad usage, settings, files or state, or Kafka does not answer
+    70   an internal error
+    75   another owner keeps the partitions (`run`)
     130  Ctrl-C (143: SIGTERM, of `replay`)
 
-Each command imports what it needs when it runs, so that `--help` answers at once.
+Each command imports what it needs when it runs, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ config_option = click.option(
 
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Prints the installed version; the metadata is read only when asked for."""
+    """Print the installed version; the metadata is read only when asked for."""
     if not wanted or context.resilient_parsing:
         return
     from importlib.metadata import PackageNotFoundError, version
@@ -74,13 +74,13 @@ def cli(context: click.Context, debug: bool) -> None:
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
-    help="Overrides worker.log_format: text, or a JSON object a line.",
+    help="Overrides worker.log_format: text, or one JSON object per line.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
     metavar="PORT",
-    help="Overrides worker.metrics_port: where /metrics, /healthz and /readyz are.",
+    help="Overrides worker.metrics_port, the port of /metrics, /healthz and /readyz.",
 )
 @click.option("--embedded", hidden=True, metavar="ID", help="Cluster id of the embedded Kafka of the demo.")
 @click.pass_context
@@ -89,8 +89,8 @@ def run(
 ) -> int:
     """Run the worker until SIGTERM.
 
-    Exit 0 after a clean hand-over, 2 for bad settings or state that does not belong to them, 75 where a newer owner
-    keeps its partitions.
+    Exits with 0 after a clean shutdown, 2 if the settings are wrong or do not match the stored
+    state, and 75 if a newer owner keeps its partitions.
     """
     with _clean_end_before_it_begins():
         state = context.find_root().obj
@@ -101,7 +101,8 @@ def run(
         from workers.app import run as run_worker
 
         status = run_worker(settings, metrics_port=metrics_port, embedded=embedded)
-    # A shard's thread may be in a call to a broker that is away; nothing needs saving, so the process need not wait for it.
+    # A shard's thread may be waiting for a broker that is away. Nothing needs saving, so the
+    # process does not wait for it.
     last_resort = threading.Timer(EXIT_DEADLINE_S, os._exit, (status,))
     last_resort.daemon = True
     last_resort.start()
@@ -110,7 +111,9 @@ def run(
 
 @contextmanager
 def _clean_end_before_it_begins() -> Iterator[None]:
-    """Until Faust heeds it, SIGTERM is a clean end as well: nothing was begun. A container's first process would not even get it."""
+    """End cleanly on SIGTERM until Faust handles it.
+
+    Nothing was begun yet, and the first process of a container would not get the signal at all."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -122,12 +125,14 @@ def _clean_end_before_it_begins() -> Iterator[None]:
 
 
 @cli.command()
-@click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="End by itself after N seconds.")
+@click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.")
 @click.option(
     "--rate", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, metavar="N", help="Events a second."
 )
-@click.option("--port", type=click.IntRange(0, 65_535), metavar="P", help="Of the page. Default: 8080, or a free one.")
-@click.option("--bootstrap", metavar="B", help="A Kafka cluster to use, host:port. Default: an embedded one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), metavar="P", help="Port of the page. Default: 8080, or a free one."
+)
+@click.option("--bootstrap", metavar="B", help="Kafka cluster to use, host:port. Default: an embedded one.")
 @click.option(
     "--picture", type=click.Path(path_type=Path), hidden=True, help="Write the last view as SVG; made docs/demo.svg."
 )
@@ -140,7 +145,7 @@ def demo(
     bootstrap: str | None,
     picture: Path | None,
 ) -> int:
-    """Show live private histograms beside the exact ones, on an embedded Kafka: here and in a browser."""
+    """Show live private histograms next to the exact ones, here and in a browser, on an embedded Kafka."""
     _only_one_line(context)
     from workers.demo import run as run_demo
 
@@ -149,12 +154,12 @@ def demo(
 
 @cli.command()
 @config_option
-@click.option("--create", is_flag=True, help="Create the topics that are missing. Existing ones are never altered.")
+@click.option("--create", is_flag=True, help="Create missing topics. Existing ones are never altered.")
 @click.pass_context
 def topics(context: click.Context, config: Path, create: bool) -> int:
-    """Show the topics the worker needs, and what is there.
+    """Show the topics the worker needs, and their state on the cluster.
 
-    Exit 1 if one that is there is not as it must be.
+    Exits with 1 if an existing topic is not configured as it must be.
     """
     settings = _load(config)
     _only_one_line(context)
@@ -167,14 +172,15 @@ def topics(context: click.Context, config: Path, create: bool) -> int:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.md) instead of text.")
 @click.option(
-    "--report", type=click.Path(path_type=Path), metavar="DIR", help="Write a page with pictures into DIR as well."
+    "--report", type=click.Path(path_type=Path), metavar="DIR", help="Also write a page with charts into DIR."
 )
-@click.option("--force", is_flag=True, help="With --report: also into a DIR that is not empty.")
+@click.option("--force", is_flag=True, help="With --report: write into DIR even if it is not empty.")
 def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
     """Show what the settings promise and cost, before anything runs.
 
-    Guarantee, noise and thresholds over the ticks, expected error, memory, and other counters and mechanisms at the
-    same budget. Reads the settings only: no Kafka, no key file, no events.
+    Prints the guarantee, the noise and thresholds over the ticks, the expected error, the memory,
+    and other counters and mechanisms at the same budget. Reads only the settings: no Kafka, no
+    key file, no events.
     """
     if force and report is None:
         raise click.UsageError("--force goes with --report DIR")
@@ -189,7 +195,7 @@ def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/budget.md) instead of text.")
 @click.pass_context
 def budget(context: click.Context, config: Path, as_json: bool) -> int:
-    """Show what was spent so far, by histogram, generation and epoch, and what all of it promises together."""
+    """Show the budget spent so far, by histogram, generation and epoch, and what it promises in total."""
     settings = _load(config)
     _only_one_line(context)
     from workers.commands.budget import show_budget
@@ -199,40 +205,35 @@ def budget(context: click.Context, config: Path, as_json: bool) -> int:
 
 @cli.command()
 @config_option
-@click.option(
-    "--input",
-    "source",
-    metavar="FILE",
-    help="Events, one JSON object a line (also gzipped), or Parquet; - is standard input.",
-)
-@click.option("--topic", is_flag=True, help="Read the events topic instead, to the end that it has now.")
+@click.option("--input", "source", metavar="FILE", help="JSON lines (may be gzipped) or Parquet; - is standard input.")
+@click.option("--topic", is_flag=True, help="Read the events topic instead, up to its current end.")
 @click.option(
     "--from", "since", metavar="T", help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z."
 )
-@click.option("--to", "until", metavar="T", help="With --topic: the last ticks are those that end by T.")
-@click.option("--snapshots", metavar="OUT", help="Write every snapshot here, one a line; - is standard output.")
+@click.option("--to", "until", metavar="T", help="With --topic: leave out ticks that end after T.")
+@click.option("--snapshots", metavar="OUT", help="Write every snapshot to OUT, one per line; - is standard output.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Measure against the exact counts; write results and a report into DIR.",
+    help="Compare with the exact counts; write results and a report into DIR.",
 )
 @click.option(
     "--vary",
     multiple=True,
     metavar="H.SETTING=V,V",
-    help="With --report: try these values of a histogram's setting, each with each; may be repeated.",
+    help="With --report: try these values of a histogram's setting, in every combination; repeatable.",
 )
 @click.option(
     "--seeds",
     type=click.IntRange(1, 1_000),
     metavar="N",
-    help="With --report: run each so often with other noise. Default: 3.",
+    help="With --report: repeat each run with N different seeds for its noise. Default: 3.",
 )
 @click.option(
     "--top", type=click.IntRange(1, 1_000), metavar="N", help="With --report: the n of the top-n figures. Default: 10."
 )
-@click.option("--force", is_flag=True, help="With --report: replace the results in a DIR that is not empty.")
+@click.option("--force", is_flag=True, help="With --report: replace the results in DIR if it is not empty.")
 @click.pass_context
 def replay(
     context: click.Context,
@@ -248,13 +249,13 @@ def replay(
     top: int | None,
     force: bool,
 ) -> int:
-    """Run the histograms over events that have been: a file, or the events topic.
+    """Run the histograms over past events: a file, or the events topic.
 
-    Its noise is never that of the worker. What it reports is exact: for the operator only. Ctrl-C ends it with exit 130,
-    and leaves the ticks that are complete.
+    Its noise is never the worker's. What it reports is exact: for the operator only. Ctrl-C stops
+    it with exit code 130 and keeps the ticks that are complete.
     """
     if topic == (source is not None):
-        raise click.UsageError("one of --input FILE and --topic")
+        raise click.UsageError("give either --input FILE or --topic")
     if not topic and (since is not None or until is not None):
         raise click.UsageError("--from and --to go with --topic")
     if report is None and (vary or seeds or top or force):
@@ -280,13 +281,13 @@ def replay(
     "--exact",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write [label, released, exact] of every snapshot to a new FILE. For the operator only.",
+    help="Write [label, released, exact] for every snapshot to a new FILE. For the operator only.",
 )
 @click.pass_context
 def audit(context: click.Context, config: Path, exact: Path | None) -> int:
-    """Compute every published snapshot again, and compare byte for byte.
+    """Recompute every published snapshot, and compare byte for byte.
 
-    Exit 1, with the first difference, if one is not as it must be.
+    Exits with 1 at the first difference, and prints it.
     """
     settings = _load(config)
     _only_one_line(context)
@@ -298,21 +299,26 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
 @cli.command()
 @config_option
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, metavar="P", help="0: any free one."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8080,
+    show_default=True,
+    metavar="P",
+    help="Port to listen on; 0 picks a free one.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="F",
-    help="Show histograms only to those who give the token in this file.",
+    help="Show histograms only to clients that send the token in this file.",
 )
 @click.pass_context
 def dashboard(context: click.Context, config: Path, port: int, host: str, token_file: Path | None) -> int:
-    """Serve a live page over the histogram topics, and an API.
+    """Serve a live page and an API over the histogram topics.
 
-    It reads nothing but these topics. Of the settings file it needs worker.name, [kafka] and the histograms' names.
-    SIGTERM or Ctrl-C ends it, with exit 0.
+    It reads only these topics. From the settings file it needs worker.name, [kafka] and the
+    histograms' names. SIGTERM or Ctrl-C stops it with exit code 0.
     """
     from workers.commands.dashboard import run_dashboard
     from workers.logs import log_to_stderr
@@ -323,13 +329,13 @@ def dashboard(context: click.Context, config: Path, port: int, host: str, token_
 
 @cli.group()
 def key() -> None:
-    """Make the key that all noise comes from."""
+    """Create the key that all noise is derived from."""
 
 
 @key.command("new")
 @click.argument("file", type=click.Path(path_type=Path))
 def key_new(file: Path) -> int:
-    """Write a new key of 32 random bytes to FILE, readable by you alone. Never overwrites."""
+    """Write a new key of 32 random bytes to FILE, readable only by you. Never overwrites a file."""
     from workers.commands.key import new_key
 
     click.echo(new_key(file))
@@ -337,15 +343,15 @@ def key_new(file: Path) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: runs a command and ends the process with its exit code."""
+    """Run a command and end the process with its exit code."""
     sys.exit(execute(arguments))
 
 
 def execute(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; every exception becomes an exit code and a line on stderr."""
+    """Run a command; every exception becomes an exit code and a line on stderr."""
     state: dict[str, Any] = {}
     try:
-        # Not cli.main(): that ends with 1 when the reader of our output has gone, which `audit` means otherwise.
+        # Not cli.main(): it ends with 1 when our reader has gone, and 1 of `audit` means something else.
         with cli.make_context(
             "quietcount", list(sys.argv[1:] if arguments is None else arguments), obj=state
         ) as context:
@@ -360,7 +366,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except BrokenPipeError:
-        # Whoever read our output has seen enough; without this Python complains once more when it flushes at exit.
+        # Our reader has seen enough; without this Python complains again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (the last place: everything becomes an exit code)
@@ -368,7 +374,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 
 
 def _log_as(form: str, state: dict[str, Any]) -> None:
-    """Sets logging up for `run`; with JSON what ends the command is JSON too."""
+    """Set up logging for `run`; with JSON the message that ends the command is JSON too."""
     from workers.logs import last_words, log_to_stderr
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")
@@ -382,7 +388,7 @@ def _load(config: Path) -> Settings:
 
 
 def _only_one_line(context: click.Context) -> None:
-    """Keeps clients' own log lines off the terminal in commands that report an error themselves; --debug shows them."""
+    """Hide the clients' own log lines where the command reports errors itself; --debug shows them."""
     import logging
 
     logging.basicConfig(level=logging.DEBUG if context.find_root().obj["debug"] else logging.CRITICAL)

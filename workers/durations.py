@@ -6,16 +6,16 @@ import re
 from types import MappingProxyType
 
 MILLISECONDS = MappingProxyType({"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000})
-ALLOWED = 'a whole number and a unit (ms, s, m, h or d) between quotes, such as "250ms", "10s", "5m", "1h" or "1d"'
+ALLOWED = 'a whole number and a unit (ms, s, m, h or d) in quotes, such as "250ms", "10s", "5m", "1h" or "1d"'
 
 _DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
 
 
 def parse_duration(text: object) -> int:
-    """Milliseconds of a duration such as "10s".
+    """Return the milliseconds of a duration such as "10s".
 
     Raises:
-        ValueError: `text` is not a duration; the message is what is allowed, for the caller to put a name before.
+        ValueError: `text` is not a duration; the message says what is allowed; the caller adds the name.
     """
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
@@ -24,7 +24,7 @@ def parse_duration(text: object) -> int:
 
 
 def format_duration(duration_ms: int) -> str:
-    """The shortest text that `parse_duration` reads back as `duration_ms`.
+    """Return the shortest text that `parse_duration` reads as `duration_ms`.
 
     Raises:
         ValueError: `duration_ms` is below 0.

@@ -1,4 +1,4 @@
-"""What a settings file points at: the key file, domain files, and the secrets of the Kafka client.
+"""What a settings file refers to: the key file, domain files, and secrets of the Kafka client.
 
     read_key(path)                 a key file -> its 32 bytes
     read_domain(path)              a domain file -> its labels
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,11 +23,12 @@ KEY_BYTES = 32
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 CLIENT_ALLOWED = 'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
+# Names the worker sets itself, and why: changing one of them could break exactly-once.
 CLIENT_OURS = MappingProxyType(
     {
-        "bootstrap.servers": "it is bootstrap in [kafka]",
+        "bootstrap.servers": "use bootstrap in [kafka]",
         "group.id": "the worker sets it from worker.name",
-        "group.instance.id": "the worker is told from others by its transactional ids",
+        "group.instance.id": "workers are told apart by their transactional ids",
         "acks": "the worker's producers are transactional",
         "transaction.timeout.ms": "the worker sets it above its longest commit",
         "enable.partition.eof": "the worker reads its state to the end",
@@ -48,7 +50,7 @@ CLIENT_SECRETS = (
 
 
 def read_file(path: Path) -> bytes:
-    """A file's bytes.
+    """Return a file's bytes.
 
     Raises:
         SettingsError: no such file, or one that cannot be read.
@@ -61,39 +63,54 @@ def read_file(path: Path) -> bytes:
         raise SettingsError(f"{path}: {error.strerror}") from None
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a file to write beside `path`, which takes its place once it is written whole."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
+    with replacing(path) as part:
+        part.write_bytes(content)
+
+
 def read_key(path: str | Path) -> bytes:
-    """The root key: 32 bytes from a file that nobody but its owner may read.
+    """Return the root key: 32 bytes from a file that only its owner may read.
 
     Raises:
         SettingsError: no such file, not a regular file, open to others, or of another size.
     """
     try:
-        # Not blocking: opening a named pipe would otherwise wait for a writer.
+        # Non-blocking: opening a named pipe would otherwise wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise SettingsError(f"{path}: no such key file: `quietcount key new {path}` makes one") from None
+        raise SettingsError(f"{path}: no such key file; `quietcount key new {path}` makes one") from None
     except OSError as error:
         raise SettingsError(f"{path}: the key file cannot be read: {error.strerror}") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise SettingsError(f"{path}: not a regular file: the key file comes from `quietcount key new FILE`")
+            raise SettingsError(f"{path}: not a regular file; `quietcount key new FILE` makes a key file")
         if status.st_mode & 0o077:
             mode = stat.S_IMODE(status.st_mode)
-            raise SettingsError(f"{path}: mode {mode:04o} lets others at the key: `chmod 600 {path}`")
+            raise SettingsError(f"{path}: mode {mode:04o} lets others read the key: run `chmod 600 {path}`")
         key = os.read(descriptor, KEY_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(key) != KEY_BYTES:
         size = f"{status.st_size:,} bytes"
-        raise SettingsError(
-            f"{path}: {size}: a key file holds exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
-        )
+        raise SettingsError(f"{path}: {size}: a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one")
     return key
 
 
 def read_domain(path: Path) -> list[str]:
-    """The labels of a domain file: UTF-8, one a line, blank lines ignored.
+    """Return the labels of a domain file: UTF-8, one per line, blank lines ignored.
 
     Raises:
         SettingsError: not readable, not UTF-8, a label too long or repeated (with its line), or no label at all.
@@ -111,38 +128,38 @@ def read_domain(path: Path) -> list[str]:
         except UnicodeDecodeError:
             raise SettingsError(f"{path}: line {number}: not UTF-8") from None
         if label in lines:
-            repeated = f"{display(label)} is on line {lines[label]} already"
-            raise SettingsError(f"{path}: line {number}: {repeated}: every label only once")
+            repeated = f"{display(label)} is already on line {lines[label]}"
+            raise SettingsError(f"{path}: line {number}: {repeated}: each label may occur only once")
         lines[label] = number
     if not lines:
-        raise SettingsError(f"{path}: no label in it: one label a line")
+        raise SettingsError(f"{path}: no labels in it; it needs one label per line")
     return list(lines)
 
 
 def client_values(table: object, base: Path) -> dict[str, str]:
-    """[kafka.client] as librdkafka takes it: dotted names (dots that TOML read as tables joined again) and strings.
+    """Return [kafka.client] as librdkafka takes it: strings, by dotted names (TOML reads dots as tables).
 
     Raises:
-        SettingsError: a name that is the worker's own, a secret in the open, a value of another kind, or a secret
-            that is not there.
+        SettingsError: a name that the worker sets itself, a secret written out, a value of the wrong
+            kind, or a secret that does not exist.
     """
     return dict(_client(table, "", base))
 
 
 def _client(values: object, prefix: str, base: Path) -> Iterator[tuple[str, str]]:
     if not isinstance(values, dict):
-        raise SettingsError("kafka.client: a section, [kafka.client]")
+        raise SettingsError("kafka.client: must be a section, [kafka.client]")
     for key, value in values.items():
         name = prefix + key
         if name in CLIENT_OURS:
-            raise SettingsError(f"kafka.client.{name}: not to be set: {CLIENT_OURS[name]}")
+            raise SettingsError(f"kafka.client.{name}: cannot be set: {CLIENT_OURS[name]}")
         if isinstance(value, dict) and set(value) in ({"file"}, {"env"}):
             yield name, _secret(value, name, base)
         elif isinstance(value, dict) and value:
             yield from _client(value, f"{name}.", base)
         elif name in CLIENT_SECRETS:
             raise SettingsError(
-                f'kafka.client.{name}: a secret has no place here: {{ file = "..." }} or {{ env = "NAME" }}'
+                f'kafka.client.{name}: a secret must not be written here: use {{ file = "..." }} or {{ env = "NAME" }}'
             )
         elif isinstance(value, bool):
             yield name, "true" if value else "false"
@@ -155,10 +172,10 @@ def _client(values: object, prefix: str, base: Path) -> Iterator[tuple[str, str]
 
 
 def _secret(source: Mapping[str, object], name: str, base: Path) -> str:
-    """A secret from the file or environment variable that the settings name."""
+    """Return a secret from the file or environment variable that the settings name."""
     [(kind, place)] = source.items()
     if not isinstance(place, str) or not place:
-        raise SettingsError(f"kafka.client.{name}.{kind} = {display(place)}: a name between quotes")
+        raise SettingsError(f"kafka.client.{name}.{kind} = {display(place)}: a name in quotes")
     if kind == "env":
         text = os.environ.get(place, "")
         if not text:

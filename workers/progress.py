@@ -1,4 +1,4 @@
-"""How long work shows where it is: one changing line on a terminal, a plain line now and then elsewhere."""
+"""Progress of long work: one changing line on a terminal, an occasional plain line elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ PLAIN_INTERVAL_S = 5.0
 
 
 class _Patient(Console):
-    """Whoever read what is shown may go, as `head` does: the work goes on."""
+    """A console whose reader may leave, as `head` does, while the work goes on."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
 
 
 class ProgressLine:
-    """Shows the latest text on stderr, so that standard output stays what the command writes."""
+    """The latest text on stderr, so that standard output holds only what the command writes."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or _Patient(stderr=True, highlight=False)
@@ -41,7 +41,7 @@ class ProgressLine:
             self._status.stop()
 
     def update(self, text: str) -> None:
-        """Shows where the work is now."""
+        """Show where the work is now."""
         if self._status is not None:
             self._status.update(escape(text))
         elif time.monotonic() >= self._plain_at:
@@ -49,5 +49,5 @@ class ProgressLine:
             self.print(text)
 
     def print(self, text: str) -> None:
-        """Shows a line that stays."""
+        """Show a line that stays."""
         self._console.print(text, markup=False, soft_wrap=True)

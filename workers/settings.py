@@ -1,10 +1,10 @@
-"""The settings file: one TOML file, typed, checked once, with every unknown name refused.
+"""The settings file: one TOML file, typed and checked once; unknown names are refused.
 
     load(path)       a settings file -> Settings
     read_key(path)   a key file -> its 32 bytes
 
-A complaint is one line: the file, the field, its value, and what is allowed. Paths in the file are relative to the
-file itself.
+An error is one line: the file, the field, its value, and what is allowed. Paths in the file are
+relative to the file itself.
 """
 
 from __future__ import annotations
@@ -23,14 +23,7 @@ from workers.durations import ALLOWED as DURATIONS_ALLOWED
 from workers.durations import parse_duration
 from workers.errors import SettingsError
 from workers.files import client_values, read_domain, read_file, read_key
-from workers.mechanisms.config import (
-    TOPIC_NAME,
-    Checked,
-    Duration,
-    HistogramConfig,
-    display,
-    rules,
-)
+from workers.mechanisms.config import TOPIC_NAME, Checked, Duration, HistogramConfig, display, rules
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
 
 __all__ = [
@@ -52,10 +45,11 @@ _FIELD = "the name of a JSON field, at most 1,000 characters"
 
 Record = TypeVar("Record", bound=Checked)
 T = TypeVar("T")
+FieldName = Annotated[str, Meta(min_length=1, max_length=1_000)]
 
 
 class WorkerSettings(Checked, frozen=True, kw_only=True):
-    """[worker]: what this worker is called and where it keeps its things."""
+    """[worker]: the worker's name and where it keeps its data."""
 
     name: Annotated[
         str,
@@ -64,22 +58,27 @@ class WorkerSettings(Checked, frozen=True, kw_only=True):
             description='letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
         ),
     ]
-    data_dir: Annotated[Path, Meta(description="a directory name between quotes")]
-    key_file: Annotated[Path, Meta(description="a file name between quotes; `quietcount key new FILE` makes the file")]
+    data_dir: Annotated[Path, Meta(description="a directory name in quotes")]
+    key_file: Annotated[Path, Meta(description="a file name in quotes; `quietcount key new FILE` makes the file")]
     commit_interval_ms: Annotated[Duration, Meta(ge=10, le=600_000, description="a duration from 10ms to 10m")] = (
         msgspec.field(name="commit_interval", default=5_000)
     )
     owner_partitions: Annotated[
         Annotated[int, Meta(ge=1, le=10_000)] | None,
-        Meta(description="a whole number from 1 to 10,000; without it as many as the events topic has partitions"),
+        Meta(description="a whole number from 1 to 10,000; if left out, the events topic's number of partitions"),
     ] = None
 
     metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
-        Meta(description="a port from 0 to 65535 (0: any free one, named in the log); without it no metrics are served"),
+        Meta(
+            description="a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
+        ),
     ] = None
     metrics_host: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9._:-]+\Z", description='an address of this machine, such as "127.0.0.1" or "0.0.0.0"')
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9._:-]+\Z", description='an address of this machine, such as "127.0.0.1" or "0.0.0.0"'
+        ),
     ] = "127.0.0.1"
     log_format: Annotated[Literal["text", "json"], Meta(description='"text" or "json"')] = "text"
 
@@ -88,13 +87,13 @@ class WorkerSettings(Checked, frozen=True, kw_only=True):
 
 
 class KafkaSettings(Checked, frozen=True, kw_only=True):
-    """[kafka]: where the cluster is, and librdkafka's names with the strings it takes.
+    """[kafka]: where the cluster is, and options for librdkafka.
 
-    May hold secrets: the repr shows names only.
+    May hold secrets: the repr shows only names.
     """
 
     bootstrap: Annotated[
-        str, Meta(pattern=rf"^{_HOST}(, ?{_HOST})*\Z", description='"host:port", or several with commas between')
+        str, Meta(pattern=rf"^{_HOST}(, ?{_HOST})*\Z", description='"host:port", or several separated by commas')
     ]
     client: Annotated[dict[str, str], Meta(description="librdkafka names with their values")] = msgspec.field(
         default_factory=dict
@@ -111,7 +110,7 @@ class KafkaSettings(Checked, frozen=True, kw_only=True):
 
 
 class EventsSettings(Checked, frozen=True, kw_only=True):
-    """[events]: which topic, and what in an event is the stream key, the items and the time."""
+    """[events]: the topic, and where an event has its stream key, items and time."""
 
     topic: Annotated[
         str,
@@ -119,15 +118,18 @@ class EventsSettings(Checked, frozen=True, kw_only=True):
             pattern=TOPIC_NAME, description='a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
         ),
     ]
-    key: Annotated[str, Meta(min_length=1, max_length=1_000, description=f'{_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"')]
+    key: Annotated[
+        str,
+        Meta(min_length=1, max_length=1_000, description=f'{_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'),
+    ]
     items: Annotated[str, Meta(min_length=1, max_length=1_000, description=_FIELD)]
-    timestamp: Annotated[Annotated[str, Meta(min_length=1, max_length=1_000)] | None, Meta(description=_FIELD)] = None
-    user: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=1_000)] | None, Meta(description=f'{_FIELD} or "{RECORD_KEY}" (the record key)')
-    ] = None
+    timestamp: Annotated[FieldName | None, Meta(description=_FIELD)] = None
+    user: Annotated[FieldName | None, Meta(description=f'{_FIELD} or "{RECORD_KEY}" (the record key)')] = None
     partitioner: Annotated[
         Literal["murmur2", "crc32"],
-        Meta(description='"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'),
+        Meta(
+            description='"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
+        ),
     ] = "murmur2"
     grace_ms: Annotated[Duration, Meta(ge=0, le=604_800_000, description="a duration from 0s to 7d")] = msgspec.field(
         name="grace", default=0
@@ -151,13 +153,13 @@ class EventsSettings(Checked, frozen=True, kw_only=True):
         for name in ("items", "timestamp", "user"):
             field = getattr(self, name)
             if field in taken:
-                yield f"{name} = {display(field)}: a JSON field other than {taken[field]}'s"
+                yield f"{name} = {display(field)}: must be a JSON field other than {taken[field]}'s"
             if field is not None:
                 taken[field] = name
 
 
 class PrivacySettings(Checked, frozen=True, kw_only=True):
-    """[privacy]: what one unit of protection is."""
+    """[privacy]: the unit of protection."""
 
     unit: Annotated[Literal["event", "user"], Meta(description='"event" or "user"')] = "event"
 
@@ -166,7 +168,7 @@ class PrivacySettings(Checked, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the worker is told, checked. Paths in it are absolute when it comes from `load`."""
+    """All settings, checked. Paths are absolute when they come from `load`."""
 
     worker: WorkerSettings
     kafka: KafkaSettings
@@ -180,17 +182,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def contributions_topic(self) -> str:
-        """Stage 1's messages to stage 2: one partition an owner."""
+        """Messages from stage 1 to stage 2: one partition per owner."""
         return f"{self.worker.name}.contributions"
 
     @property
     def contribute_state_topic(self) -> str:
-        """Stage 1's state: one partition a source partition, compacted."""
+        """State of stage 1: one partition per source partition, compacted."""
         return f"{self.worker.name}.contribute-state"
 
     @property
     def release_state_topic(self) -> str:
-        """Stage 2's state: one partition an owner, compacted."""
+        """State of stage 2: one partition per owner, compacted."""
         return f"{self.worker.name}.release-state"
 
     @property
@@ -200,16 +202,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def user_field(self) -> str | None:
-        """What of an event names its user, where users are protected; None where events are."""
+        """The field that names an event's user if users are protected; None if events are."""
         return self.events.user if self.privacy.unit == "user" else None
 
     def output_topic(self, histogram: HistogramConfig) -> str:
-        """Where a histogram's snapshots go."""
+        """Return the topic of a histogram's snapshots."""
         return histogram.topic or f"{self.worker.name}.{histogram.name}"
 
     def _complaints(self) -> Iterator[str]:
         if not self.histograms:
-            yield "histogram is missing: at least one [[histogram]]"
+            yield "histogram is missing: give at least one [[histogram]]"
         of_users = self.privacy.unit == "user"
         if of_users and self.events.user is None:
             yield f'events.user is missing: privacy.unit = "user" needs it: {_FIELD} or "{RECORD_KEY}"'
@@ -226,10 +228,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
         used: dict[str, str] = {}
         for topic, purpose in self._topics():
-            # Kafka takes names that differ in "." and "_" only for one another in its metrics and refuses the second.
+            # Kafka refuses a name that differs from another only in "." and "_": its metrics mix them up.
             other = used.setdefault(topic.replace(".", "_"), purpose)
             if other != purpose:
-                yield f"{purpose} = {display(topic)}: a topic of its own; this one is (but for . and _) {other}"
+                yield f"{purpose} = {display(topic)}: needs a topic of its own; but for . and _ this is also {other}"
 
     def _topics(self) -> Iterator[tuple[str, str]]:
         for topic in (
@@ -245,13 +247,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
-    """What a histogram says, or does not, of users."""
+    """Yield what is wrong with a histogram's settings for users."""
     given = histogram.max_items_per_user
     if of_users and given is None:
         yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
     elif of_users and not protects_users(histogram):
         yield (
-            f'{histogram.where()}mechanism = "{histogram.mechanism}": privacy.unit = "user" is only with {", ".join(PER_ITEM)}, '
+            f'{histogram.where()}mechanism = "{histogram.mechanism}": privacy.unit = "user" needs {", ".join(PER_ITEM)}, '
             "or meta with one of the last three as its algorithm"
         )
     elif not of_users and given is not None:
@@ -259,7 +261,7 @@ def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str
 
 
 def load(path: str | Path) -> Settings:
-    """Reads and checks a settings file, and the domain files and secrets it names.
+    """Read and check a settings file, and the domain files and secrets that it names.
 
     Raises:
         SettingsError: one line with the file, the field, its value and what is allowed.
@@ -268,7 +270,7 @@ def load(path: str | Path) -> Settings:
 
 
 def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
-    """What `read` makes of a TOML file and of the directory that names in it are relative to.
+    """Return what `read` makes of a TOML file and its directory, to which names in it are relative.
 
     Raises:
         SettingsError: as `load`.
@@ -276,7 +278,7 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
     try:
         document = tomllib.loads(read_file(path).decode())
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: not UTF-8 at byte {error.start:,}: a TOML file") from None
+        raise SettingsError(f"{path}: not UTF-8 at byte {error.start:,}; a TOML file is UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from None
     try:
@@ -286,15 +288,15 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
 
 
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
-    """Checks a parsed document section by section; complaints do not name the file yet.
+    """Check a parsed document section by section; messages do not name the file yet.
 
     Args:
         document: the file's values.
         base: what file names in it are relative to.
 
     Raises:
-        ValueError: a section or field is not as it must be.
-        SettingsError: the same, of a file that it names.
+        ValueError: a section or field is wrong.
+        SettingsError: a file that it names is wrong.
     """
     known = ("worker", "kafka", "events", "privacy", "histogram")
     _refuse_unknown("", document, known)
@@ -303,7 +305,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
             raise ValueError(f"[{name}] is missing: a section with {', '.join(_required(_SECTIONS[name]))}")
     for name in ("worker", "kafka", "events", "privacy"):
         if not isinstance(document.get(name, {}), dict):
-            raise SettingsError(f"{name} = {display(document[name])}: a section, [{name}]")
+            raise SettingsError(f"{name} = {display(document[name])}: must be a section, [{name}]")
     worker = _section(WorkerSettings, document["worker"], "worker.")
     worker = msgspec.structs.replace(worker, data_dir=base / worker.data_dir, key_file=base / worker.key_file)
     kafka = dict(document["kafka"])
@@ -312,7 +314,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
     events = _section(EventsSettings, document["events"], "events.")
     histograms = document.get("histogram", [])
     if not isinstance(histograms, list) or not all(isinstance(histogram, dict) for histogram in histograms):
-        raise ValueError("histogram: one or more sections, each begun by [[histogram]] with two brackets")
+        raise ValueError("histogram: must be one or more sections, each headed [[histogram]] in double brackets")
     return Settings(
         worker=worker,
         kafka=_section(KafkaSettings, kafka, "kafka."),
@@ -329,10 +331,8 @@ _SECTIONS: Mapping[str, type[Checked]] = MappingProxyType(
 )
 
 
-def _histogram(
-    values: dict[str, Any], position: int, events: EventsSettings, base: Path
-) -> HistogramConfig:
-    """One [[histogram]], its domain read from the file it names."""
+def _histogram(values: dict[str, Any], position: int, events: EventsSettings, base: Path) -> HistogramConfig:
+    """Return one [[histogram]], with its domain read from the file that it names."""
     values = dict(values)
     name = values.get("name")
     where = f"histogram {name!r}: " if isinstance(name, str) else f"histogram {position}: "
@@ -350,7 +350,7 @@ def _histogram(
         given = sum(name in values for name in ("domain", "domain_file"))
         if given > 1 or (domain.required and not given):
             raise ValueError(
-                f"{where}domain_file, a file with one label a line, or domain, a list: exactly one of them"
+                f"{where}give domain_file, a file with one label per line, or domain, a list: exactly one of them"
             )
         if "domain_file" in values:
             values["domain"] = _domain(values.pop("domain_file"), where, base)
@@ -359,9 +359,9 @@ def _histogram(
 
 
 def _domain(value: object, where: str, base: Path) -> list[str]:
-    """The labels of the domain file a histogram names."""
+    """Return the labels of the domain file that a histogram names."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{where}domain_file = {display(value)}: a file name between quotes")
+        raise ValueError(f"{where}domain_file = {display(value)}: a file name in quotes")
     try:
         return read_domain(base / value)
     except SettingsError as error:
@@ -369,7 +369,7 @@ def _domain(value: object, where: str, base: Path) -> list[str]:
 
 
 def _section(record: type[Record], values: dict[str, Any], where: str, further: Iterable[str] = ()) -> Record:
-    """Makes a record of a section's values; messages begin with `where`, and `further` names are known here too."""
+    """Make a record of a section's values; messages begin with `where`, `further` names are allowed."""
     by_name = {rule.name: rule for rule in rules(record)}
     _refuse_unknown(where, values, (*by_name, *further))
     for rule in by_name.values():

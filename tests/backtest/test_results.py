@@ -90,7 +90,7 @@ def test_results_of_nothing_are_results(tmp_path: Path) -> None:
 def test_somebodys_files_are_not_overwritten(tmp_path: Path) -> None:
     """A directory that holds anything is refused; --force takes it, and touches nothing but results."""
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(SettingsError, match=r"not empty: another directory, or --force"):
+    with pytest.raises(SettingsError, match=r"not empty: choose another directory, or use --force"):
         prepare(tmp_path, force=False)
     prepare(tmp_path, force=True)
     write(tmp_path, some())
@@ -120,9 +120,9 @@ def test_without_the_extra_one_line_says_what_to_install(
 
 def test_a_directory_that_is_none_is_one_line(tmp_path: Path) -> None:
     """Whatever it lacks, or holds instead."""
-    with pytest.raises(SettingsError, match="no results directory"):
+    with pytest.raises(SettingsError, match="not a results directory"):
         read(tmp_path)
     write(tmp_path, some())
     (tmp_path / RESULTS).write_bytes(b"PAR1 and then nothing")
-    with pytest.raises(SettingsError, match="no results directory"):
+    with pytest.raises(SettingsError, match="not a results directory"):
         read(tmp_path)

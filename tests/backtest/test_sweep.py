@@ -213,7 +213,7 @@ def test_ctrl_c_in_the_middle_of_the_command_leaves_valid_files(
     settings_of(tmp_path)
     base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--report", str(tmp_path / "r")]
     assert execute(base) == 130
-    assert "the results are of the ticks that were complete by then" in capsys.readouterr().err
+    assert "the results cover the ticks that were complete by then" in capsys.readouterr().err
     tables = read(tmp_path / "r")
     assert not tables.input.complete and tables.runs.column("complete").to_pylist() == [False] * 3
     assert tables.results.num_rows > 100 and not list((tmp_path / "r").glob("*.part"))
@@ -247,7 +247,7 @@ def test_an_input_without_events_is_one_line(tmp_path: Path, capsys: pytest.Capt
     settings_of(tmp_path)
     base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--report", str(tmp_path / "r")]
     assert execute(base) == 2
-    assert "no event, so nothing to measure" in capsys.readouterr().err
+    assert "no events, so nothing to measure" in capsys.readouterr().err
     assert not list((tmp_path / "r").iterdir())
 
 
@@ -256,7 +256,7 @@ def test_an_input_without_events_is_one_line(tmp_path: Path, capsys: pytest.Capt
     [
         (["--vary", "epsilon=1"], "go with --report DIR"),
         (["--report", "r", "--vary", "nothing=1"], "unknown setting"),
-        (["--report", "r", "--vary", "epsilon=1", "--snapshots", "s"], "not with --vary"),
+        (["--report", "r", "--vary", "epsilon=1", "--snapshots", "s"], "cannot be used with --vary"),
         (["--report", "."], "not empty"),
         (["--report", "r", "--seeds", "0"], "--seeds"),
     ],

@@ -64,7 +64,7 @@ def test_the_messages_are_all_found() -> None:
         "… has cleanup.policy = … and needs compact: state would be lost",  # gathered
         "Kafka does not allow it: …. Which principal needs what is in deploy/acls.md",  # returned
         "…name = …: another histogram has this name",  # yielded
-        "…: published, but the contributions do not give it",  # an exception of another base
+        "…: published, but it does not follow from the contributions",  # an exception of another base
     ):
         assert one in found
     assert set(MODULES) >= INTERNAL, "a module that is left out is not there any more"

@@ -8,7 +8,8 @@ import pytest
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
 from workers.errors import SettingsError
-from workers.kafka.clients import RESERVED, Connection, connect, faust_credentials
+from workers.files import CLIENT_OURS
+from workers.kafka.clients import Connection, connect, faust_credentials
 
 SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.password": "hush-hush"}
 
@@ -20,7 +21,7 @@ def test_operator_settings_reach_every_client() -> None:
     assert (config["socket.keepalive.enable"], config["retries"], config["x"]) == ("true", "7", "y")
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED))
+@pytest.mark.parametrize("name", sorted(CLIENT_OURS))
 def test_settings_the_worker_depends_on_cannot_be_changed(name: str) -> None:
     """An operator who sets isolation.level would break exactly-once without knowing."""
     with pytest.raises(SettingsError, match=name):

@@ -231,14 +231,14 @@ def test_the_report_lists_rejects_up_to_a_hundred(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--input", "x.jsonl", "--topic"], "one of --input FILE and --topic"),
-        ([], "one of --input FILE and --topic"),
+        (["--input", "x.jsonl", "--topic"], "give either --input FILE or --topic"),
+        ([], "give either --input FILE or --topic"),
         (["--input", "x.jsonl", "--from", "2026-01-01"], "--from and --to go with --topic"),
         (["--topic", "--from", "yesterday"], "--from yesterday: a time such as"),
         (["--topic", "--from", "99999999999999999999"], "--from 99999999999999999999: a time such as"),
         (["--topic", "--from", "2026-01-02", "--to", "2026-01-01T12:00"], "an empty range"),
         (["--input", "nowhere.jsonl"], "--input nowhere.jsonl: No such file"),
-        (["--input", os.devnull], "no event in it"),
+        (["--input", os.devnull], "no events in it"),
     ],
 )
 def test_what_cannot_be_replayed_is_one_line_and_exit_2(

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.replay.site import T0, settings_of
 from workers.agents.event_columns import EventColumns
 from workers.errors import SettingsError
-from workers.replay import sources, sources_parquet
+from workers.replay import sources_lines, sources_parquet
 from workers.replay.source import EventBatch
 from workers.replay.sources import open_source
 from workers.replay.sources_lines import JsonLines
@@ -240,7 +240,7 @@ def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
         for key, user in (("key", "$key"), ("$key", "key")):
             with pytest.raises(SettingsError, match="events.user = 'key'|events.user = \"key\"") as refused:
                 read(settings_of(tmp_path, key=key, keys=["a"], user=user), path)
-            assert "a file has the record key in the field 'key'" in str(refused.value)
+            assert "in a file the record key is the field 'key'" in str(refused.value)
 
 
 def test_rejects_stand_in_the_order_of_the_input(base: Settings, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_lines_are_split_where_they_end_and_nowhere_else(
     text = b"\xef\xbb\xbf" + json.dumps(event).encode() + b"\r\n\r\n\nbroken\n" + json.dumps(event).encode()
     (tmp_path / "a.jsonl").write_bytes(text)
     for size in (1, 7, 64, 1 << 20):
-        monkeypatch.setattr(sources, "CHUNK_BYTES", size)
+        monkeypatch.setattr(sources_lines, "CHUNK_BYTES", size)
         events, rejects = read(base, tmp_path / "a.jsonl")
         assert len(events) == 2
         assert rejects == [(4, "not JSON")]
@@ -266,7 +266,7 @@ def test_lines_are_split_where_they_end_and_nowhere_else(
 
 def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody will give it a file of another kind."""
-    monkeypatch.setattr(sources, "CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 1 << 10)
     small = msgspec.structs.replace(base, events=msgspec.structs.replace(base.events, max_bytes=2_000))
     longest = 0
 
@@ -333,7 +333,7 @@ def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix
 def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch ends anywhere."""
     lines = write_lines(tmp_path / "a.jsonl", [{"key": "a", "items": "x", "ts": T0 - i} for i in range(2)])
-    monkeypatch.setattr(sources, "CHUNK_BYTES", 50)
+    monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 50)
     with pytest.raises(SettingsError, match="line 2 is dated"):
         read(settings_of(tmp_path), lines)
 
@@ -341,4 +341,4 @@ def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.fixture(autouse=True)
 def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of several portions, so that their borders are in every test."""
-    monkeypatch.setattr(sources, "LINES_AT_ONCE", 3)
+    monkeypatch.setattr(sources_lines, "LINES_AT_ONCE", 3)

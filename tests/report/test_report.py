@@ -312,7 +312,7 @@ def test_what_is_no_results_directory_or_lacks_a_package_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The extra is optional, and directories are mistyped."""
-    with pytest.raises(SettingsError, match="no results directory"):
+    with pytest.raises(SettingsError, match="not a results directory"):
         write_report(tmp_path)
     results.write(tmp_path, made())
     for name in [name for name in sys.modules if name.startswith(("matplotlib", "workers.report.charts"))]:

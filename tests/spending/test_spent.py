@@ -115,7 +115,9 @@ def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(p
         assert one.deltas is not None
         assert {share.name: share.delta for share in one.deltas} == dict(mechanism.cost().deltas)
         assert [(e.epoch, e.first_tick, e.last_tick) for e in one.epochs] == [(1, 3, ticks), (2, 1, 1)]
-        assert ("left over are charged" in words(text_of(found))) == (config.mechanism == "pay_what_you_get")
+        assert ("left unused in an epoch are charged" in words(text_of(found))) == (
+            config.mechanism == "pay_what_you_get"
+        )
 
 
 def test_a_new_generation_keeps_the_price_of_the_old_one_in_the_state() -> None:
@@ -253,7 +255,7 @@ def test_the_key_that_pays_most_is_named_and_what_has_not_begun_is_left_out() ->
     found = budget_of(settings(a, b, later), [state([(a, 1, 5), (b, 1, 5), (later, 1, 1)])])
     assert found.total is not None and found.total.key == "k2" and found.not_begun == ("z",)
     text = words(text_of(found))
-    assert "stream key 'k2', which pays most" in text and "not begun, and in no figure here: z" in text
+    assert "stream key 'k2', which pays most" in text and "not begun, so not included: z" in text
     alone = budget_of(settings(a), [state([(a, 1, 5)])])
     assert alone.total is not None and alone.total.key is None and alone.total.epsilon == 1.0
 

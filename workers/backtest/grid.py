@@ -99,7 +99,7 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
     for text in varies:
         histogram, setting, values = _parse(text, names)
         if setting in chosen[histogram]:
-            raise SettingsError(f"--vary {histogram}.{setting}: given twice: all its values in one list")
+            raise SettingsError(f"--vary {histogram}.{setting}: given twice; give all its values in one list")
         chosen[histogram][setting] = values
     number = sum(math.prod(map(len, of.values())) for of in chosen.values())
     if number > COMBINATIONS_MAX:
@@ -218,7 +218,7 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
     histogram, dot, setting = name.strip().rpartition(".")
     if not equals or not setting:
         raise SettingsError(
-            f"--vary {_short(text)}: HISTOGRAM.SETTING=VALUE,VALUE,... such as {histograms[0]}.epsilon=0.5,1,2"
+            f"--vary {_short(text)}: must be HISTOGRAM.SETTING=VALUE,VALUE,... such as {histograms[0]}.epsilon=0.5,1,2"
         )
     if not dot:
         if len(histograms) > 1:
@@ -236,9 +236,7 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
     found: dict[str, Value] = {}
     for part in _split(values):
         if not part:
-            raise SettingsError(
-                f"--vary {_short(text)}: a value is missing: VALUE,VALUE,... without spaces between them"
-            )
+            raise SettingsError(f"--vary {_short(text)}: a value is missing: write VALUE,VALUE,... without spaces")
         found[part] = Value(part, _toml(part))
     return histogram, setting, list(found.values())
 

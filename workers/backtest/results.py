@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import SettingsError
+from workers.files import replacing, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,7 +191,7 @@ def prepare(directory: Path, *, force: bool) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         if not force and any(directory.iterdir()):
             raise SettingsError(
-                f"--report {directory}: it is not empty: another directory, or --force to replace the results in it"
+                f"--report {directory}: it is not empty: choose another directory, or use --force to replace the results in it"
             )
         if not os.access(directory, os.W_OK | os.X_OK):
             raise SettingsError(f"--report {directory}: Permission denied")
@@ -202,7 +203,7 @@ def write(directory: Path, results: Results) -> None:
     """Writes the four files, each whole or not at all; runs.parquet, by which results are known, last."""
     runs = directory / RUNS
     runs.unlink(missing_ok=True)  # of earlier results, which the new files do not belong to
-    _replace(directory / REJECTS, msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n")
+    write_whole(directory / REJECTS, msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n")
     _write_table(directory / BOARDS, boards_table(results.boards))
     _write_table(directory / RESULTS, results_table(results.series))
     _write_table(runs, runs_table(results.runs))
@@ -297,21 +298,8 @@ def _end_to_end(arrays: Iterable[NDArray[Any]], kind: type[np.generic]) -> NDArr
 def _write_table(path: Path, table: pa.Table) -> None:
     import pyarrow.parquet as pq
 
-    part = path.with_name(path.name + ".part")
-    try:
+    with replacing(path) as part:
         pq.write_table(table, part, compression="zstd", row_group_size=GROUP_ROWS)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -331,8 +319,8 @@ def read(directory: Path) -> Tables:
     try:
         found = msgspec.json.decode((directory / REJECTS).read_bytes(), type=Input)
         if found.version != VERSION:
-            raise SettingsError(f"{directory}: results of version {found.version}; this program knows {VERSION}")
+            raise SettingsError(f"{directory}: results of version {found.version}; this program reads {VERSION}")
         runs, results, boards = (pq.read_table(directory / name) for name in (RUNS, RESULTS, BOARDS))
     except (OSError, msgspec.DecodeError, pa.ArrowInvalid) as error:
-        raise SettingsError(f"{directory}: no results directory: {str(error).splitlines()[0]}") from error
+        raise SettingsError(f"{directory}: not a results directory: {str(error).splitlines()[0]}") from error
     return Tables(runs, results, boards, found)

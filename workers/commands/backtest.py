@@ -52,7 +52,7 @@ class Options:
             SettingsError: an option is wrong.
         """
         if self.vary and snapshots is not None:
-            raise SettingsError("--snapshots: of one combination of settings, so not with --vary")
+            raise SettingsError("--snapshots writes those of one run, so it cannot be used with --vary")
         grid = make_grid(settings, self.config, self.vary)
         prepare(self.report, force=self.force)
         return Prepared(settings, key, self, grid, snapshots is not None)

@@ -1,4 +1,4 @@
-"""`quietcount budget`: what each histogram has spent so far, by generation and epoch, and what all of it promises together."""
+"""`quietcount budget`: what each histogram has spent so far, and what all of it promises together."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from workers.spending.spent import budget_of
 from workers.spending.state import read_states
 
 WIDTH = 100
-# Of many epochs the text shows the oldest few and the newest.
+# Of many epochs the text shows the oldest and the newest.
 OLDEST, NEWEST = 2, 8
 
 
 def show_budget(settings: Settings, *, as_json: bool) -> int:
-    """Prints what was spent; `as_json` as one JSON object (docs/budget.md).
+    """Print what was spent, as one JSON object (docs/budget.md) if `as_json`.
 
     Returns:
-        The exit code, 0; also where nothing was spent yet.
+        The exit code, 0, also if nothing was spent yet.
 
     Raises:
         SettingsError: no broker answers.
@@ -48,7 +48,7 @@ def show_budget(settings: Settings, *, as_json: bool) -> int:
 
 
 def show(budget: Budget, console: Console, topic: str) -> None:
-    """Prints it as text, at most 100 columns wide.
+    """Print the budget as text, at most 100 columns wide.
 
     Args:
         budget: what was spent.
@@ -59,12 +59,12 @@ def show(budget: Budget, console: Console, topic: str) -> None:
     if budget.state == "missing":
         _line(
             console,
-            f"worker {budget.worker}: there is no topic {topic} on this cluster: this worker has never run here.",
+            f"worker {budget.worker}: topic {topic} does not exist on this cluster: this worker has never run here.",
         )
     elif not any(one.epochs_begun for histogram in budget.histograms for one in histogram.generations):
-        _line(console, f"worker {budget.worker}: nothing was published yet, so nothing is spent.")
+        _line(console, f"worker {budget.worker}: nothing has been published yet, so nothing is spent.")
     else:
-        _line(console, f"worker {budget.worker}: what it has spent, by its release state", style="bold")
+        _line(console, f"worker {budget.worker}: budget spent so far, from its release state", style="bold")
         for histogram in budget.histograms:
             _histogram(histogram, console)
         _together(budget, console)
@@ -84,10 +84,10 @@ def _generation(one: Generation, wanted: int | None, console: Console) -> None:
     _line(console, f"generation {one.generation}: {one.mechanism}, {_status(one, wanted)}; topic {one.topic}", 2)
     price = f"epsilon {one.epsilon!r}, delta {one.delta!r}, rho {one.rho!r}"
     if not one.epochs_begun or one.charged is None:
-        _line(console, f"no tick published: nothing is spent. An epoch of it costs one {one.unit}: {price}", 4)
+        _line(console, f"no tick published, so nothing is spent. An epoch costs one {one.unit}: {price}", 4)
         return
     length = f"{one.horizon:,} ticks of {format_duration(one.tick_ms)}" if one.horizon else "no end"
-    _line(console, f"an epoch ({length}) costs one {one.unit}, in full from its first tick on: {price}", 4)
+    _line(console, f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}", 4)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("epoch", "ticks published", "of", "mechanism id"):
         table.add_column(Text(heading, style="dim"), justify="left" if heading == "mechanism id" else "right")
@@ -98,12 +98,12 @@ def _generation(one: Generation, wanted: int | None, console: Console) -> None:
     times = f"from {_time(one.published_from)} to {_time(one.published_to)}"
     _line(console, f"{begun}, {times}", 4)
     if one.unit == "event":
-        _line(console, "charged to one event: one epoch, for it lies in one", 4)
+        _line(console, "charged to one event: one epoch, since it falls in one", 4)
     else:
         charged = f"epsilon {_number(one.charged.epsilon)} at delta {one.charged.delta:.9g} (rho {one.charged.rho:.6g})"
         _line(console, f"charged to one {one.unit}, who may be in all of them: {charged}", 4)
     if one.mechanism == "pay_what_you_get":
-        _line(console, "labels and queries that an epoch left over are charged all the same", 4)
+        _line(console, "labels and queries left unused in an epoch are charged all the same", 4)
 
 
 def _status(one: Generation, wanted: int | None) -> str:
@@ -158,17 +158,17 @@ def _parts(parts: Sequence[Counted]) -> Iterator[str]:
 
 
 def _unseen(budget: Budget) -> Iterator[str]:
-    """What is not in these figures."""
+    """Yield what these figures do not include."""
     if budget.not_begun and budget.total is not None:
-        yield f"not begun, and in no figure here: {', '.join(budget.not_begun)}; `quietcount plan` says what they will cost"
+        yield f"not begun, so not included: {', '.join(budget.not_begun)}; `quietcount plan` says what they will cost"
     if budget.total is not None:
         if budget.unit == "event":
-            yield "for a person with many events it is more: each event is charged; histograms that go on charge later events alike"
+            yield "a person with many events pays for each of them; histograms that continue charge later events alike"
         else:
             yield "every further epoch of a running histogram adds its price"
     yield (
-        "not seen here: other workers on the same events, an earlier life of this name whose topics were deleted, and "
-        "whatever else was published about them; they add up"
+        "not included: other workers on the same events, an earlier worker of this name whose topics were deleted, "
+        "and anything else published about these events; all of it adds up"
     )
 
 
@@ -182,7 +182,7 @@ def _number(value: float | None) -> str:
 
 
 def _time(milliseconds: int | None) -> str:
-    """A tick's edge, which snapshots carry."""
+    """Return a tick's edge as text; snapshots state the same time."""
     if milliseconds is None:
         return "?"
     try:

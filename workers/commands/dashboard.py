@@ -1,4 +1,4 @@
-"""`quietcount dashboard`: says where the page is, and serves it until SIGTERM or Ctrl-C."""
+"""`quietcount dashboard`: prints the page's address and serves it until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workers.dashboard.server import Dashboard, open_to_others, serve
 
 
 def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None) -> int:
-    """Serves the dashboard of a settings file.
+    """Serve the dashboard of a settings file.
 
     Returns:
         The exit code, 0.
@@ -19,7 +19,7 @@ def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None
     token = read_token(token_file) if token_file is not None else None
     if open_to_others(host, token):
         print(
-            f"quietcount: --host {host} without --token-file: whoever reaches this port can read the histograms",
+            f"quietcount: --host {host} without --token-file: whoever can reach this port can read the histograms",
             file=sys.stderr,
         )
     if token_file is not None and token_file.stat().st_mode & 0o077:

@@ -1,4 +1,4 @@
-"""What ends a command: every exception becomes a line and an exit code. See `workers.cli` for the codes."""
+"""How a command fails: every exception becomes a line and an exit code (listed in `workers.cli`)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ EXIT_EXPECTED = 2
 EXIT_FAULT = 70
 EXIT_FENCED = 75
 
-#: Modules whose exceptions mean that Kafka said no; looked up only where a command has loaded them.
+#: Modules with errors of Kafka, looked up only if a command has loaded them.
 KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "KafkaError"))
 
 
 def say_as_text(text: str) -> None:
-    """A line on stderr."""
+    """Print a line on stderr."""
     click.echo(f"quietcount: {text}", err=True)
 
 
 def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = say_as_text) -> int:
-    """Says what went wrong, and with which exit code the process ends."""
+    """Say what went wrong, and return the exit code."""
     if debug:
         _show_traceback(error, as_json=say is not say_as_text)
     if isinstance(error, QuietcountError):
@@ -37,7 +37,8 @@ def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = say_a
         place = f"{error.filename}: " if error.filename is not None else ""
         say(f"{place}{error.strerror}")
         return EXIT_EXPECTED
-    # The message of an unforeseen error may quote an event, so only its kind and place are shown; --debug adds the way there.
+    # The message of an unexpected error may quote an event, so only its kind and place are shown;
+    # --debug adds the traceback.
     say(f"internal error: {type(error).__name__} at {_place(error)}; --debug shows more")
     return EXIT_FAULT
 
@@ -62,7 +63,7 @@ def _is_kafka_error(error: Exception) -> bool:
 
 
 def _kafka_message(error: Exception) -> str:
-    """The text of a librdkafka error, which hides in the exception's first argument, or of aiokafka's."""
+    """Return the text of a librdkafka error (in the exception's first argument), or of aiokafka's."""
     text = getattr(error.args[0], "str", None) if error.args else None
     return str(text()) if callable(text) else _one_line(error)
 
@@ -72,7 +73,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """File and line where an error was raised."""
+    """Return the file and line where an error was raised."""
     trace = error.__traceback__
     if trace is None:
         return "an unknown place"

@@ -11,7 +11,7 @@ from workers.files import KEY_BYTES
 
 
 def new_key(path: Path) -> str:
-    """Writes 32 random bytes to a new file that only its owner may read; returns what to tell the user.
+    """Write 32 random bytes to a new file that only its owner may read; return what to tell the user.
 
     Raises:
         SettingsError: the file exists, or its directory does not, or it cannot be written.
@@ -26,7 +26,7 @@ def new_key(path: Path) -> str:
         raise SettingsError(f"{path}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)  # whatever the umask took away
+            os.fchmod(descriptor, 0o600)  # whatever the umask removed
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(descriptor)
@@ -36,14 +36,14 @@ def new_key(path: Path) -> str:
         raise SettingsError(f"{path}: {error.strerror}: no key was written") from None
     return (
         f"{path}: a new key of {KEY_BYTES} bytes, mode 0600.\n"
-        "Next: name it in the settings file, key_file under [worker] (relative to that file), and give every worker\n"
-        "of that name the same key. Keep a copy where only you can read it: without the key the worker cannot go on\n"
-        "from its state, and whoever has it can take the noise off every snapshot."
+        "Next: name it in the settings file, as key_file under [worker] (relative to that file), and give every worker\n"
+        "of that name the same key. Keep a copy that only you can read: without the key the worker cannot continue\n"
+        "from its state, and whoever has it can remove the noise from every snapshot."
     )
 
 
 def _sync_directory(directory: Path) -> None:
-    """Makes the new name as durable as the file's bytes."""
+    """Make the new name as durable as the file's bytes."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -14,7 +14,9 @@ from workers.settings import Settings
 
 
 def show_plan(settings: Settings, *, as_json: bool, report: Path | None = None, force: bool = False) -> int:
-    """Prints the plan; `as_json` as one JSON object (docs/plan.md). Into `report`, a directory, goes a page with its pictures.
+    """Print the plan, as one JSON object (docs/plan.md) if `as_json`.
+
+    A page with charts goes into the directory `report`, if it is given.
 
     Returns:
         The exit code, 0.

@@ -1,4 +1,4 @@
-"""`quietcount replay`: events that have been in, snapshots and an exact summary out."""
+"""`quietcount replay`: past events in, snapshots and an exact summary out."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ EXIT_TERMINATED = 143
 
 
 def replay_file(settings: Settings, *, source: str, snapshots: str | None, options: Options | None = None) -> int:
-    """Runs the histograms over the file `source` ("-": standard input); see `_run`."""
+    """Run the histograms over the file `source` ("-": standard input); see `_run`."""
     if snapshots is not None and _same_file(source, snapshots):
-        raise SettingsError(f"--snapshots {snapshots}: it is the input; another file")
+        raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")
     return _run(settings, open_source(settings, source), snapshots, options)
 
 
@@ -42,18 +42,20 @@ def replay_topic(
     snapshots: str | None,
     options: Options | None = None,
 ) -> int:
-    """Runs the histograms over the events topic, from a time to a time; see `_run`."""
+    """Run the histograms over the events topic, between two times; see `_run`."""
     from workers.replay.sources_topic import open_topic
 
     opening = open_topic(settings, since_ms, until_ms)
-    return _run(settings, opening, snapshots, options, empty="no event in this range of the topic")
+    return _run(settings, opening, snapshots, options, empty="no events in this range of the topic")
 
 
 def parse_time(option: str, text: str) -> int:
-    """A time on the command line, in ms since 1970: as in RFC 3339, a day, or the ms themselves; without a zone it is UTC.
+    """Return a time of the command line in ms since 1970.
+
+    It may be written as in RFC 3339, as a day, or in ms; without a zone it is UTC.
 
     Raises:
-        SettingsError: it is none.
+        SettingsError: it is not a time.
     """
     try:
         if text.isdecimal():
@@ -76,14 +78,18 @@ def _run(
     *,
     empty: str | None = None,
 ) -> int:
-    """Replays; snapshots go to the file `snapshots`, one JSON object a line; with `options` it is a backtest.
+    """Replay events; with `options` it is a backtest.
+
+    Snapshots go to the file `snapshots`, one JSON object per line.
 
     Returns:
-        The exit code: 0, also when lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with what was released until then.
+        The exit code: 0, also if lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with
+        what was released by then.
 
     Raises:
-        SettingsError: it cannot be read; or there is no event, and no line or row that should have been one. For a topic `empty` says
-            so also where something was rejected: records without a time may lie anywhere.
+        SettingsError: the source cannot be read, or has neither events nor rejected lines. A topic
+            without events is refused with `empty` even if records were rejected: without a time
+            they may lie outside of the range.
     """
     key = QuickKey(read_key(settings.worker.key_file))
     with Interrupts() as interrupts:
@@ -111,10 +117,12 @@ def _run(
 
 
 def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measured: bool) -> None:
-    """Nothing was read. Of a file that is no fault where lines were rejected, and are listed, and nothing is to be measured.
+    """Refuse a source without events, unless it is a file whose rejected lines are listed.
+
+    A backtest is always refused: it has nothing to measure.
 
     Raises:
-        SettingsError: says what was rejected, and why the first of it was.
+        SettingsError: says how much was rejected, and why the first of it was.
     """
     if summary.rejects and empty is None and not measured:
         return
@@ -126,8 +134,8 @@ def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measur
     if empty is not None:
         raise SettingsError(f"{source.name}: {empty}{why}")
     if measured:
-        raise SettingsError(f"{source.name}: no event, so nothing to measure{why}")
-    raise SettingsError(f"{source.name}: no event in it{why}")
+        raise SettingsError(f"{source.name}: no events, so nothing to measure{why}")
+    raise SettingsError(f"{source.name}: no events in it{why}")
 
 
 def _same_file(source: str, snapshots: str) -> bool:
@@ -141,7 +149,7 @@ def _same_file(source: str, snapshots: str) -> bool:
 
 
 def _where(summary: Summary) -> str:
-    """How far it is, how fast, and how long it will take."""
+    """Return how far the replay is, its speed, and the time left."""
     text = counts(summary)
     if summary.seconds > 0:
         text += f", {summary.events / summary.seconds:,.0f} events/s"
@@ -152,13 +160,13 @@ def _where(summary: Summary) -> str:
 
 
 def counts(summary: Summary) -> str:
-    """What was read and written until now."""
+    """Return what was read and written so far."""
     rejects = sum(summary.rejects.values())
     return f"{summary.events:,} events, {rejects:,} rejected, {summary.snapshots:,} snapshots, {summary.seconds:.1f} s"
 
 
 def report(summary: Summary, word: str, partitions: bool = False) -> Iterator[str]:
-    """What to say at the end.
+    """Yield the lines of the final summary.
 
     Args:
         summary: of the replay.
@@ -168,9 +176,9 @@ def report(summary: Summary, word: str, partitions: bool = False) -> Iterator[st
     mark = " PARTIAL:" if summary.partial else ""
     yield f"replay:{mark} {counts(summary)} (exact: for the operator only)"
     if summary.outside:
-        yield f"  {summary.outside:,} events outside the range of time: left out"
+        yield f"  {summary.outside:,} events outside the time range, left out"
     if summary.late:
-        yield f"  {summary.late:,} events later than events.grace allows: counted in the tick that was open, as the worker does"
+        yield f"  {summary.late:,} events later than events.grace allows, counted in the open tick, as the worker does"
     for reason, times in summary.rejects.most_common():
         yield f"  {times:,} {word}{'s' * (times != 1)} rejected: {reason}"
     for reject in summary.first_rejects:
@@ -183,10 +191,10 @@ def report(summary: Summary, word: str, partitions: bool = False) -> Iterator[st
 def _stopped(summary: Summary, place: str | None, *, measured: bool) -> str:
     text = "replay: stopped: "
     if summary.last_ms is None:
-        return text + "no event was read"
-    text += f"the events up to {when(summary.last_ms)} were read, "
+        return text + "no events were read"
+    text += f"events up to {when(summary.last_ms)} were read, "
     if measured:
-        return text + "and the results are of the ticks that were complete by then"
+        return text + "and the results cover the ticks that were complete by then"
     text += f"{summary.ticks:,} ticks are complete"
     return text + (f"; they are in {place}" if place is not None else "")
 
@@ -201,12 +209,12 @@ def _clock(seconds: float) -> str:
 
 
 class Output:
-    """A file of snapshots, one a line. A file under its name is complete; after Ctrl-C it holds the ticks that were."""
+    """A file of snapshots, one per line, that gets its name when it is complete."""
 
     def __init__(self, name: str | None) -> None:
         """
         Args:
-            name: of the file; "-" is standard output, None nothing.
+            name: of the file; "-" is standard output, None writes nothing.
         """
         self._name = name
         self._file: IO[bytes] | None = None
@@ -225,7 +233,7 @@ class Output:
                 if path.is_file() or not path.exists():
                     self._part = path.with_name(path.name + ".part")
                     self._file = self._part.open("wb")
-                else:  # a pipe or a device: nothing may take its place
+                else:  # a pipe or a device, which must not be replaced
                     self._file = path.open("wb")
             except OSError as error:
                 raise SettingsError(f"--snapshots {self._name}: {error.strerror}") from None
@@ -233,9 +241,9 @@ class Output:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leaves nothing behind unless `close` was called."""
+        """Leave nothing behind unless `close` was called."""
         if self._file is not None and self._file is not sys.stdout.buffer:
-            with suppress(OSError):  # what could not be written was told
+            with suppress(OSError):  # write errors were reported already
                 self._file.close()
         if self._part is not None:
             self._part.unlink(missing_ok=True)
@@ -247,7 +255,7 @@ class Output:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """An error in writing names the file."""
+        """Name the file in errors."""
         try:
             yield
         except BrokenPipeError:
@@ -256,10 +264,10 @@ class Output:
             raise SettingsError(f"--snapshots {self._name}: {error.strerror}") from error
 
     def close(self, *, partial: bool, keep: bool) -> None:
-        """Gives the file its name. A partial one does not take the place of an older file: it is called `.partial` then.
+        """Give the file its name; a partial one never replaces an older file, but is called `.partial`.
 
         Args:
-            partial: it lacks the later ticks.
+            partial: whether later ticks are missing.
             keep: whether there is anything to keep.
         """
         if self._file is None or self._name is None or not keep:

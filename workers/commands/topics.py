@@ -1,4 +1,4 @@
-"""`quietcount topics`: the topics a worker needs, beside what the cluster has."""
+"""`quietcount topics`: the topics a worker needs, next to what the cluster has."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PLAIN_WIDTH = 240
 
 
 def show_topics(settings: Settings, *, create: bool) -> int:
-    """Shows every topic with its state, after creating what is missing if `create`.
+    """Show every topic with its state, after creating missing ones if `create`.
 
     Returns:
-        The exit code: 0, or 1 when a topic that exists is not as it must be.
+        The exit code: 0, or 1 if an existing topic is not as it must be.
     """
     connection = Connection(settings.kafka.bootstrap, settings.kafka.client)
     outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
@@ -64,7 +64,7 @@ def show_topics(settings: Settings, *, create: bool) -> int:
 def _print(
     plan: Sequence[Topic], existing: Mapping[str, Existing], created: Sequence[str], may_be_public: set[str]
 ) -> None:
-    """One row a topic: as it is where it exists, as it is to be where it does not."""
+    """Print one row per topic: as it is if it exists, else as it should be."""
     table = Table(box=None, pad_edge=False)
     for heading in ("topic", "state", "partitions", "cleanup", "retention", "holds", "readers"):
         table.add_column(heading, no_wrap=True, justify="right" if heading == "partitions" else "left")
@@ -88,9 +88,9 @@ def _print(
 
 
 def _retention(milliseconds: str | None, cleanup: str) -> str:
-    """How long the topic keeps its records, in words."""
+    """Return in words how long the topic keeps its records."""
     if cleanup == "compact":
         return "latest of each key"
     if milliseconds is None:
         return "the cluster's default"
-    return "for ever" if int(milliseconds) == INFINITE else format_duration(int(milliseconds))
+    return "forever" if int(milliseconds) == INFINITE else format_duration(int(milliseconds))

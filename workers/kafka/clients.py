@@ -20,26 +20,9 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[a
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
 from workers.errors import SettingsError, describe
+from workers.files import CLIENT_OURS
 
 logger = logging.getLogger(__name__)
-
-#: Names the worker sets itself; a setting that changed one of them could break exactly-once.
-RESERVED = frozenset(
-    {
-        "acks",
-        "auto.offset.reset",
-        "bootstrap.servers",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.idempotence",
-        "enable.partition.eof",
-        "group.id",
-        "group.instance.id",
-        "isolation.level",
-        "transactional.id",
-        "transaction.timeout.ms",
-    }
-)
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -98,7 +81,7 @@ class Connection:
         if not self.bootstrap.strip():
             raise SettingsError("kafka.bootstrap is empty: give host:port, or several separated by commas")
         for name in self.client:
-            if name in RESERVED:
+            if name in CLIENT_OURS:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
 
     def config(self, **extra: Any) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""What replay reads from: a source gives events as batches of columns, whatever it reads.
+"""Sources of replay: each yields events as batches of columns, whatever it reads.
 
-A source reads once, in order, and holds no more than a batch. A record that is no event is counted with its number and the
-reason that the worker would give. Files must be in order of time: an event dated further back than `grace` allows would count
-in another tick than its own, so a source that reads a file refuses it (`InOrder`). `sources.open_source` opens one.
+A source is read once, in order, and holds at most one batch. A rejected record is counted with its
+number and the worker's reason. Files must be sorted by time: an event dated further back than
+`grace` allows would count in the wrong tick, so file sources refuse it (`InOrder`).
+`sources.open_source` opens one.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from workers.settings import RECORD_KEY, EventsSettings, Settings
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """What was read at once.
+    """Events that were read at once.
 
     Attributes:
         partition: source partition, from 0.
         events: the valid events, in order.
-        rejects: (number of the line, row or offset; reason) of each that is none.
-        position: how far the whole source is read, in the unit of `Source.total`.
+        rejects: (number of the line, row or offset; reason) of each rejected record.
+        position: how far the whole source was read, in the unit of `Source.total`.
         late: events dated further back than `grace` allows: the worker counts them in the tick that is open.
-        outside: events left out for their time (a range of a topic).
-        beyond: events dated after the range; they are in `events` all the same, for they close ticks.
+        outside: events left out because they are before a topic's time range.
+        beyond: events dated after the range; they are also in `events`, since they close ticks.
     """
 
     partition: int
@@ -46,12 +47,12 @@ class EventBatch:
 
 
 class Source(Protocol):
-    """Events to replay, to be read once.
+    """A source of events to replay, read once.
 
     Attributes:
         name: what it reads, for messages.
         partitions: source partitions; the events of one are in the order in which the worker would read them.
-        total: what `EventBatch.position` reaches at the end; None where nobody knows.
+        total: the final `EventBatch.position`; None if unknown.
         word: what the numbers of rejects count: "line", "row" or "offset".
         until_ms: no tick that ends later is published; None: no limit.
     """
@@ -76,26 +77,26 @@ class Source(Protocol):
         ...
 
     def ended(self) -> frozenset[int]:
-        """The partitions of which no batch will come any more."""
+        """Return the partitions that have no more batches."""
         ...
 
 
 class InOrder:
-    """Refuses events that run backwards in time past `grace`."""
+    """A check that refuses events dated further back than `grace` allows."""
 
     def __init__(self, name: str, word: str, grace_ms: int) -> None:
         self._name, self._word, self._grace = name, word, grace_ms
         self._latest: int | None = None
 
     def check(self, times: NDArray[np.int64], numbers: NDArray[np.int64] | int) -> None:
-        """Looks at the times of the next events.
+        """Check the times of the next events.
 
         Args:
             times: ms.
-            numbers: of the events' lines or rows; or that of the first one, when all follow one another.
+            numbers: line or row numbers of the events; or of the first, if they are consecutive.
 
         Raises:
-            SettingsError: names the first one that is too far back.
+            SettingsError: names the first event that is too far back.
         """
         if not len(times):
             return
@@ -108,20 +109,19 @@ class InOrder:
             number = numbers + at if isinstance(numbers, int) else int(numbers[at])
             raise SettingsError(
                 f"{self._name}: {self._word} {number:,} is dated {when(int(times[at]))}, {_span(int(back[at]))} before an earlier "
-                f"{self._word}: that is past events.grace = {format_duration(self._grace)!r}, and it would count in the wrong tick. "
+                f"{self._word}: events.grace = {format_duration(self._grace)!r} does not allow that, as it would count in the wrong tick. "
                 "Sort the input by time, or raise events.grace"
             )
         self._latest = int(latest[-1])
 
 
 def as_read(settings: Settings) -> EventsSettings:
-    """How events are read from files: the time in `events.timestamp`, else in `ts`; a record key, that of a user too, in `key`.
+    """Return how events are read from files, with `user` only if users are protected.
 
-    Returns:
-        With `user` only where users are looked at.
+    The time is in `events.timestamp` or else in `ts`; a record key, also a user's, is in `key`.
 
     Raises:
-        SettingsError: a field would be two things.
+        SettingsError: one field would have two meanings.
     """
     events, key, user = settings.events, settings.events.key, settings.user_field
     try:
@@ -133,12 +133,12 @@ def as_read(settings: Settings) -> EventsSettings:
         )
     except ValueError as error:
         raise SettingsError(
-            f"{error}; a file has the record key in the field 'key', and the time in 'ts' where events.timestamp is left out"
+            f"{error}; in a file the record key is the field 'key', and the time is 'ts' if events.timestamp is left out"
         ) from error
 
 
 def when(time_ms: int) -> str:
-    """A time in words."""
+    """Return a time as text."""
     try:
         return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
     except OverflowError:

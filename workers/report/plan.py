@@ -11,10 +11,11 @@ from rich.console import Console
 
 from workers.durations import format_duration
 from workers.errors import SettingsError
+from workers.files import write_whole
 from workers.plan.model import HistogramPlan, Plan
 from workers.plan.text import WIDTH, show
 from workers.report.html import Html, element, items, page, pairs, picture
-from workers.report.report import PLOTS, write_whole
+from workers.report.report import PLOTS
 
 if TYPE_CHECKING:
     from workers.report.charts import Chart

@@ -6,7 +6,6 @@ same bytes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +14,7 @@ from workers.backtest import results
 from workers.backtest.recommend import Recommendation, outcomes, recommend
 from workers.backtest.results import Input
 from workers.errors import SettingsError
+from workers.files import write_whole
 from workers.replay.offline import REJECTS_LISTED
 from workers.report.data import Measured, OneRun, measured, when
 from workers.report.html import Cell, Html, element, items, page, pairs, picture, table
@@ -62,16 +62,6 @@ def write_report(directory: Path) -> None:
     body = page(title, CONTAINS, _body(tables.input, sections, title), exact=True)
     charts.write_charts(directory / PLOTS, [chart for section in sections for chart in section.charts])
     write_whole(directory / PAGE, body)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file, whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _charts(of: Measured, advice: Recommendation) -> list[Chart]:

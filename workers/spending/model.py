@@ -1,7 +1,7 @@
 """What was spent, as data: the object that `budget --json` prints; every field is described in docs/budget.md.
 
 A figure that does not apply is null. Names here are an interface: they may be added to, not changed. Nothing in it is learned from
-events: ticks, ids and prices stand in the snapshots as well.
+events: snapshots state ticks, ids and prices as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Status = Literal["running", "left out", "ended"]
 
 
 class Epoch(Record, frozen=True, kw_only=True):
-    """One epoch: the ticks of it that were published, and the mechanism ids in their snapshots."""
+    """One epoch: its published ticks, and the mechanism ids in their snapshots."""
 
     epoch: int
     first_tick: int
@@ -23,7 +23,7 @@ class Epoch(Record, frozen=True, kw_only=True):
 
 
 class Charged(Record, frozen=True, kw_only=True):
-    """What one event, or user, is charged for a generation."""
+    """What a generation charges one event or user."""
 
     epochs: int
     rho: float
@@ -83,7 +83,7 @@ class Total(Record, frozen=True, kw_only=True):
 
 
 class Budget(Record, frozen=True, kw_only=True):
-    """All of it."""
+    """The budget of one worker."""
 
     worker: str
     unit: str

@@ -1,7 +1,8 @@
-"""What a worker has spent: histogram by histogram, generation by generation, epoch by epoch, and in all.
+"""What a worker has spent: by histogram, generation and epoch, and in total.
 
-An epoch is charged in full from its first tick on: its budget is one mechanism's, whatever its later ticks will show. That holds for
-mechanisms that answer until their budget is used up as well: what is left at the end of an epoch is not given back.
+An epoch is charged in full from its first tick: its budget is one mechanism's, whatever its later
+ticks show. That includes mechanisms that answer until their budget is used up: what is left at the
+end of an epoch is lost.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from workers.spending.model import Budget, Charged, Epoch, Generation, Histogram
 from workers.spending.state import Entry, entries_of, generations_in
 from workers.spending.total import total_of
 
-# Of a generation with more epochs the newest are listed; all of them are charged.
+# If there are more, only the newest epochs are listed; all of them are charged.
 EPOCHS_LISTED = 1_000
 
 
 def budget_of(settings: Settings, states: Sequence[ReleaseProgress | None] | None) -> Budget:
-    """What was spent, from what `read_states` gave."""
+    """Return what was spent, from the states that `read_states` returned."""
     entries = entries_of(states or (), settings)
     wanted = generations_in(settings)
     begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
@@ -74,7 +75,7 @@ def _generation(entry: Entry) -> Generation:
 
 
 def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
-    """The furthest that any owner partition came; ids differ between them where their first ticks do."""
+    """Return an epoch over all owner partitions; their ids differ if their first ticks do."""
     begin = 1 if grid.horizon is None else (epoch - 1) * grid.horizon + 1
     end = entry.last if grid.horizon is None else epoch * grid.horizon
     inside = [piece for piece in entry.pieces if piece.first <= end and piece.last >= begin]

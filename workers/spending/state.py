@@ -1,7 +1,7 @@
-"""What a worker's release state says of its generations: who each was, what an epoch of it costs, which ticks it published.
+"""What a worker's release state says of its generations: their identity, price and published ticks.
 
-Of each owner partition only the progress record is read. It keeps all that also of generations and histograms that the settings no
-longer have. No key is needed, and nothing exact is looked at.
+Only the progress record of each owner partition is read. It also covers generations and histograms
+that the settings no longer have. No key is needed, and nothing exact is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workers.plan.adding_up import Part
 from workers.settings import Settings
 from workers.spending.model import Status
 
-# The progress record ends every transaction, so it lies at the end of the log but for a commit marker and what was aborted.
+# The progress record ends every transaction: only commit markers and aborted records follow it.
 _NEWEST = 256
 _FURTHER = 64
 
@@ -45,13 +45,13 @@ class Piece:
 
     @property
     def last(self) -> int:
-        """Last global tick published; below `first` where nothing was."""
+        """Last global tick published; less than `first` if nothing was."""
         return (self.life.next or 0) - 1
 
 
 @dataclass(slots=True)
 class Entry:
-    """One generation of a histogram: what all owner partitions say of it. Two settings under one number are two entries."""
+    """One generation of a histogram in all owner partitions; two settings under one number are two."""
 
     name: str
     life: Life
@@ -64,7 +64,7 @@ class Entry:
         description = self.life.description
         tick_ms, start_ms = description.get("tick_ms"), description.get("start_ms")
         if not isinstance(tick_ms, int) or not isinstance(start_ms, int):
-            raise StateRefused(f"histogram {self.name!r}: its state does not say how wide its ticks are")
+            raise StateRefused(f"histogram {self.name!r}: its state does not give the width of its ticks")
         return TickGrid(tick_ms=tick_ms, start_ms=start_ms, horizon=self._horizon())
 
     def _horizon(self) -> int | None:
@@ -84,19 +84,19 @@ class Entry:
 
     @property
     def epochs(self) -> range:
-        """The epochs that have begun; empty where nothing was published."""
+        """The epochs that have begun; empty if nothing was published."""
         if not self.pieces:
             return range(0)
         return range(self.grid.split(self.first)[0], self.grid.split(self.last)[0] + 1)
 
     @property
     def charged_epochs(self) -> int:
-        """How many epochs one event (it lies in one) or one user (who may be in all) is charged."""
+        """How many epochs are charged: one to an event, which falls in one; all to a user."""
         return min(len(self.epochs), 1) if self.life.unit == "event" else len(self.epochs)
 
     @property
     def part(self) -> Part:
-        """What it costs one event, or user."""
+        """What this generation costs one event or user."""
         life = self.life
         return Part(
             rho=life.rho, epsilon=life.epsilon, delta=life.delta, failures=life.deltas,
@@ -107,7 +107,9 @@ class Entry:
 def read_states(
     connection: Connection, settings: Settings, say: Callable[[str], object] = lambda _: None
 ) -> list[ReleaseProgress | None] | None:
-    """The progress of each owner partition (None: nothing was released there yet); None where the state topic does not exist.
+    """Return the progress of each owner partition, None where nothing was released yet.
+
+    Return None if the state topic does not exist.
 
     Raises:
         SettingsError: no broker answers.
@@ -124,14 +126,14 @@ def read_states(
         progress = None if value is None else read_progress(value)
         if progress is not None and progress.version != VERSION:
             raise StateRefused(
-                f"{topic}[{owner}]: its progress has version {progress.version}; this is {VERSION}: upgrade"
+                f"{topic}[{owner}]: its progress has version {progress.version}, this program reads {VERSION}: upgrade"
             )
         found.append(progress)
     return found
 
 
 def _newest(connection: Connection, topic: str, partition: int) -> bytes | None:
-    """The newest progress record of a partition."""
+    """Return the newest progress record of a partition."""
     newest: int | None = _NEWEST
     while True:
         found: dict[bytes, bytes | None] = {}
@@ -141,14 +143,14 @@ def _newest(connection: Connection, topic: str, partition: int) -> bytes | None:
                 found[key] = message.value()
         if newest is None:
             return joined(PROGRESS, found.get)
-        with suppress(StateRefused):  # pages of it lie further back
+        with suppress(StateRefused):  # some of its pages are further back
             if (value := joined(PROGRESS, found.get)) is not None:
                 return value
         newest = None if newest >= _NEWEST * _FURTHER**2 else newest * _FURTHER
 
 
 def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
-    """Every generation of every histogram in the state, in the order of the settings; those that these do not have come last."""
+    """Return every generation in the state, in the order of the settings; unknown histograms last."""
     found: dict[tuple[str, int, bytes], Entry] = {}
     for owner, state in enumerate(states):
         for name, life, running in () if state is None else _lives(state):

@@ -26,7 +26,7 @@ from workers.spending.state import Entry, generations_in
 
 
 def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Total | None, tuple[Counted, ...]]:
-    """The total for the unit of the settings, and what is in no such total.
+    """Return the total for the unit of the settings, and what no such total can include.
 
     Args:
         entries: of the state.
@@ -34,7 +34,7 @@ def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple
         owners: owner partitions.
 
     Returns:
-        None where nothing was published, or something of another unit was; and that.
+        None if nothing was published or something protected another unit; and the latter.
     """
     unit = settings.privacy.unit
     published = [entry for entry in entries if entry.pieces]
@@ -46,7 +46,7 @@ def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple
     groups = dict(_sets(published, settings, owners))
     delta = max(delta_together([entry.part for entry in _of(published, group)]) for group in groups)
     found = {group: together([entry.part for entry in _of(published, group)], delta) for group in groups}
-    # With no epsilon nothing is promised: that is the largest.
+    # Without an epsilon nothing is promised, which counts as the largest.
     worst = max(groups, key=lambda group: (_size(found[group]), sorted(group)))
     key = None if _alike(published, settings) else groups[worst]
     return _total(unit, _of(published, worst), found[worst], key), ()
@@ -61,7 +61,9 @@ def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
 
 
 def _sets(entries: Sequence[Entry], settings: Settings, owners: int) -> Iterator[tuple[frozenset[int], str | None]]:
-    """Every set of generations that counts one event, with a stream key of which that is so (None: any that is not declared)."""
+    """Yield every set of generations that counts one event, with a stream key that it applies to.
+
+    The key None means any that is not declared."""
     declared = [_keys(entry, settings) for entry in entries]
     names = sorted({key for keys in declared if keys is not None for key in keys})
     seen: set[tuple[int, frozenset[int]]] = set()
@@ -75,13 +77,15 @@ def _sets(entries: Sequence[Entry], settings: Settings, owners: int) -> Iterator
 
 
 def _alike(entries: Sequence[Entry], settings: Settings) -> bool:
-    """Whether every stream key is served by the same running histograms."""
+    """Return whether the same running histograms serve every stream key."""
     running = [_keys(entry, settings) for entry in entries if entry.status == "running"]
     return len(set(running)) <= 1
 
 
 def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:
-    """The stream keys that a generation served; None where that may be any. The state does not keep those of older generations."""
+    """Return the stream keys that a generation served; None if they may be any.
+
+    The state does not keep those of older generations."""
     if generations_in(settings).get(entry.name) == entry.life.generation:
         config = next(config for config in settings.histograms if config.name == entry.name)
         return None if config.keys == "public" else frozenset(config.keys)
@@ -89,7 +93,9 @@ def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:
 
 
 def _at_one_time(entries: Sequence[Entry], serving: Iterable[int], owner: int) -> Iterator[frozenset[int]]:
-    """The sets of generations that published at one time in one owner partition; the largest of them begin with a generation."""
+    """Yield the sets of generations that published at one time in one owner partition.
+
+    The largest of these sets begin where a generation begins."""
     spans = [
         (entries[i].grid.start(piece.first), math.inf if piece.running else entries[i].grid.end(piece.last), i)
         for i in serving
