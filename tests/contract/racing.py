@@ -65,7 +65,8 @@ def stream_of(seed: int) -> list[Tick]:
 
 def modules() -> list[ModuleType]:
     """Everything that runs in the threads of a worker: all of the product but its other commands."""
-    apart = ("workers.commands", "workers.dashboard", "workers.demo", "workers.plan", "workers.replay", "workers.cli")
+    others = ("backtest", "cli", "commands", "dashboard", "demo", "plan", "replay", "report", "spending")
+    apart = tuple(f"workers.{name}" for name in others)
     names = [info.name for info in pkgutil.walk_packages(workers.__path__, "workers.")]
     return [import_module(name) for name in names if not name.startswith(apart)]
 

@@ -1,8 +1,8 @@
 """Chaos: two workers are killed at random moments, again and again, while events come in; then everything must add up.
 
 The first part of the events is there before the workers start, dated into the minute before, some of them later than the
-grace allows; the rest comes in live. What each tick must hold is computed here, from the rule in interfaces and architecture
-alone. The suite runs a short version; the long one is
+grace allows; the rest comes in live, dated ahead of the clock. What each tick must hold is computed here, from the rule in
+interfaces and architecture alone. The suite runs a short version; the long one is
 
     python -m tests.worker.chaos --events 1000000 --kills 20 [--bootstrap B] [--seed N] [--directory D]
 """
@@ -89,7 +89,8 @@ def chaos(
     site = Site(bootstrap, directory, HISTOGRAMS, partitions=SOURCES, owners=OWNERS, events={"grace": f"{GRACE_MS}ms"})
     lanes = list(dict.fromkeys(histogram.lane for histogram in site.settings.histograms))
     oracle = Oracle(lanes)
-    begun_ms = time.time_ns() // 1_000_000 + AHEAD_MS
+    # The backlog is of the past: an event dated ahead moves the watermark no further than to the clock.
+    begun_ms = time.time_ns() // 1_000_000
     for partition, event in backlog(rng, events // 2, begun_ms - GRACE_MS, 60_000):
         site.produce(partition, [event], flush=False)
         oracle.take(partition, event)

@@ -32,7 +32,7 @@ import sys
 from workers.agents.intake import Intake
 from workers.cli import main
 
-def add(self, events):
+def add(self, events, read_ms):
     if len(events.times):
         try:
             raise KeyError(f"PlantedCause of {events.keys[0]}")
