@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from workers.kafka.clients import Connection
 from workers.kafka.ends import MOST_ENDS, End, Ends
+from workers.kafka.lag import Reading
 from workers.kafka.records import Batch
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
@@ -54,10 +55,10 @@ def test_records_and_ends_are_met_in_the_order_of_the_log(
             shard.ends.note(waiting.pop(0))
         shard.feed(batch_of(start, stop, visible))
         if data.draw(st.booleans()):
-            shard.tick(stop, stop)
+            shard.tick(Reading(stop, stop, 30))
     for end in waiting:
         shard.ends.note(end)
-    shard.tick(30, 30)
+    shard.tick(Reading(30, 30, 30))
     expected: list[int | End] = sorted(visible)
     for end in reversed(noted):
         at = sum(1 for offset in visible if offset < end.offset)

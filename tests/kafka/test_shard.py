@@ -15,6 +15,7 @@ from tests.kafka.harness import create_topic, read, settled, unique
 from workers.changes import Change
 from workers.errors import Fenced, SettingsError
 from workers.kafka.clients import Connection
+from workers.kafka.lag import Reading
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.store import Changelog, Store
@@ -205,7 +206,7 @@ def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(boots
     batch = Batch(0, 1, [b"x"], [None], [0], [0])
     with pytest.raises(ValueError, match="injected"):
         shard.feed(batch)
-    for again in (shard.tick_idle, lambda: shard.tick(0, 0), lambda: shard.feed(batch)):
+    for again in (shard.tick_idle, lambda: shard.tick(Reading(0, 0, 0)), lambda: shard.feed(batch)):
         with pytest.raises(ShardClosed):
             again()
     assert shard.stats.transactions == 0

@@ -7,7 +7,7 @@
 
 A tick writes the blocks that it touched; recovery reads blocks, never items one by one. Every value begins with its version.
 
-Labels are cut by bytes: 1,024 of 1,024 bytes each take 1,071,107 bytes, and no broker with its default limit takes that message. A part
+Labels are cut by bytes: 1,024 of 1,024 bytes each take 1,071,108 bytes, and no broker with its default limit takes that message. A part
 holds as many rows as fit, and rows are only ever appended: so a part that is followed by another never changes, says that it is followed,
 and no part is ever left behind by a block that grows. Counts take at most 8 bytes a row, 8,196 a block.
 """

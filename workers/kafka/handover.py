@@ -230,7 +230,7 @@ class Handover:
             for tp, reading in self._reader().readings().items():
                 behind = self.shards.get(tp)
                 if behind is not None and behind.ends:
-                    self._start_once(behind, "clock", behind.tick, reading.handed, reading.position)
+                    self._start_once(behind, "clock", behind.tick, reading)
             await self._commit_group(shards)
         except (ConsumerError, TimeoutError) as exc:
             logger.info("the end of the log could not be asked for: %s", describe(exc))

@@ -25,6 +25,10 @@ class Reading(NamedTuple):
     position: int
     end: int
 
+    def passed(self, offset: int) -> int:
+        """Return how far a shard at `offset` has come: past what nobody may see, once it has all that was handed over."""
+        return self.position if offset == self.handed else offset
+
 
 class Lag:
     """Of one partition, since it was taken over."""
@@ -38,7 +42,7 @@ class Lag:
 
     def sample(self, now_s: float, offset: int, reading: Reading) -> None:
         """Note the positions of the shard (`offset`) and of the log now."""
-        position = reading.position if offset == reading.handed else offset
+        position = reading.passed(offset)
         end = reading.end
         if self._first is None:
             self._first = end

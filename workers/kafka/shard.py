@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from workers.changes import Change
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End, Ends
+from workers.kafka.lag import Reading
 from workers.kafka.records import Batch, Outgoing, ShardStats
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
@@ -134,16 +135,11 @@ class Shard:
             self.process(batch)
             self.offset = batch.end
 
-    def tick(self, handed: int, position: int) -> None:
-        """Act on the ends that were reached without a further record.
-
-        Args:
-            handed: where the last batch that was fetched ended.
-            position: that, moved past records that nobody may see.
-        """
+    def tick(self, reading: Reading) -> None:
+        """Act on the ends that were reached without a further record, by where the consumer is."""
         with self._work():
             if self.offset is not None:
-                passed = position if self.offset == handed else self.offset
+                passed = reading.passed(self.offset)
                 while (end := self.ends.take(passed)) is not None:
                     self.reached(end)
 

@@ -39,7 +39,7 @@ TOPIC_BYTES = 1_048_588
 def cuts(sizes: ArrayLike, room: int) -> list[tuple[int, int]]:
     """Return where to cut a list so that each part fits: (start, stop) of the parts, in order.
 
-    Each part takes as much as fits, so what stands in it depends on nothing behind it: a list that grows changes its last part only.
+    Each part takes as much as fits, so what is in it depends on nothing behind it: a list that grows changes its last part only.
 
     Args:
         sizes: bytes of each element, none of them above `room`.
