@@ -2,22 +2,27 @@
 
 A message is MessagePack, versioned, with whole columns as byte strings; it is exact data and stays with the operator.
 
-    header   version, source, sequence number (per source and owner, gapless), page of pages, the source's resume offset,
-             watermark (ms: no later event of this source is put into a tick that ends at or before it), first (ms, or none)
-    sections one for each (lane, tick) that the commit touched: stream keys with their number of rows, then for all rows
-             label lengths (uint16), labels end to end, counts (uint8/16/32/64, the narrowest that holds the largest)
+    header    version, source, sequence number (per source and owner, gapless), page of pages, the
+              source's resume offset, watermark (ms: no later event of this source is put into a tick
+              that ends at or before it), first (ms, or none)
+    sections  one for each (lane, tick) that the commit touched: stream keys with their number of
+              rows, then for all rows label lengths (uint16), labels end to end, counts (uint8/16/32/64,
+              the narrowest that holds the largest), tags (16 bytes)
+    key       fingerprint of the root key that the tags were made with
 
-Bound, in MessagePack, whose numbers take at most 9 bytes and whose lengths at most 5: the header takes 1 + 8 * 9 + 5 bytes, a section
-beside its keys and rows 2 + 7 * 9 + 6 * 5, a key its text, its length and its number of rows, a row its label, 2 and at most 8 bytes.
-Nothing is escaped. Rows and keys are what is cut between, and a label or key has at most 1,024 bytes.
+Bound, in MessagePack, whose numbers take at most 9 bytes and whose lengths at most 5: the header and
+the key take 1 + 8 * 9 + 5 + 18 bytes, a section beside its keys and rows 2 + 7 * 9 + 7 * 5, a key its
+text, its length and its number of rows, a row its label, 2, at most 8, and 16 bytes. Nothing is
+escaped. Rows and keys are what is cut between, and a label or key has at most 1,024 bytes.
 
-A *lane* is what makes two histograms share their contributions: tick grid and bounds. The watermark counts only on the last page.
+A *lane* is what makes two histograms share their contributions: tick grid and bounds. The watermark
+counts only on the last page. Version 1 had no tags: they are made where such a message is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 
 import msgspec
 import numpy as np
@@ -25,17 +30,19 @@ from numpy.typing import NDArray
 
 from workers.errors import StateRefused
 from workers.histogram.packing import pack, unpack
-from workers.mechanisms.config import Lane
-from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
+from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.sizes import VALUE_BYTES
+from workers.mechanisms.sizes import VALUE_BYTES, cuts
+from workers.mechanisms.texts import Texts
 
-VERSION = 1
-_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 78, 95, 10, 10
+VERSION = 2
+VERSIONS = (1, VERSION)
+_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 96, 100, 10, 26
 
 
 class Section(msgspec.Struct, array_like=True, frozen=True):
-    """The columns of one (lane, tick)."""
+    """The columns of one (lane, tick). Sensitive."""
 
     lane: Lane
     tick: int
@@ -45,30 +52,16 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
     labels: bytes
     width: int
     counts: bytes
+    tags: bytes = b""
 
-    @classmethod
-    def of(
-        cls, lane: Lane, tick: int, keys: list[str], key_of_row: NDArray[Any], labels: list[bytes], counts: NDArray[Any]
-    ) -> Section:
-        """Return the rows as a section.
-
-        Args:
-            lane: of the tick.
-            tick: global number.
-            keys: stream keys.
-            key_of_row: ascending indices into `keys`.
-            labels: of the rows.
-            counts: of the rows.
-        """
-        rows = np.bincount(key_of_row, minlength=len(keys))
-        lengths = np.fromiter(map(len, labels), dtype="<u2", count=len(labels)).tobytes()
-        width, column = pack(counts)
-        return cls(lane, tick, keys, rows.tolist(), lengths, b"".join(labels), width, column)
+    def __repr__(self) -> str:
+        return f"Section(tick {self.tick}, {len(self.keys)} keys)"
 
     @property
     def nbytes(self) -> int:
         """About what it takes in memory."""
-        return len(self.labels) + len(self.lengths) + len(self.counts) + 64 * len(self.keys) + 200
+        columns = (self.labels, self.lengths, self.counts, self.tags)
+        return sum(map(len, columns)) + 64 * len(self.keys) + 200
 
     def encoded(self) -> bytes:
         """Return it in MessagePack."""
@@ -76,20 +69,87 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
     def contributions(self, key: NoiseKey) -> Contributions:
         """Return the columns, with the tags that `key` gives the rows."""
-        lengths = np.frombuffer(self.lengths, dtype="<u2")
-        ends = np.cumsum(lengths, dtype=np.int64).tolist()
-        labels = [self.labels[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-        tags = np.empty((len(labels), 2), dtype=np.uint64)
-        row = 0
-        for name, n in zip(self.keys, self.rows_per_key, strict=True):
-            tags[row : row + n] = key.tags(name, labels[row : row + n])
-            row += n
+        labels = Texts.from_lengths(self.labels, np.frombuffer(self.lengths, dtype="<u2"))
+        if self.tags or not self.labels:
+            tags = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
+        else:
+            tags = np.empty((len(labels), 2), dtype=np.uint64)
+            for name, (start, stop) in zip(self.keys, pairwise(accumulate([0, *self.rows_per_key])), strict=True):
+                tags[start:stop] = key.tags(name, labels.part(start, stop))
         return Contributions(
             tuple(self.keys),
             np.repeat(np.arange(len(self.keys), dtype=np.int32), self.rows_per_key),
             tags,
             labels,
             unpack(self.width, self.counts).astype(np.int64),
+        )
+
+
+class Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of one (lane, tick) that are in the order of their stream keys. Sensitive.
+
+    Attributes:
+        lane, tick: whose they are; the tick's global number.
+        names: k stream keys.
+        starts: int64 (k + 1,), where each key's rows begin.
+        labels: of the n rows.
+        counts: int64 (n,), each above 0.
+        tags: uint64 (n, 2).
+    """
+
+    lane: Lane
+    tick: int
+    names: list[str]
+    starts: NDArray[np.int64]
+    labels: Texts
+    counts: NDArray[np.int64]
+    tags: Tags
+
+    def __repr__(self) -> str:
+        return f"Rows(tick {self.tick}, {len(self.counts)} rows)"
+
+    def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
+        """Yield sections of at most `room` bytes (None: one), with an upper bound of their encoded size."""
+        k = len(self.names)
+        key_sizes = np.array([len(name.encode()) + _KEY_BYTES for name in self.names], dtype=np.int64)
+        row_sizes = self.labels.lengths + _ROW_BYTES
+        whole = _SECTION_BYTES + int(key_sizes.sum()) + int(row_sizes.sum())
+        if room is None or whole <= room:
+            yield self._section(0, k, 0, len(self.counts)), whole
+            return
+        # A key and then its rows, one key after the other; a cut may fall between any two of them.
+        heads = self.starts[:-1] + np.arange(k)
+        sizes = np.zeros(k + len(self.counts), dtype=np.int64)
+        sizes[heads] = key_sizes
+        of_row = np.ones(len(sizes), dtype=np.bool_)
+        of_row[heads] = False
+        sizes[of_row] = row_sizes
+        # A key on both sides of a cut is named twice.
+        named = LABEL_BYTES_MAX + _KEY_BYTES
+        ends = np.cumsum(sizes)
+        before = np.cumsum(of_row) - of_row
+        for start, stop in cuts(sizes, room - _SECTION_BYTES - named):
+            first_row, last_row = int(before[start]), int(before[stop - 1] + of_row[stop - 1])
+            first_key = int(np.searchsorted(heads, start, side="right")) - 1
+            last_key = int(np.searchsorted(heads, stop - 1, side="right"))
+            size = _SECTION_BYTES + named + int(ends[stop - 1] - (ends[start - 1] if start else 0))
+            yield self._section(first_key, last_key, first_row, last_row), size
+
+    def _section(self, first_key: int, last_key: int, first: int, last: int) -> Section:
+        """Return the rows first..last-1, which are of the keys first_key..last_key-1."""
+        labels = self.labels.part(first, last)
+        width, counts = pack(self.counts[first:last])
+        starts = np.clip(self.starts[first_key : last_key + 1], first, last)
+        return Section(
+            self.lane,
+            self.tick,
+            self.names[first_key:last_key],
+            np.diff(starts).tolist(),
+            labels.lengths.astype("<u2").tobytes(),
+            labels.text.tobytes(),
+            width,
+            counts,
+            self.tags[first:last].astype("<u8", copy=False).tobytes(),
         )
 
 
@@ -105,89 +165,58 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
     watermark: int | None
     first: int | None
     sections: list[Section]
+    key: bytes = b""
+
+    def encoded(self) -> bytes:
+        """Return it in MessagePack."""
+        return _encoder.encode(self)
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
 
-Tally = Mapping[str, Mapping[str, int]]  # stream key -> label -> count
 
-
-def encode(
-    sections: Iterable[tuple[Lane, int, Tally]],
+def messages(
+    rows: Sequence[Rows],
     *,
     source: int,
     sequence: int,
     offset: int,
     watermark: int | None,
     first: int | None,
-    max_bytes: int = VALUE_BYTES,
-) -> list[bytes]:
+    key: bytes,
+    max_bytes: int | None = VALUE_BYTES,
+) -> list[Message]:
     """Return the messages of one commit for one owner: at least one, each at most `max_bytes` long.
 
     Args:
-        sections: (lane, global tick, counts by stream key and label); counts of 0 are left out.
+        rows: what was counted for this owner.
         source: source partition.
         sequence: number of the first message; the pages are numbered on from it.
         offset: where the source partition is read on after this commit.
         watermark: ms since 1970, or None before the first event.
         first: the watermark that the first event set, ms since 1970.
-        max_bytes: upper limit of a message.
+        key: fingerprint of the root key.
+        max_bytes: upper limit of an encoded message; None: one message, however long.
     """
-    room = max_bytes - _HEADER_BYTES
+    room = None if max_bytes is None else max_bytes - _HEADER_BYTES
     pages: list[list[Section]] = [[]]
-    left = room
-    for lane, tick, tally in sections:
-        for section, size in _cut(lane, tick, tally, room):
-            if size > left and pages[-1]:
+    left = room or 0
+    for each in rows:
+        for section, size in each.sections(room):
+            if room is not None and size > left and pages[-1]:
                 pages.append([])
                 left = room
             pages[-1].append(section)
             left -= size
     return [
-        _encoder.encode(Message(VERSION, source, sequence + i, i + 1, len(pages), offset, watermark, first, page))
+        Message(VERSION, source, sequence + i, i + 1, len(pages), offset, watermark, first, page, key)
         for i, page in enumerate(pages)
     ]
 
 
-def _cut(lane: Lane, tick: int, tally: Tally, room: int) -> Iterator[tuple[Section, int]]:
-    """Yield sections of at most `room` bytes, with an upper bound of their encoded size."""
-    keys = list(tally)
-    labels: list[bytes] = []
-    counts: list[int] = []
-    key_of: list[int] = []
-    for index, items in enumerate(tally.values()):
-        present = {label: count for label, count in items.items() if count} if 0 in items.values() else items
-        labels += map(str.encode, present)
-        counts += present.values()
-        key_of += [index] * len(present)
-    yield from _halves(lane, tick, keys, key_of, labels, counts, room)
-
-
-def _halves(
-    lane: Lane, tick: int, keys: list[str], key_of: list[int], labels: list[bytes], counts: list[int], room: int
-) -> Iterator[tuple[Section, int]]:
-    """Yield the rows as one section if it fits, else as the sections of both halves."""
-    n = len(labels)
-    size = _SECTION_BYTES + sum(map(len, labels)) + _ROW_BYTES * n + sum(len(key.encode()) + _KEY_BYTES for key in keys)
-    if size <= room or (n <= 1 and len(keys) <= 1):
-        rows = np.array(key_of, dtype=np.int64)
-        yield Section.of(lane, tick, keys, rows, labels, np.array(counts, dtype=np.uint64)), size
-        return
-    if n > 1:
-        row = n // 2
-        stop = key_of[row - 1] + 1  # keys of the first half; one on both sides of the cut is named twice
-        again = stop - 1 if key_of[row] == stop - 1 else stop
-    else:
-        row = 0 if n and key_of[0] >= len(keys) // 2 else n
-        stop = again = len(keys) // 2
-    yield from _halves(lane, tick, keys[:stop], key_of[:row], labels[:row], counts[:row], room)
-    later = [index - again for index in key_of[row:]]
-    yield from _halves(lane, tick, keys[again:], later, labels[row:], counts[row:], room)
-
-
 def decode(value: bytes) -> Message:
-    """Return the message that `encode` made.
+    """Return the message that `Message.encoded` made.
 
     Raises:
         StateRefused: this version cannot read the bytes.
@@ -198,7 +227,7 @@ def decode(value: bytes) -> Message:
         raise StateRefused(
             f"the contributions topic holds a message this version cannot read ({error}): was it written by something else?"
         ) from error
-    if message.version != VERSION:
+    if message.version not in VERSIONS:
         raise StateRefused(
             f"the contributions topic holds a message of version {message.version}; this worker knows {VERSION}"
         )

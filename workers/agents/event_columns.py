@@ -1,220 +1,130 @@
-"""Events as columns of codes: how replay reads millions of them a second.
-
-The worker's lists of labels (`events.Events`) and these columns hold the same events. A label or stream key is a code of a `Vocabulary`,
-so that bounding and adding up are operations on whole arrays (`column_tallies`).
-"""
+"""Events as columns of codes: what every reader of events gives, and what is bounded and counted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.events import Events
-from workers.mechanisms.bounding import Items
+from workers.agents.vocabulary import Codes, Vocabulary
+from workers.kernels.tallies import distinct_labels
+from workers.mechanisms.texts import fixed
 
 # Far above the largest `max_count`, and so far below 2^63 that a batch of them adds up in 64 bits.
 AMOUNT_MAX = 1 << 40
-# Texts of a vocabulary before a new one begins: about 150 MB.
-TEXTS_MAX = 1_000_000
-# Events whose labels are compared pair by pair; longer ones are sorted.
-PAIRWISE_MAX = 8
 
-Codes = NDArray[np.int32]
 Longs = NDArray[np.int64]
-
-
-class _Texts(dict[str, int]):
-    """Text -> code; a text met for the first time gets the next one."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def __missing__(self, text: str) -> int:
-        code = self[text] = len(self.names)
-        self.names.append(text)
-        return code
-
-
-class Vocabulary:
-    """Codes of texts, the same from batch to batch, until there are too many texts: then a new one begins."""
-
-    def __init__(self, texts_max: int = TEXTS_MAX) -> None:
-        self._max = texts_max
-        self._texts = _Texts()
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The texts by code; those that are met later are added to it."""
-        return self._texts.names
-
-    def begin(self) -> None:
-        """Called before a batch, whose codes are those of one vocabulary."""
-        if len(self._texts) > self._max:
-            self._texts = _Texts()
-
-    def code(self, text: str) -> int:
-        """Return the code of a text."""
-        return self._texts[text]
-
-    def codes(self, texts: Iterable[str], count: int) -> Codes:
-        """Return the codes of `count` texts."""
-        return np.fromiter(map(self._texts.__getitem__, texts), dtype=np.int32, count=count)
+NO_AMOUNTS: Longs = fixed(np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """The valid events of a batch, in order.
+    """The valid events of a batch, in order. Sensitive: the repr shows their number only.
 
     Attributes:
         times: int64 (n,), ms since 1970.
-        keys: int32 (n,), code of each event's stream key.
-        key_names: text of each key's code.
-        labels: int32 (m,), codes of the events' labels end to end: within an event each once, in the order of first occurrence.
-        amounts: int64 (m,), how often the event brings the label, up to AMOUNT_MAX; None: once each.
+        keys: int32 (n,), code of each event's stream key in `key_names`.
+        key_names: vocabulary of the stream keys.
         ends: int64 (n,), where each event's labels end.
-        label_names: text of each label's code.
-        users: each event's user; None where users are not looked at.
+        labels: int32 (m,), codes of the events' labels end to end: within an event each once, in
+            the order of first occurrence.
+        amounts: int64 (m,), how often the event brings the label, at most AMOUNT_MAX; (0,): all 1.
+        label_names: vocabulary of the labels.
+        users: uint64 (n, 2), digest of each event's user; None where users are not looked at.
     """
 
     times: Longs
     keys: Codes
-    key_names: Sequence[str]
-    labels: Codes
-    amounts: Longs | None
+    key_names: Vocabulary
     ends: Longs
-    label_names: Sequence[str]
-    users: Sequence[str] | None = None
+    labels: Codes
+    amounts: Longs
+    label_names: Vocabulary
+    users: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         return len(self.times)
 
-    @property
-    def lengths(self) -> Longs:
-        """Labels of each event."""
-        return np.diff(self.ends, prepend=0)
+    def __repr__(self) -> str:
+        return f"EventColumns({len(self)} events)"
 
-    def events(self) -> Events:
-        """Return the same events as lists, for what looks at one event after the other."""
-        keys = [self.key_names[code] for code in self.keys.tolist()]
-        names = [self.label_names[code] for code in self.labels.tolist()]
-        ends = self.ends.tolist()
-        starts = [0, *ends][: len(ends)]
-        items: list[Items]
-        if self.amounts is None:
-            items = [names[a:b] for a, b in zip(starts, ends, strict=True)]
-        else:
-            amounts = self.amounts.tolist()
-            items = [dict(zip(names[a:b], amounts[a:b], strict=True)) for a, b in zip(starts, ends, strict=True)]
-        return Events(keys, items, self.times, self.users)
-
-
-def columns_of_events(events: Events, keys: Vocabulary, labels: Vocabulary) -> EventColumns:
-    """Return the columns of events that were read as lists; `distinct` of them, or of several joined, is to follow."""
-    n = len(events.times)
-    key_codes = keys.codes(events.keys, n)
-    kinds = set(map(type, events.items))
-    amounts: Longs | None = None
-    flat: Iterable[str]
-    items: Sequence[Any] = events.items
-    if kinds == {str}:
-        lengths, flat = np.ones(n, dtype=np.int64), items
-    else:
-        if str in kinds:
-            items = [[each] if isinstance(each, str) else each for each in items]
-        lengths, flat = np.fromiter(map(len, items), dtype=np.int64, count=n), chain.from_iterable(items)
-        if dict in kinds:
-            amounts = _amounts(items, int(lengths.sum()))
-    ends = np.cumsum(lengths)
-    codes = labels.codes(flat, int(ends[-1]) if n else 0)
-    return EventColumns(events.times, key_codes, keys.names, codes, amounts, ends, labels.names, events.users)
-
-
-def _amounts(items: Sequence[Any], count: int) -> Longs:
-    """Return how often each label occurs in its event: the counts of objects, one for a label of a list."""
-    flat = chain.from_iterable(each.values() if isinstance(each, dict) else (1,) * len(each) for each in items)
-    return np.fromiter((min(amount, AMOUNT_MAX) for amount in flat), dtype=np.int64, count=count)
-
-
-def joined(parts: Sequence[EventColumns]) -> EventColumns:
-    """Return columns with the same codes, one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    before = np.cumsum([0, *(len(part.labels) for part in parts[:-1])])
-    amounts: Longs | None = None
-    if any(part.amounts is not None for part in parts):
-        amounts = np.concatenate(
-            [np.ones_like(p.labels, dtype=np.int64) if p.amounts is None else p.amounts for p in parts]
+    def head(self, n: int) -> EventColumns:
+        """Return the first `n` events."""
+        m = int(self.ends[n - 1]) if n else 0
+        users = None if self.users is None else self.users[:n]
+        return EventColumns(
+            self.times[:n],
+            self.keys[:n],
+            self.key_names,
+            self.ends[:n],
+            self.labels[:m],
+            self.amounts[:m],
+            self.label_names,
+            users,
         )
-    return EventColumns(
-        np.concatenate([part.times for part in parts]),
-        np.concatenate([part.keys for part in parts]),
-        first.key_names,
-        np.concatenate([part.labels for part in parts]),
-        amounts,
-        np.concatenate([part.ends + start for part, start in zip(parts, before.tolist(), strict=True)]),
-        first.label_names,
-        None if first.users is None else list(chain.from_iterable(part.users or () for part in parts)),
-    )
 
 
-def distinct(columns: EventColumns, *, last: bool = False) -> EventColumns:
-    """Make each label occur once in its event, where it came first.
+class Coder:
+    """What turns the texts of one partition's events into codes: two vocabularies and scratch space."""
 
-    Args:
-        columns: in which a label may be repeated.
-        last: whether the last amount counts (a map in which a name is repeated), or all of them together.
-    """
-    lengths = columns.lengths
-    repeating = _repeating(columns.labels, columns.ends, lengths)
-    if not len(repeating):
-        return columns
-    m = len(columns.labels)
-    inside = np.zeros(len(columns), dtype=np.bool_)
-    inside[repeating] = True
-    rows = np.flatnonzero(np.repeat(inside, lengths))  # of the events in question
-    event = np.repeat(repeating, lengths[repeating])
-    order = np.lexsort((columns.labels[rows], event))  # stable: of equal ones the first comes first
-    rows, event = rows[order], event[order]
-    begins = np.ones(len(rows), dtype=np.bool_)
-    begins[1:] = (columns.labels[rows[1:]] != columns.labels[rows[:-1]]) | (event[1:] != event[:-1])
-    starts = np.flatnonzero(begins)
-    stops = np.append(starts[1:], len(rows))
-    amounts = np.ones(m, dtype=np.int64) if columns.amounts is None else columns.amounts.copy()
-    if last:
-        amounts[rows[starts]] = amounts[rows[stops - 1]]
-    else:
-        amounts[rows[starts]] = np.minimum(np.add.reduceat(amounts[rows], starts), AMOUNT_MAX)
-    kept = np.ones(m, dtype=np.bool_)
-    kept[rows[~begins]] = False
-    lengths[repeating] -= np.bincount(np.searchsorted(repeating, event[~begins]), minlength=len(repeating))
-    return EventColumns(
-        columns.times,
-        columns.keys,
-        columns.key_names,
-        columns.labels[kept],
-        amounts[kept],
-        np.cumsum(lengths),
-        columns.label_names,
-        columns.users,
-    )
+    def __init__(self) -> None:
+        self.keys, self.labels = Vocabulary(), Vocabulary()
+        self._met = np.empty(0, dtype=np.int64)
+
+    def begin(self) -> None:
+        """Begin a batch, whose codes are those of one pair of vocabularies."""
+        if self.keys.full:
+            self.keys = Vocabulary()
+        if self.labels.full:
+            self.labels = Vocabulary()
+
+    def columns(
+        self,
+        times: Longs,
+        keys: Codes,
+        first: Longs,
+        number: Longs,
+        labels: Codes,
+        amounts: Longs,
+        users: NDArray[np.uint64] | None,
+    ) -> EventColumns:
+        """Return events whose labels are once each.
+
+        Args:
+            times: int64 (n,), ms.
+            keys: int32 (n,), codes of `keys`.
+            first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]].
+            labels: int32 (m,), codes of `labels`.
+            amounts: int64 (m,), or (0,): 1 each. Amounts of a label that an event repeats add up.
+            users: uint64 (n, 2), or None.
+        """
+        if len(self._met) < len(self.labels):
+            self._met = np.full(2 * len(self.labels), -1, dtype=np.int64)
+        n, most = len(times), int(number.sum())
+        ends = np.empty(n, dtype=np.int64)
+        found, sums = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int64)
+        uneven = distinct_labels(
+            fixed(first), fixed(number), fixed(labels), fixed(amounts), AMOUNT_MAX, self._met, ends, found, sums
+        )
+        m = int(ends[-1]) if n else 0
+        return EventColumns(
+            times, keys, self.keys, ends, found[:m], sums[:m] if uneven else NO_AMOUNTS, self.labels, users
+        )
 
 
-def _repeating(labels: Codes, ends: Longs, lengths: Longs) -> Longs:
-    """Return the events that hold a label twice, ascending."""
-    longest = int(lengths.max(initial=0))
-    if longest > PAIRWISE_MAX:
-        pairs = np.repeat(np.arange(len(lengths)) << 32, lengths) | labels
-        pairs.sort()
-        return np.unique(pairs[1:][pairs[1:] == pairs[:-1]] >> 32)
-    found: list[Longs] = []
-    for apart in range(1, longest):
-        same = np.flatnonzero(labels[apart:] == labels[:-apart])
-        event = np.searchsorted(ends, same, side="right")
-        found.append(event[ends[event] > same + apart])  # both lie in the event that holds the first of them
-    return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+def rows_of(first: Longs, number: Longs) -> Longs:
+    """Return the indices first[i] .. first[i] + number[i] - 1 of all i, end to end."""
+    ends = np.cumsum(number)
+    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(first - (ends - number), number)
+
+
+def declared_codes(vocabulary: Vocabulary, declared: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which codes of a vocabulary are declared stream keys, bool (codes,)."""
+    from workers.mechanisms.texts import Texts
+
+    codes = vocabulary.codes_of(Texts.of(key.encode() for key in declared))
+    found = np.zeros(len(vocabulary), dtype=np.bool_)
+    found[codes] = True
+    return found

@@ -14,37 +14,43 @@ and on what was closed before it, never on where a batch or a commit ended.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.contributions import encode
-from workers.agents.events import Events
-from workers.agents.users import Stored, Users
+from workers.agents.contributions import Message, Rows, messages
+from workers.agents.event_columns import EventColumns, Longs
+from workers.agents.pairs import PairDigests
+from workers.agents.tallies import Tallies, Tally
+from workers.agents.users import Stored, Users, pair_state
 from workers.changes import Change
-from workers.histogram.owners import owner_of
-from workers.mechanisms.bounding import Items, bound, bound_lists
+from workers.kernels.tallies import bound_events
 from workers.mechanisms.config import Lane
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.sizes import VALUE_BYTES
+from workers.mechanisms.texts import fixed
 
 
 class Intake:
     """What one source partition has contributed since its last commit, and its watermark. Sensitive."""
 
-    def __init__(self, lanes: Sequence[Lane], grace_ms: int, stored: Stored | None = None) -> None:
+    def __init__(self, lanes: Sequence[Lane], grace_ms: int, key: NoiseKey, stored: Stored | None = None) -> None:
         """
         Args:
             lanes: tick grids and bounds to count for, each once.
             grace_ms: how long a tick stays open for events that come late.
+            key: the operator's root key, for the rows' tags.
             stored: what earlier commits left of users' pairs; None keeps those in memory.
         """
-        self._lanes = lanes
+        self._lanes, self._key = lanes, key
+        self._tags = PairDigests(key.tag_state)
+        self._pairs = PairDigests(pair_state)
         self._users = Users(lanes, stored)
         self._grace = grace_ms
         self.watermark: int | None = None
         self.first: int | None = None
-        self._open: dict[tuple[Lane, int], dict[str, Counter[str]]] = {}
+        self._tallies = Tallies()
         self._committed_watermark: int | None = None
 
     def __repr__(self) -> str:
@@ -54,9 +60,9 @@ class Intake:
         """Go on after a commit that left these behind."""
         self.watermark = self._committed_watermark = watermark
         self.first = first
-        self._open = {}
+        self._tallies = Tallies()
 
-    def add(self, events: Events, read_ms: int | None = None) -> None:
+    def add(self, events: EventColumns, read_ms: int | None = None) -> None:
         """Count a batch of events, in order.
 
         Args:
@@ -65,7 +71,10 @@ class Intake:
                 None where the events' own times are the only clock (replay).
         """
         for lane, ticks in self._ticks(events.times, read_ms):
-            self._count(lane, ticks, events)
+            amounts = events.amounts
+            if lane.max_items_per_user is not None:
+                amounts = self._of_users(lane, ticks, events)
+            self._tallies.add(events, lane, ticks, amounts)
 
     def _ticks(self, times: NDArray[np.int64], read_ms: int | None) -> Iterator[tuple[Lane, NDArray[np.int64]]]:
         """Move the watermark by a batch; yield the tick of each event in each lane (0: none)."""
@@ -86,48 +95,17 @@ class Intake:
                 ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
             yield lane, ticks
 
-    def _count(self, lane: Lane, ticks: NDArray[np.int64], events: Events) -> None:
-        low, high = int(ticks.min()), int(ticks.max())
-        if lane.max_items_per_user is not None:
-            self._of_users(lane, ticks.tolist(), events)
-            return
-        in_order = bool((ticks[1:] >= ticks[:-1]).all())
-        for tick in (low,) if low == high else np.unique(ticks).tolist():
-            if tick < 1:
-                continue
-            keys, items = events.keys, events.items
-            if low != high and in_order:
-                start, stop = np.searchsorted(ticks, (tick, tick + 1)).tolist()
-                keys, items = keys[start:stop], items[start:stop]
-            elif low != high:
-                index = np.flatnonzero(ticks == tick).tolist()
-                keys, items = [keys[i] for i in index], [items[i] for i in index]
-            tallies = self._open.get((lane, tick))
-            if tallies is None:
-                tallies = self._open[lane, tick] = defaultdict(Counter)
-            if lane.max_count == 1:
-                for key, labels in bound_lists(keys, items, lane.max_items).items():
-                    tallies[key].update(labels)
-            else:
-                self._weighted(tallies, keys, items, lane)
-
-    def _of_users(self, lane: Lane, ticks: Sequence[int], events: Events) -> None:
-        """Counts, event by event in their order, what each user may still add."""
+    def _of_users(self, lane: Lane, ticks: Longs, events: EventColumns) -> Longs:
+        """Return how much of each label its user may still add, int64 (m,), and use that up."""
         if events.users is None:
             raise ValueError("events without users for a lane that bounds them")
-        for tick, key, items, user in zip(ticks, events.keys, events.items, events.users, strict=True):
-            if tick < 1:
-                continue
-            tallies = self._open.get((lane, tick))
-            if tallies is None:
-                tallies = self._open[lane, tick] = defaultdict(Counter)
-            labels = [label for label, count in bound(items, lane.max_items, 1).items() if count]
-            tallies[key].update(self._users.take(lane, tick, user, key, labels))
-
-    @staticmethod
-    def _weighted(tallies: dict[str, Counter[str]], keys: Sequence[str], items: Sequence[Items], lane: Lane) -> None:
-        for key, of_event in zip(keys, items, strict=True):
-            tallies[key].update(bound(of_event, lane.max_items, lane.max_count))
+        bounded = np.empty(len(events.labels), dtype=np.int64)
+        bound_events(fixed(events.ends), fixed(events.amounts), lane.max_items, lane.max_count, bounded)
+        epochs = np.where(ticks < 1, -1, lane.epoch(ticks))
+        number = np.diff(events.ends, prepend=0)
+        keys = np.repeat(events.keys, number)
+        pairs = self._pairs.of(keys, events.labels, events.key_names, events.label_names)[:, 0]
+        return self._users.take(lane, epochs, events.users, events.ends - number, number, pairs, bounded)
 
     def read_to_end(self, now_ms: int) -> None:
         """Close the ticks that were over at wall-clock time `now_ms`: the partition was read to the end it had then."""
@@ -165,7 +143,7 @@ class Intake:
     @property
     def empty(self) -> bool:
         """Whether nothing was counted since the last commit."""
-        return not self._open
+        return not self._tallies
 
     @property
     def full(self) -> bool:
@@ -177,8 +155,14 @@ class Intake:
         return self._users.changes() + ([] if self.watermark is None else self._users.over(self.watermark))
 
     def commit(
-        self, *, source: int, sequences: list[int], offset: int, to_all: bool = False
-    ) -> list[tuple[int, bytes]]:
+        self,
+        *,
+        source: int,
+        sequences: list[int],
+        offset: int,
+        to_all: bool = False,
+        max_bytes: int | None = VALUE_BYTES,
+    ) -> list[tuple[int, Message]]:
         """Return what to tell the owners, as (owner partition, message); then nothing is open any more.
 
         Every owner is told when a tick has closed (it is the watermark), else only those that something was counted for.
@@ -188,35 +172,55 @@ class Intake:
             sequences: next sequence number for each owner; advanced here.
             offset: where the source partition is read on.
             to_all: tell every owner, whatever was counted.
+            max_bytes: upper limit of an encoded message; None: none (replay).
         """
         owners = len(sequences)
-        shares: list[list[tuple[Lane, int, dict[str, Counter[str]]]]] = [[] for _ in range(owners)]
-        owner: dict[str, int] = {}
-        for (lane, tick), tallies in self._open.items():
-            split: dict[int, dict[str, Counter[str]]] = {}
-            for key, tally in tallies.items():
-                to = owner.get(key)
-                if to is None:
-                    to = owner[key] = owner_of(key, owners)
-                split.setdefault(to, {})[key] = tally
-            for to, part in split.items():
-                shares[to].append((lane, tick, part))
+        shares: list[list[Rows]] = [[] for _ in range(owners)]
+        for lane, tick, tally in self._tallies.take():
+            for owner, rows in self._shares(lane, tick, tally, owners):
+                shares[owner].append(rows)
         to_all = to_all or self.closes()
         told: Iterable[int] = range(owners) if to_all else [to for to in range(owners) if shares[to]]
-        messages: list[tuple[int, bytes]] = []
+        found: list[tuple[int, Message]] = []
         for to in told:
-            pages = encode(
+            pages = messages(
                 shares[to],
                 source=source,
                 sequence=sequences[to],
                 offset=offset,
                 watermark=self.watermark,
                 first=self.first,
+                key=self._key.fingerprint,
+                max_bytes=max_bytes,
             )
             sequences[to] += len(pages)
-            messages += [(to, page) for page in pages]
-        self._open = {}
+            found += [(to, page) for page in pages]
         self._committed_watermark = self.watermark
         if self.watermark is not None:
             self._users.committed(self.watermark)
-        return messages
+        return found
+
+    def _shares(self, lane: Lane, tick: int, tally: Tally, owners: int) -> Iterator[tuple[int, Rows]]:
+        """Yield the rows of a tally by owner partition."""
+        rows = tally.rows(owners)
+        names = [tally.key_names.name(code) for code in rows.keys.tolist()]
+        labels = tally.label_names.texts(rows.labels)
+        keys = np.repeat(rows.keys, np.diff(rows.starts))
+        tags = self._tags.of(keys, rows.labels, tally.key_names, tally.label_names)
+        bounds = np.searchsorted(rows.owners, np.arange(owners + 1)).tolist()
+        for owner in range(owners):
+            start, stop = bounds[owner], bounds[owner + 1]
+            if stop > start:
+                first, last = int(rows.starts[start]), int(rows.starts[stop])
+                yield (
+                    owner,
+                    Rows(
+                        lane=lane,
+                        tick=tick,
+                        names=names[start:stop],
+                        starts=rows.starts[start : stop + 1] - first,
+                        labels=labels.part(first, last),
+                        counts=rows.counts[first:last],
+                        tags=tags[first:last],
+                    ),
+                )

@@ -1,0 +1,80 @@
+"""Digests of (stream key, label) pairs, made for whole columns of codes: rows' tags, and what users have used up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.agents.vocabulary import Codes, Vocabulary
+from workers.kernels.blake2b import State, digests
+from workers.kernels.pair_cache import FREE, recall, remember
+from workers.mechanisms.texts import fixed
+
+# Pairs that are remembered, 24 bytes each: in most streams a few make up most of the events.
+HELD = 1 << 17
+# States of stream keys that are remembered.
+KEYS_HELD = 10_000
+
+
+class PairDigests:
+    """BLAKE2b of pairs, one state a stream key. Not for two threads; its repr shows nothing."""
+
+    def __init__(self, state_of: Callable[[str], State]) -> None:
+        """
+        Args:
+            state_of: what has absorbed everything before the label, by stream key.
+        """
+        self._state_of = state_of
+        self._states: dict[int, State] = {}
+        self._names: tuple[Vocabulary, Vocabulary] | None = None
+        self._held = np.empty(HELD, dtype=np.uint64)
+        self._values = np.empty((HELD, 2), dtype=np.uint64)
+
+    def __repr__(self) -> str:
+        return "PairDigests(<secret>)"
+
+    def of(
+        self, keys: Codes, labels: Codes, key_names: Vocabulary, label_names: Vocabulary
+    ) -> NDArray[np.uint64]:
+        """Return the digest of each row's pair, uint64 (m, 2).
+
+        Args:
+            keys, labels: int32 (m,), codes.
+            key_names, label_names: their vocabularies.
+        """
+        if self._names is None or self._names[0] is not key_names or self._names[1] is not label_names:
+            self._names = key_names, label_names
+            self._states = {}
+            self._held[:] = FREE
+        pairs = keys.astype(np.uint64) << np.uint64(32) | labels.astype(np.uint64)
+        out = np.empty((len(pairs), 2), dtype=np.uint64)
+        missed = np.empty(len(pairs), dtype=np.int64)
+        missed = missed[: recall(pairs, self._held, self._values, out, missed)]
+        if len(missed):
+            missed = missed[np.argsort(keys[missed], kind="stable")]
+            made = self._made(keys[missed], labels[missed], key_names, label_names)
+            remember(pairs, missed, made, self._held, self._values, out)
+        return out
+
+    def _made(
+        self, keys: Codes, labels: Codes, key_names: Vocabulary, label_names: Vocabulary
+    ) -> NDArray[np.uint64]:
+        """Return the digests of rows that are in the order of their keys, uint64 (k, 2)."""
+        texts = label_names.texts(labels)
+        starts = fixed(texts.ends - texts.lengths)
+        out = np.empty((len(keys), 2), dtype=np.uint64)
+        begins = np.flatnonzero(np.diff(keys, prepend=-1))
+        for start, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True):
+            state = self._state(int(keys[start]), key_names)
+            digests(*state, texts.text, starts[start:stop], texts.ends[start:stop], out[start:stop])
+        return out
+
+    def _state(self, code: int, key_names: Vocabulary) -> State:
+        found = self._states.get(code)
+        if found is None:
+            if len(self._states) >= KEYS_HELD:
+                self._states = {}
+            found = self._states[code] = self._state_of(key_names.name(code))
+        return found

@@ -1,0 +1,163 @@
+"""Stage 1's sums: what the events of a source partition add to each tick since the last commit."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.agents.event_columns import EventColumns, Longs
+from workers.agents.vocabulary import Codes, Vocabulary
+from workers.histogram.owners import owner_of
+from workers.kernels import tallies as kernels
+from workers.mechanisms.config import Lane
+from workers.mechanisms.texts import fixed
+
+_FIRST_ROWS = 1 << 6
+_LABEL = np.uint64(kernels.NO_LABEL)
+_KEY_BITS = np.uint64(32)
+
+
+class KeyRows(NamedTuple):
+    """What a tally holds, in the order of its stream keys.
+
+    Attributes:
+        keys: int32 (k,), codes of the stream keys, also of those without rows.
+        starts: int64 (k + 1,), where each key's rows begin.
+        owners: int64 (k,), each key's owner partition, ascending.
+        labels: int32 (n,), codes.
+        counts: int64 (n,), each above 0.
+    """
+
+    keys: Codes
+    owners: Longs
+    starts: Longs
+    labels: Codes
+    counts: Longs
+
+
+class Tally:
+    """Counts by stream key and label of one tick. Sensitive: its repr shows none."""
+
+    def __init__(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
+        self.key_names, self.label_names = key_names, label_names
+        self._secret = np.uint64(int.from_bytes(secrets.token_bytes(8)))
+        self._slots = np.full(2 * _FIRST_ROWS, -1, dtype=np.int32)
+        self._pairs = np.empty(_FIRST_ROWS, dtype=np.uint64)
+        self._counts = np.empty(_FIRST_ROWS, dtype=np.int64)
+        self._used = 0
+
+    def __repr__(self) -> str:
+        return f"Tally({self._used} rows)"
+
+    def add(self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int, max_count: int) -> None:
+        """Add some events of a batch, bounded.
+
+        Args:
+            columns: the batch.
+            events: int64 (k,), the events that go into this tick, in order.
+            amounts: int64 (m,), of the labels, or (0,): all 1.
+            max_items, max_count: D0 and Dinf.
+        """
+        ends = fixed(columns.ends)
+        # At most a row for each event's key and for each of its labels, and for each pair there is.
+        rows = self._used + len(events) + min(len(columns.labels), len(events) * max_items)
+        self._make_room(min(rows, len(self.key_names) * (len(self.label_names) + 1)))
+        self._used = kernels.count_events(
+            fixed(events),
+            fixed(columns.keys),
+            ends,
+            fixed(columns.labels),
+            fixed(amounts),
+            max_items,
+            max_count,
+            self._secret,
+            self._slots,
+            self._pairs,
+            self._counts,
+            self._used,
+        )
+
+    def rows(self, owners: int) -> KeyRows:
+        """Return the rows by stream key: by owner partition, then in the order in which the keys were met."""
+        pairs = self._pairs[: self._used]
+        of_keys = (pairs & _LABEL) == _LABEL
+        keys = (pairs[of_keys] >> _KEY_BITS).astype(np.int32)
+        owner = np.array([owner_of(self.key_names.name(code), owners) for code in keys.tolist()], dtype=np.int64)
+        by_owner = np.argsort(owner, kind="stable")
+        keys, owner = keys[by_owner], owner[by_owner]
+        places = np.empty(len(self.key_names), dtype=np.int32)
+        places[keys] = np.arange(len(keys), dtype=np.int32)
+        starts = np.zeros(len(keys) + 1, dtype=np.int64)
+        rows = np.empty(self._used - len(keys), dtype=np.int64)
+        kernels.group_by_key(self._pairs, self._used, places, starts, rows)
+        return KeyRows(keys, owner, starts, (pairs[rows] & _LABEL).astype(np.int32), self._counts[rows])
+
+    def _make_room(self, rows: int) -> None:
+        if rows > len(self._pairs):
+            size = max(rows, 2 * len(self._pairs))
+            self._pairs, self._counts = np.resize(self._pairs, size), np.resize(self._counts, size)
+        if 2 * rows > len(self._slots):
+            self._slots = np.full(1 << (2 * rows - 1).bit_length(), -1, dtype=np.int32)
+            kernels.refill(self._pairs, self._used, self._secret, self._slots)
+
+
+class Tallies:
+    """The open tallies of one source partition, by lane and tick. Sensitive."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Lane, int], list[Tally]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def __repr__(self) -> str:
+        return f"Tallies({len(self._open)} ticks)"
+
+    def add(self, columns: EventColumns, lane: Lane, ticks: Longs, amounts: Longs) -> None:
+        """Add a batch.
+
+        Args:
+            columns: of the events.
+            lane: whose bounds apply.
+            ticks: int64 (n,), the tick that each event goes into; below 1: none.
+            amounts: int64 (m,), of the labels, or (0,): all 1.
+        """
+        for tick, events in by_tick(ticks):
+            tallies = self._open.setdefault((lane, tick), [])
+            # Codes mean something beside their own vocabularies only.
+            if not tallies or (tallies[-1].key_names, tallies[-1].label_names) != (
+                columns.key_names,
+                columns.label_names,
+            ):
+                tallies.append(Tally(columns.key_names, columns.label_names))
+            tallies[-1].add(columns, events, amounts, lane.max_items, lane.max_count)
+
+    def take(self) -> Iterator[tuple[Lane, int, Tally]]:
+        """Yield what was counted since the last call, and forget it."""
+        taken, self._open = self._open, {}
+        for (lane, tick), tallies in taken.items():
+            for tally in tallies:
+                yield lane, tick, tally
+
+
+def by_tick(ticks: Longs) -> Iterator[tuple[int, Longs]]:
+    """Yield each tick from 1 on, ascending, with its events in their order, int64 (k,).
+
+    Args:
+        ticks: int64 (n,), of each event; below 1: none.
+    """
+    if not len(ticks):
+        return
+    order = np.arange(len(ticks))
+    if not (ticks[1:] >= ticks[:-1]).all():
+        order = np.argsort(ticks, kind="stable")
+        ticks = ticks[order]
+    begins = np.flatnonzero(np.diff(ticks, prepend=ticks[0] - 1))
+    stops = np.append(begins[1:], len(ticks))
+    for tick, start, stop in zip(ticks[begins].tolist(), begins.tolist(), stops.tolist(), strict=True):
+        if tick >= 1:
+            yield tick, order[start:stop]

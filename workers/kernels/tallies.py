@@ -1,0 +1,215 @@
+"""What events add up to: bounding, and counts by pair of stream key and label.
+
+A *pair* is a uint64: the code of the stream key above, the code of the label below, 32 bits each. The
+label NO_LABEL stands for the key itself: a key whose events bring nothing is told too. A tally is a
+hash table from pairs to rows, in the order in which the pairs were met; it is probed linearly and at
+most half full, and its hash is mixed with a secret of this process, since events choose the pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.kernels.compiled import kernel
+
+Codes = NDArray[np.int32]
+Longs = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+NO_LABEL = (1 << 32) - 1
+# Up to this many labels an event's are compared with each other; of longer ones each is looked up
+# where it was met last.
+PAIRWISE_MAX = 16
+
+
+@kernel
+def distinct_labels(
+    first: Longs,
+    number: Longs,
+    labels: Codes,
+    amounts: Longs,
+    amount_max: int,
+    met: Longs,
+    ends: Longs,
+    out_labels: Codes,
+    out_amounts: Longs,
+) -> bool:
+    """Write each event's labels once each, in the order of first occurrence, with the sum of their amounts.
+
+    Args:
+        first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]].
+        labels: int32 (m,), codes.
+        amounts: int64 (m,), or (0,): all 1.
+        amount_max: the most that is written for one label of one event.
+        met: int64 (labels' codes,), where each code was written last; scratch, -1 before and after.
+        ends: int64 (n,), written: where each event's labels end in `out_labels`.
+        out_labels, out_amounts: int32 and int64 (m,), written.
+
+    Returns:
+        Whether any amount is not 1.
+    """
+    at = 0
+    uneven = False
+    weighted = len(amounts) > 0
+    for i in range(len(first)):
+        begin = at
+        short = number[i] <= PAIRWISE_MAX
+        for k in range(first[i], first[i] + number[i]):
+            label = labels[k]
+            amount = min(amounts[k], amount_max) if weighted else np.int64(1)
+            found = np.int64(-1)
+            if short:
+                for j in range(begin, at):
+                    if out_labels[j] == label:
+                        found = j
+                        break
+            else:
+                found = met[label]
+            if found >= 0:
+                out_amounts[found] = min(out_amounts[found] + amount, amount_max)
+                uneven = True
+            else:
+                if not short:
+                    met[label] = at
+                out_labels[at] = label
+                out_amounts[at] = amount
+                uneven |= amount != 1
+                at += 1
+        if not short:
+            for j in range(begin, at):
+                met[out_labels[j]] = -1
+        ends[i] = at
+    return uneven
+
+
+@kernel
+def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
+    """Return the slot at which a pair is looked for first."""
+    mixed = (pair ^ secret) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ mixed >> np.uint64(32)) * np.uint64(0xD6E8FEB86659FD93)
+    return mixed >> np.uint64(29) & mask
+
+
+@kernel
+def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used: int) -> int:
+    """Return the row of a pair, or `used` after entering it there as the next row."""
+    mask = np.uint64(len(slots) - 1)
+    slot = pair_slot(pair, secret, mask)
+    while True:
+        row = np.int64(slots[slot])
+        if row < 0:
+            slots[slot] = used
+            pairs[used] = pair
+            return used
+        if pairs[row] == pair:
+            return row
+        slot = slot + np.uint64(1) & mask
+
+
+@kernel
+def count_events(
+    events: Longs,
+    keys: Codes,
+    ends: Longs,
+    labels: Codes,
+    amounts: Longs,
+    max_items: int,
+    max_count: int,
+    secret: np.uint64,
+    slots: Codes,
+    pairs: Words,
+    counts: Longs,
+    used: int,
+) -> int:
+    """Add events to a tally, bounded: the first `max_items` labels of each, each at most `max_count` times.
+
+    Args:
+        events: int64 (k,), the events to add, in order.
+        keys: int32 (n,), code of each event's stream key.
+        ends: int64 (n,), where each event's labels end; they are distinct.
+        labels, amounts: int32 and int64 (m,); amounts may be (0,): all 1.
+        max_items, max_count: D0 and Dinf.
+        secret: of the hash.
+        slots: int32 (a power of two, at least twice the rows there can be,), -1 where free.
+        pairs, counts: uint64 and int64 (rows there can be,).
+        used: number of rows.
+
+    Returns:
+        The number of rows, new ones included.
+    """
+    weighted = len(amounts) > 0
+    last_key = np.int64(-1)
+    for i in events:
+        key = np.uint64(keys[i]) << np.uint64(32)
+        if keys[i] != last_key:
+            last_key = np.int64(keys[i])
+            row = row_of(key | np.uint64(NO_LABEL), secret, slots, pairs, used)
+            if row == used:
+                counts[row] = 0
+                used += 1
+        begin = ends[i - 1] if i else 0
+        for k in range(begin, min(ends[i], begin + max_items)):
+            amount = min(amounts[k], max_count) if weighted else np.int64(1)
+            if amount > 0:
+                row = row_of(key | np.uint64(labels[k]), secret, slots, pairs, used)
+                if row == used:
+                    counts[row] = 0
+                    used += 1
+                counts[row] += amount
+    return used
+
+
+@kernel
+def bound_events(ends: Longs, amounts: Longs, max_items: int, max_count: int, out: Longs) -> None:
+    """Write how much of each label counts, without a tally: what `count_events` would add.
+
+    Args:
+        ends: int64 (n,), where each event's labels end.
+        amounts: int64 (m,), or (0,): all 1.
+        max_items, max_count: D0 and Dinf.
+        out: int64 (m,), written.
+    """
+    weighted = len(amounts) > 0
+    begin = 0
+    for i in range(len(ends)):
+        for k in range(begin, ends[i]):
+            out[k] = 0 if k >= begin + max_items else (min(amounts[k], max_count) if weighted else 1)
+        begin = ends[i]
+
+
+@kernel
+def refill(pairs: Words, used: int, secret: np.uint64, slots: Codes) -> None:
+    """Enter the rows into an empty table of at least twice as many slots."""
+    mask = np.uint64(len(slots) - 1)
+    for row in range(used):
+        slot = pair_slot(pairs[row], secret, mask)
+        while slots[slot] >= 0:
+            slot = slot + np.uint64(1) & mask
+        slots[slot] = row
+
+
+@kernel
+def group_by_key(pairs: Words, used: int, places: Codes, starts: Longs, rows: Longs) -> None:
+    """Put the rows of a tally's labels in the order of their keys; within a key as they were met.
+
+    Args:
+        pairs: uint64 (used or more,).
+        used: number of rows, those of keys included.
+        places: int32 (codes of keys,): the place of each key in the order wanted.
+        starts: int64 (keys + 1,), zeros; written: where each key's rows begin in `rows`.
+        rows: int64 (rows of labels,), written.
+    """
+    for row in range(used):
+        if pairs[row] & np.uint64(NO_LABEL) != np.uint64(NO_LABEL):
+            starts[places[pairs[row] >> np.uint64(32)] + 1] += 1
+    for key in range(1, len(starts)):
+        starts[key] += starts[key - 1]
+    for row in range(used):
+        if pairs[row] & np.uint64(NO_LABEL) != np.uint64(NO_LABEL):
+            place = places[pairs[row] >> np.uint64(32)]
+            rows[starts[place]] = row
+            starts[place] += 1
+    for key in range(len(starts) - 1, 0, -1):
+        starts[key] = starts[key - 1]
+    starts[0] = 0

@@ -1,0 +1,188 @@
+"""Texts as numbers: a hash table from the bytes of a text to its code, and texts gathered by code.
+
+The table is probed linearly and at most half full. Labels come from outside, so the hash is
+SipHash-1-3 under a secret of this process: nobody can choose texts that all meet in one slot.
+The places of texts were checked when they were found, and once more by the caller as whole arrays:
+with a check of every index a look-up takes 95 ns instead of 26.
+
+Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.kernels.compiled import kernel
+
+Bytes = NDArray[np.uint8]
+Codes = NDArray[np.int32]
+Longs = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+
+@kernel
+def sip_round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> tuple[np.uint64, ...]:
+    """Return the four words of a SipHash state after one round."""
+    v0 += v1
+    v1 = v1 << np.uint64(13) | v1 >> np.uint64(51)
+    v1 ^= v0
+    v0 = v0 << np.uint64(32) | v0 >> np.uint64(32)
+    v2 += v3
+    v3 = v3 << np.uint64(16) | v3 >> np.uint64(48)
+    v3 ^= v2
+    v0 += v3
+    v3 = v3 << np.uint64(21) | v3 >> np.uint64(43)
+    v3 ^= v0
+    v2 += v1
+    v1 = v1 << np.uint64(17) | v1 >> np.uint64(47)
+    v1 ^= v2
+    v2 = v2 << np.uint64(32) | v2 >> np.uint64(32)
+    return v0, v1, v2, v3
+
+
+@kernel
+def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
+    """Return SipHash-1-3 of data[start:stop].
+
+    Args:
+        data: uint8.
+        start, stop: where the text lies.
+        secret: uint64 (2,).
+    """
+    v0 = secret[0] ^ np.uint64(0x736F6D6570736575)
+    v1 = secret[1] ^ np.uint64(0x646F72616E646F6D)
+    v2 = secret[0] ^ np.uint64(0x6C7967656E657261)
+    v3 = secret[1] ^ np.uint64(0x7465646279746573)
+    at = start
+    while stop - at >= 8:
+        word = (
+            np.uint64(data[at])
+            | np.uint64(data[at + 1]) << np.uint64(8)
+            | np.uint64(data[at + 2]) << np.uint64(16)
+            | np.uint64(data[at + 3]) << np.uint64(24)
+            | np.uint64(data[at + 4]) << np.uint64(32)
+            | np.uint64(data[at + 5]) << np.uint64(40)
+            | np.uint64(data[at + 6]) << np.uint64(48)
+            | np.uint64(data[at + 7]) << np.uint64(56)
+        )
+        v3 ^= word
+        v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+        v0 ^= word
+        at += 8
+    word = np.uint64(stop - start) << np.uint64(56)
+    shift = np.uint64(0)
+    while at < stop:
+        word |= np.uint64(data[at]) << shift
+        shift += np.uint64(8)
+        at += 1
+    v3 ^= word
+    v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+    v0 ^= word
+    v2 ^= np.uint64(0xFF)
+    for _ in range(3):
+        v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+@kernel
+def code_texts(
+    data: Bytes,
+    places: Longs,
+    first: int,
+    secret: Words,
+    slots: Codes,
+    hashes: Words,
+    ends: Longs,
+    text: Bytes,
+    used: int,
+    codes: Codes,
+) -> tuple[int, int]:
+    """Look up texts; one that is met for the first time gets the next code.
+
+    Args:
+        data: uint8.
+        places: int64 (n, 2), start and stop of each text in `data`.
+        first: the text to begin with.
+        secret: uint64 (2,), of the hash.
+        slots: int32 (a power of two,): the code in each slot of the table, -1 where it is free.
+        hashes: uint64 (capacity,), the hash of each text.
+        ends: int64 (capacity,), where each text ends in `text`.
+        text: uint8, the texts by code, end to end.
+        used: number of texts.
+        codes: int32 (n,), written from `first` on.
+
+    Returns:
+        The number of texts that were looked up, all told, and of texts in the table. Fewer than n
+        where there is no room for another text: the caller makes room and goes on.
+    """
+    mask = np.uint64(len(slots) - 1)
+    for i in range(first, len(places)):
+        start, stop = places[i, 0], places[i, 1]
+        hashed = sip_hash(data, start, stop, secret)
+        slot = hashed & mask
+        while True:
+            code = slots[slot]
+            if code < 0:
+                begin = ends[used - 1] if used else 0
+                if 2 * (used + 1) > len(slots) or used == len(ends) or begin + stop - start > len(text):
+                    return i, used
+                slots[slot] = code = used
+                hashes[used] = hashed
+                for k in range(stop - start):
+                    text[begin + k] = data[start + k]
+                ends[used] = begin + stop - start
+                used += 1
+                break
+            if hashes[code] == hashed and _same(data, start, stop, text, ends, code):
+                break
+            slot = slot + np.uint64(1) & mask
+        codes[i] = code
+    return len(places), used
+
+
+@kernel
+def _same(data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: int) -> bool:
+    """Tell whether data[start:stop] is the text of a code."""
+    begin = ends[code - 1] if code else 0
+    if ends[code] - begin != stop - start:
+        return False
+    for k in range(stop - start):
+        if data[start + k] != text[begin + k]:
+            return False
+    return True
+
+
+@kernel
+def fill_slots(hashes: Words, used: int, slots: Codes) -> None:
+    """Enter the texts into an empty table of at least twice as many slots."""
+    mask = np.uint64(len(slots) - 1)
+    for code in range(used):
+        slot = hashes[code] & mask
+        while slots[slot] >= 0:
+            slot = slot + np.uint64(1) & mask
+        slots[slot] = code
+
+
+@kernel
+def gather_lengths(ends: Longs, codes: Longs, lengths: Longs) -> int:
+    """Write the bytes of each code's text to `lengths`, int64 (n,); return their sum."""
+    total = 0
+    for i in range(len(codes)):
+        code = codes[i]
+        length = ends[code] - (ends[code - 1] if code else 0)
+        lengths[i] = length
+        total += length
+    return total
+
+
+@kernel
+def gather_text(text: Bytes, ends: Longs, codes: Longs, out: Bytes) -> None:
+    """Write the texts of codes end to end to `out`, uint8 (the sum of their lengths,)."""
+    at = 0
+    for i in range(len(codes)):
+        code = codes[i]
+        start = ends[code - 1] if code else 0
+        for k in range(start, ends[code]):
+            out[at] = text[k]
+            at += 1
