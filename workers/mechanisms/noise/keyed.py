@@ -15,15 +15,21 @@ and AES-256 a pseudorandom permutation, up to the chance that tag XOR cell meets
 at most q^2 / 2^128 for q words in use under one mechanism id.
 """
 
+from __future__ import annotations
+
 import hashlib
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
 from workers.mechanisms.frozen import Frozen
+
+if TYPE_CHECKING:
+    from workers.kernels.blake2b import State
 
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
@@ -87,7 +93,20 @@ class NoiseKey(Frozen):
             digests += state.digest()
         return np.frombuffer(digests, dtype=_WORD).reshape(-1, 2).astype(np.uint64, copy=False)
 
-    def stream(self, mechanism_id: bytes) -> "NoiseStream":
+    def tag_state(self, stream_key: str) -> State:
+        """Return the digest of one stream key's tags before the label, for the compiled loops.
+
+        `blake2b.digests` of it and of labels gives what `tags` does. Secret.
+        """
+        # Only what counts compiles: most commands never import numba.
+        from workers.kernels.blake2b import start
+
+        prefix = stream_key.encode()
+        return start(
+            len(prefix).to_bytes(8, "little") + prefix, key=self.__root, person=b"qc-item-tag", digest_size=16
+        )
+
+    def stream(self, mechanism_id: bytes) -> NoiseStream:
         """The noise of one mechanism.
 
         Args:
