@@ -21,7 +21,7 @@ from workers.errors import SettingsError
 from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
-from workers.kafka.records import Batch
+from workers.kafka.records import FetchedRecords
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topic_ids import checked_id, stream_name
 from workers.kafka.topics import (
@@ -37,7 +37,7 @@ from workers.kafka.topics import (
     rejects_topic,
     release_state_topic,
 )
-from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_app
+from workers.kafka.transport import FetchedRecordsSchema, QuietcountApp, create_app, run_app
 from workers.mechanisms.frozen import check_frozen
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -130,7 +130,7 @@ class Factory:
         self.metrics = Metrics()
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
-        self._reader = EventReader(settings.events, declared_keys(settings), settings.user_field)
+        self._reader = EventReader(settings.events, settings.user_field)
         name = settings.worker.name
         self._stream = Stream(
             events=settings.events,
@@ -158,6 +158,8 @@ class Factory:
             stream=self._stream,
             lanes=lanes(settings),
             reader=self._reader,
+            declared=declared_keys(self._settings),
+            key=self._key,
             commit_interval_s=settings.worker.commit_interval_ms / 1000,
             metrics=self.metrics,
         )
@@ -207,12 +209,12 @@ def build_app(settings: Settings, factory: Factory, connection: Connection) -> Q
     app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)
 
     @app.agent(app.topic(settings.events.topic, schema=BatchSchema()))
-    async def contribute(stream: AsyncIterable[Batch]) -> None:
+    async def contribute(stream: AsyncIterable[FetchedRecords]) -> None:
         async for batch in stream:
             await handover.feed(batch)
 
     @app.agent(app.topic(contributions, schema=BatchSchema()))
-    async def release(stream: AsyncIterable[Batch]) -> None:
+    async def release(stream: AsyncIterable[FetchedRecords]) -> None:
         async for batch in stream:
             await handover.feed(batch)
 

@@ -17,17 +17,19 @@ import msgspec
 
 from workers.agents.events import EventReader, Reject
 from workers.agents.intake import Intake
+from workers.agents.source_reader import SourceReader
 from workers.errors import StateRefused
 from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End
 from workers.kafka.placement import Placement
-from workers.kafka.records import Batch, Outgoing
+from workers.kafka.records import Batch, Outgoing, Records
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
 from workers.kafka.topic_ids import ZERO_ID, refuse_without_ids
 from workers.logs import about
 from workers.mechanisms.config import Lane
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.sizes import MESSAGE_BYTES, VALUE_BYTES
 from workers.metrics import CONTRIBUTE, Metrics
 from workers.settings import EventsSettings
@@ -94,6 +96,8 @@ class ContributeShard(Shard):
         stream: Stream,
         lanes: Sequence[Lane],
         reader: EventReader,
+        declared: frozenset[str] | None,
+        key: NoiseKey,
         commit_interval_s: float,
         metrics: Metrics | None = None,
     ) -> None:
@@ -107,17 +111,17 @@ class ContributeShard(Shard):
             stream: the topics around.
             lanes: tick grids and bounds to count for.
             reader: decodes events.
+            declared: the stream keys that any histogram serves; None: every key.
+            key: the operator's root key.
             commit_interval_s: most seconds between a record's being read and its being committed.
             metrics: where it counts what it does.
         """
         super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
-        self._stream, self._reader, self._lanes = stream, reader, lanes
-        self._intake = Intake(lanes, stream.events.grace_ms, store)
-        self._here = (
-            Placement(stream.events.partitioner, partition, stream.sources)
-            if any(lane.max_items_per_user for lane in lanes)
-            else None
-        )
+        self._stream = stream
+        self._intake = Intake(lanes, stream.events.grace_ms, key, store)
+        of_users = any(lane.max_items_per_user for lane in lanes)
+        placement = Placement(stream.events.partitioner, partition, stream.sources) if of_users else None
+        self._reader = SourceReader(reader, declared, placement)
         self._sequences = [0] * stream.owners
         self._rejects: list[Outgoing] = []
         self._reject_bytes = 0
@@ -174,13 +178,11 @@ class ContributeShard(Shard):
     def process(self, batch: Batch) -> None:
         now_ms = time.time_ns() // 1_000_000
         latest_ms = now_ms + self._stream.events.max_ahead_ms
-        found, rejects = self._reader.read(
-            batch.values, batch.keys, batch.timestamps, latest_ms=latest_ms, here=self._here
-        )
+        found, rejects = self._reader.read(batch.records, latest_ms)
         for reject in rejects:
-            self._reject(batch, reject)
+            self._reject(batch.records, reject)
         self._intake.add(found, now_ms)
-        self._new_events += len(found.keys)
+        self._new_events += len(found)
         if (
             self._due()
             or len(self._rejects) >= REJECTS_MAX
@@ -212,8 +214,8 @@ class ContributeShard(Shard):
         closed = self._intake.ticks_closed()
         users = self._intake.user_changes()
         messages = [
-            Outgoing(self._stream.contributions, owner, None, value)
-            for owner, value in self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
+            Outgoing(self._stream.contributions, owner, None, message.encoded())
+            for owner, message in self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
         ]
         progress = ContributeProgress(
             version=VERSION,
@@ -243,13 +245,13 @@ class ContributeShard(Shard):
                 self.metrics.rejects.labels(reason).inc(n)
             self._rejects, self._reject_bytes, self._new_rejects = [], 0, Counter()
 
-    def _reject(self, batch: Batch, reject: Reject) -> None:
+    def _reject(self, records: Records, reject: Reject) -> None:
         message = rejected(
             self._stream.rejects,
-            batch.keys[reject.index],
-            batch.values[reject.index],
+            records.key(reject.index),
+            records.value(reject.index),
             reason=reject.reason,
-            source=(self._stream.events.topic, self.partition, batch.offsets[reject.index]),
+            source=(self._stream.events.topic, self.partition, int(records.offsets[reject.index])),
         )
         self._rejects.append(message)
         self._reject_bytes += message.nbytes

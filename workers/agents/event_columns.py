@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,19 +49,23 @@ class EventColumns:
     def __repr__(self) -> str:
         return f"EventColumns({len(self)} events)"
 
-    def head(self, n: int) -> EventColumns:
-        """Return the first `n` events."""
-        m = int(self.ends[n - 1]) if n else 0
-        users = None if self.users is None else self.users[:n]
+    def select(self, events: Longs) -> EventColumns:
+        """Return some of the events.
+
+        Args:
+            events: int64 (k,), ascending.
+        """
+        number = np.diff(self.ends, prepend=0)[events]
+        rows = rows_of(self.ends[events] - number, number)
         return EventColumns(
-            self.times[:n],
-            self.keys[:n],
+            self.times[events],
+            self.keys[events],
             self.key_names,
-            self.ends[:n],
-            self.labels[:m],
-            self.amounts[:m],
+            np.cumsum(number),
+            self.labels[rows],
+            self.amounts[rows] if len(self.amounts) else self.amounts,
             self.label_names,
-            users,
+            None if self.users is None else self.users[events],
         )
 
 
@@ -89,6 +92,8 @@ class Coder:
         labels: Codes,
         amounts: Longs,
         users: NDArray[np.uint64] | None,
+        *,
+        last: bool = False,
     ) -> EventColumns:
         """Return events whose labels are once each.
 
@@ -99,6 +104,7 @@ class Coder:
             labels: int32 (m,), codes of `labels`.
             amounts: int64 (m,), or (0,): 1 each. Amounts of a label that an event repeats add up.
             users: uint64 (n, 2), or None.
+            last: whether the last amount of a repeated label counts, instead of the sum.
         """
         if len(self._met) < len(self.labels):
             self._met = np.full(2 * len(self.labels), -1, dtype=np.int64)
@@ -106,7 +112,7 @@ class Coder:
         ends = np.empty(n, dtype=np.int64)
         found, sums = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int64)
         uneven = distinct_labels(
-            fixed(first), fixed(number), fixed(labels), fixed(amounts), AMOUNT_MAX, self._met, ends, found, sums
+            fixed(first), fixed(number), fixed(labels), fixed(amounts), AMOUNT_MAX, last, self._met, ends, found, sums
         )
         m = int(ends[-1]) if n else 0
         return EventColumns(
@@ -118,13 +124,3 @@ def rows_of(first: Longs, number: Longs) -> Longs:
     """Return the indices first[i] .. first[i] + number[i] - 1 of all i, end to end."""
     ends = np.cumsum(number)
     return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(first - (ends - number), number)
-
-
-def declared_codes(vocabulary: Vocabulary, declared: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which codes of a vocabulary are declared stream keys, bool (codes,)."""
-    from workers.mechanisms.texts import Texts
-
-    codes = vocabulary.codes_of(Texts.of(key.encode() for key in declared))
-    found = np.zeros(len(vocabulary), dtype=np.bool_)
-    found[codes] = True
-    return found

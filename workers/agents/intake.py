@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from workers.agents.contributions import Message, Rows, messages
 from workers.agents.event_columns import EventColumns, Longs
-from workers.agents.pairs import PairDigests
+from workers.agents.pairs import PairDigests, pair_state
 from workers.agents.tallies import Tallies, Tally
-from workers.agents.users import Stored, Users, pair_state
+from workers.agents.users import Stored, Users
 from workers.changes import Change
 from workers.kernels.tallies import bound_events
 from workers.mechanisms.config import Lane

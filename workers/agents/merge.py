@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from workers.agents.contributions import Message, decode
-from workers.agents.waiting import Part, Waiting
+from workers.agents.waiting import Waiting
 from workers.changes import Change
 from workers.errors import StateRefused
 from workers.histogram.histogram import Histogram, Life
@@ -106,24 +106,32 @@ class Merge:
         Raises:
             StateRefused: it breaks the chain of its source, or this version cannot read it.
         """
-        message = decode(value)
-        self._take(message, message.sections, offset)
+        self.take(decode(value), offset)
 
-    def _take(self, message: Message, parts: Sequence[Part], offset: int) -> None:
-        """Keep the parts of a message until their ticks are complete."""
+    def take(self, message: Message, offset: int) -> None:
+        """Take one message that is decoded: keep its parts until their ticks are complete.
+
+        Raises:
+            StateRefused: it breaks the chain of its source, or its tags were made with another key.
+        """
+        if message.version > 1 and message.key != self._key.fingerprint:
+            raise StateRefused(
+                f"contributions offset {offset}: written with another key than the key file holds: give every worker "
+                "of this name the same key file"
+            )
         if not 0 <= message.source < len(self.watermarks):
             raise StateRefused(
                 f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: the events topic's partition "
                 "count changed; start a new worker name, or new generations on new internal topics"
             )
         if offset >= self._position:
-            self._follow(message, parts, offset)
-        for part in parts:
+            self._follow(message, offset)
+        for part in message.sections:
             users = self._lanes.get(part.lane)
             if users and any(h.next is None or h.next <= part.tick for h in users):
                 self.waiting.add(offset, part)
 
-    def _follow(self, message: Message, parts: Sequence[Part], offset: int) -> None:
+    def _follow(self, message: Message, offset: int) -> None:
         """Check a message that was not seen before against its source's chain, and move its watermark."""
         source = message.source
         if message.sequence != self._sequences[source]:
@@ -133,7 +141,7 @@ class Merge:
                 "another worker name, or all internal topics deleted together (either is a new stream, charged again)"
             )
         before = self.watermarks[source]
-        for part in parts:
+        for part in message.sections:
             if before is not None and part.lane.start_ms + part.tick * part.lane.tick_ms <= before:
                 raise StateRefused(
                     f"contributions offset {offset}: source partition {source} adds to a tick that it had closed"

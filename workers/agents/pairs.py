@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.agents.vocabulary import Codes, Vocabulary
-from workers.kernels.blake2b import State, digests
+from workers.kernels.blake2b import State, digests, start
 from workers.kernels.pair_cache import FREE, recall, remember
 from workers.mechanisms.texts import fixed
 
@@ -16,6 +16,27 @@ from workers.mechanisms.texts import fixed
 HELD = 1 << 17
 # States of stream keys that are remembered.
 KEYS_HELD = 10_000
+
+
+_USER = start(b"", person=b"qc-user", digest_size=16)
+
+
+def user_digests(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the digest of each user, uint64 (n, 2).
+
+    Args:
+        data: uint8.
+        places: int64 (n, 2), start and stop of each user's text in `data`.
+    """
+    out = np.empty((len(places), 2), dtype=np.uint64)
+    digests(*_USER, fixed(data), fixed(places[:, 0]), fixed(places[:, 1]), out)
+    return out
+
+
+def pair_state(key: str) -> State:
+    """Return what the digests of a stream key's pairs begin with; 8 bytes each."""
+    name = key.encode()
+    return start(len(name).to_bytes(4) + name, person=b"qc-pair", digest_size=8)
 
 
 class PairDigests:
@@ -66,9 +87,9 @@ class PairDigests:
         starts = fixed(texts.ends - texts.lengths)
         out = np.empty((len(keys), 2), dtype=np.uint64)
         begins = np.flatnonzero(np.diff(keys, prepend=-1))
-        for start, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True):
-            state = self._state(int(keys[start]), key_names)
-            digests(*state, texts.text, starts[start:stop], texts.ends[start:stop], out[start:stop])
+        for first, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True):
+            state = self._state(int(keys[first]), key_names)
+            digests(*state, texts.text, starts[first:stop], texts.ends[first:stop], out[first:stop])
         return out
 
     def _state(self, code: int, key_names: Vocabulary) -> State:

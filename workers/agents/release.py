@@ -99,7 +99,8 @@ class ReleaseShard(Shard):
         return min(known) if len(known) == len(marks) else None
 
     def process(self, batch: Batch) -> None:
-        for value, offset in zip(batch.values, batch.offsets, strict=True):
+        for i, offset in enumerate(batch.records.offsets.tolist()):
+            value = batch.records.value(i)
             if value is None:
                 raise StateRefused(
                     f"contributions offset {offset}: a message without a value: something else writes to this topic"

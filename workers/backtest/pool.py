@@ -18,7 +18,7 @@ from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any
 
-from workers.agents.column_tallies import Ready
+from workers.agents.contributions import Message
 from workers.agents.merge import Released
 from workers.backtest.results import Results
 from workers.backtest.sweep import Backtest, Task, input_of
@@ -93,8 +93,8 @@ class Pool:
 
     # ---- as a merge ------------------------------------------------------------------------------------------------
 
-    def receive(self, value: bytes, offset: int, ready: Sequence[Ready] = ()) -> None:
-        self._calls.append(("receive", value, offset, ready))
+    def take(self, message: Message, offset: int) -> None:
+        self._calls.append(("take", message, offset))
 
     def reached(self, position: int) -> None:
         self._calls.append(("reached", position))

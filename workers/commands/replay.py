@@ -18,7 +18,7 @@ from workers.histogram.snapshots import Snapshot
 from workers.progress import ProgressLine
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import REJECTS_LISTED, Summary, replay
-from workers.replay.quick_key import QuickKey
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.source import Source, when
 from workers.replay.sources import open_source
 from workers.settings import Settings, read_key
@@ -91,7 +91,7 @@ def _run(
             without events is refused with `empty` even if records were rejected: without a time
             they may lie outside of the range.
     """
-    key = QuickKey(read_key(settings.worker.key_file))
+    key = NoiseKey(read_key(settings.worker.key_file))
     with Interrupts() as interrupts:
         backtest = None if options is None else options.prepared(settings, key, snapshots)
         with backtest or nullcontext(), opening as source, Output(snapshots) as output, ProgressLine() as progress:

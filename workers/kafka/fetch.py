@@ -23,10 +23,10 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from workers.errors import StateRefused, describe
-from workers.kafka.decoding import ColumnRecords
+from workers.kafka.decoding import ColumnRecords, keep_bytes
 from workers.kafka.handover import Partition
 from workers.kafka.lag import Reading
-from workers.kafka.records import Batch
+from workers.kafka.records import FetchedRecords
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ FETCH_WAIT_MS = 100
 _ASK_S = 10.0
 
 
-class Fetched(dict[Partition, Batch]):
+class Fetched(dict[Partition, FetchedRecords]):
     """Batches by partition, with the epoch of the seek that their positions follow."""
 
     epoch = -1
@@ -55,6 +55,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self._consumed: dict[Partition, int] = {}  # aiokafka's position: beyond that, past records nobody may see
 
     def _create_worker_consumer(self, transport: Any) -> Any:
+        keep_bytes()
         consumer = super()._create_worker_consumer(transport)  # only made: start() comes later and reads these
         consumer._isolation_level = "read_committed"
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
@@ -171,7 +172,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 fetched[TP(tp.topic, tp.partition)] = batch
         return fetched
 
-    def _take_result(self, fetcher: Fetcher, tp: TopicPartition) -> Batch | None:
+    def _take_result(self, fetcher: Fetcher, tp: TopicPartition) -> FetchedRecords | None:
         """Take records of one partition, letting aiokafka fetch on when none are left."""
         result = fetcher._records[tp]
         batch = self._take(tp, result) if isinstance(result, FetchResult) else None
@@ -182,8 +183,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             result.check_raise()  # an error aiokafka met while fetching
         return batch
 
-    def _take(self, tp: TopicPartition, result: FetchResult) -> Batch | None:
-        """Decode up to `MAX_BATCH_RECORDS` of a partition's records and move aiokafka's position past them."""
+    def _take(self, tp: TopicPartition, result: FetchResult) -> FetchedRecords | None:
+        """Take up to `MAX_BATCH_RECORDS` of a partition's records and move aiokafka's position past them."""
         state = result._assignment.state_value(tp)
         if state is None or not state.has_valid_position or not result.check_assignment(tp):
             result._partition_records = None  # as aiokafka does: fetched for another position, fetched again
@@ -200,7 +201,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         if not records.has_more():
             result._partition_records = None
         self._consumed[tp] = state.position
-        if not len(batch):
+        if not batch.number:
             return None
         self._chain[tp] = batch.end
         return batch

@@ -33,7 +33,7 @@ from workers.errors import Fenced, QuietcountError, StateRefused, describe
 from workers.kafka.clients import forbidden
 from workers.kafka.ends import End
 from workers.kafka.lag import Lag, Reading
-from workers.kafka.records import Batch
+from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
 from workers.logs import about
 from workers.metrics import Metrics
@@ -193,16 +193,16 @@ class Handover:
         shard = self.shard(partition)
         return shard is not None and self._waiting[shard] < MOST_WAITING
 
-    def expect(self, batch: Batch) -> None:
+    def expect(self, batch: FetchedRecords) -> None:
         """Count `batch` as on its way to `feed`."""
         if isinstance(batch.shard, Shard):
             self._waiting[batch.shard] += 1
 
-    async def feed(self, batch: Batch) -> None:
+    async def feed(self, batch: FetchedRecords) -> None:
         """Hand `batch` to its shard's thread and return; what waits there is bounded by `has_room`."""
         shard = batch.shard
         if isinstance(shard, Shard) and not shard.closed:
-            self._start(self._run(shard, shard.feed, batch, done=lambda: self._processed(shard)))
+            self._start(self._run(shard, shard.feed_fetched, batch, done=lambda: self._processed(shard)))
 
     def beat(self) -> None:
         """Take note that the event loop goes round, and how far behind their logs the shards are."""

@@ -1,4 +1,4 @@
-"""Which partition a record key belongs into, as the two partitioners that nearly all producers use say.
+"""Which partition a record key belongs in, as the two partitioners that nearly all producers use say.
 
 What: a promise to users (`privacy.unit = "user"`) needs all records of a user in one source partition. That is checked, record by
 record, by computing where the user's partition is.
@@ -9,40 +9,37 @@ record, by computing where the user's partition is.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+import numpy as np
+from numpy.typing import NDArray
 
-from aiokafka.partitioner import murmur2
+from workers.kernels.placement import crc32_table, placed
+from workers.mechanisms.texts import fixed
 
-USERS_HELD = 100_000
-
-
-def _murmur2(key: bytes) -> int:
-    return int(murmur2(key)) & 0x7FFFFFFF
-
-
-PARTITIONERS: Mapping[str, Callable[[bytes], int]] = MappingProxyType({"murmur2": _murmur2, "crc32": zlib.crc32})
+MURMUR2, CRC32 = "murmur2", "crc32"
+PARTITIONERS = (MURMUR2, CRC32)
+_TABLE = fixed(crc32_table())
 
 
 class Placement:
-    """Tells whether a user's records belong in the partition that is read."""
+    """Tells which users' records belong in the partition that is read."""
 
     def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
         """
         Args:
-            partitioner: a name in `PARTITIONERS`; the record key is the user's UTF-8.
+            partitioner: one of `PARTITIONERS`; the record key is the user's UTF-8.
             partition: the one that is read.
             partitions: of the topic.
         """
-        self._hash = PARTITIONERS[partitioner]
+        self._by_murmur2 = partitioner == MURMUR2
         self._partition, self._partitions = partition, partitions
-        self._known: dict[str, bool] = {}
 
-    def __call__(self, user: str) -> bool:
-        found = self._known.get(user)
-        if found is None:
-            if len(self._known) >= USERS_HELD:
-                self._known.clear()
-            found = self._known[user] = self._hash(user.encode()) % self._partitions == self._partition
+    def here(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which users belong here, bool (n,).
+
+        Args:
+            data: uint8.
+            places: int64 (n, 2), start and stop of each user's text in `data`.
+        """
+        found = np.empty(len(places), dtype=np.bool_)
+        placed(fixed(data), fixed(places), self._by_murmur2, _TABLE, self._partition, self._partitions, found)
         return found

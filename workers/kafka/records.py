@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Longs = NDArray[np.int64]
 
 
 class Outgoing(NamedTuple):
@@ -25,49 +29,132 @@ class Outgoing(NamedTuple):
         return len(self.key or b"") + len(self.value or b"") + named
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Records of one partition, as places in one buffer. Sensitive: the repr shows their number only.
+
+    Attributes:
+        data: uint8, all their bytes.
+        keys, values: int64 (n, 2), start and stop of each in `data`; start -1 for null.
+        times: int64 (n,), ms since 1970.
+        offsets: int64 (n,), ascending.
+    """
+
+    data: NDArray[np.uint8]
+    keys: Longs
+    values: Longs
+    times: Longs
+    offsets: Longs
+
+    @classmethod
+    def of(
+        cls,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        times: Sequence[int] | None = None,
+        offsets: Sequence[int] | None = None,
+    ) -> Records:
+        """Return records made of these bytes.
+
+        Args:
+            values: of the n records.
+            keys: of the records; None: all null.
+            times: of the records, ms; None: 0.
+            offsets: of the records; None: from 0 on.
+        """
+        n = len(values)
+        texts = [*values, *([None] * n if keys is None else keys)]
+        lengths = np.array([0 if text is None else len(text) for text in texts], dtype=np.int64)
+        places = np.stack((np.cumsum(lengths) - lengths, np.cumsum(lengths)), axis=1)
+        places[[i for i, text in enumerate(texts) if text is None]] = -1
+        return cls(
+            np.frombuffer(b"".join(text for text in texts if text is not None), dtype=np.uint8),
+            places[n:],
+            places[:n],
+            np.zeros(n, dtype=np.int64) if times is None else np.array(times, dtype=np.int64),
+            np.arange(n) if offsets is None else np.array(offsets, dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __repr__(self) -> str:
+        return f"Records({len(self)})"
+
+    def key(self, i: int) -> bytes | None:
+        """Return one record's key."""
+        return self._text(self.keys[i])
+
+    def value(self, i: int) -> bytes | None:
+        """Return one record's value."""
+        return self._text(self.values[i])
+
+    def _text(self, place: Longs) -> bytes | None:
+        start, stop = place.tolist()
+        return None if start < 0 else self.data[start:stop].tobytes()
+
+    def part(self, start: int, stop: int) -> Records:
+        """Return the records start..stop-1; their bytes are not copied."""
+        rows = slice(start, stop)
+        return Records(self.data, self.keys[rows], self.values[rows], self.times[rows], self.offsets[rows])
+
+
 class Batch:
-    """Consecutive records of one partition, as columns; `start` and `end` are positions, not the records' offsets.
+    """Consecutive records of one partition; `start` and `end` are positions, not the records' offsets.
 
     `end` may lie beyond the last record (what nobody may see is skipped); the next batch starts there.
     """
 
-    __slots__ = ("end", "keys", "offsets", "shard", "start", "timestamps", "values")
+    __slots__ = ("end", "records", "start")
 
-    def __init__(
-        self,
-        start: int,
-        end: int,
-        values: list[bytes | None],
-        keys: list[bytes | None],
-        timestamps: list[int],
-        offsets: list[int],
-        shard: object | None = None,
-    ) -> None:
-        self.shard = shard
-        self.start = start
-        self.end = end
-        self.values = values
-        self.keys = keys
-        self.timestamps = timestamps
-        self.offsets = offsets
+    def __init__(self, start: int, end: int, records: Records) -> None:
+        self.start, self.end, self.records = start, end, records
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.records)
 
     def split(self, position: int) -> tuple[Batch, Batch]:
         """Return what lies before `position` and the rest; a position outside gives one that is empty."""
         position = min(max(position, self.start), self.end)
-        at = bisect_left(self.offsets, position)
-        before = slice(None, at), self.start, position
-        rest = slice(at, None), position, self.end
-        first, second = (
-            Batch(start, end, self.values[part], self.keys[part], self.timestamps[part], self.offsets[part], self.shard)
-            for part, start, end in (before, rest)
-        )
-        return first, second
+        at = int(np.searchsorted(self.records.offsets, position))
+        first = Batch(self.start, position, self.records.part(0, at))
+        return first, Batch(position, self.end, self.records.part(at, len(self)))
 
     def __repr__(self) -> str:
         return f"Batch({self.start}..{self.end}, {len(self)} records)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchedRecords:
+    """Record batches of one partition as they were fetched, on their way to their shard's thread.
+
+    Attributes:
+        start, end: positions, as those of the `Batch`.
+        number: about how many records there are.
+        last_ms: the latest of their times.
+        decode: returns the records; called in the shard's thread. Raises CorruptRecordException.
+        shard: whose they are.
+    """
+
+    start: int
+    end: int
+    number: int
+    last_ms: int
+    decode: Callable[[], Records]
+    shard: object | None = None
+
+    @classmethod
+    def of(cls, batch: Batch, shard: object | None = None) -> FetchedRecords:
+        """Return a batch that is decoded already."""
+        last_ms = int(batch.records.times.max(initial=-1))
+        return cls(batch.start, batch.end, len(batch), last_ms, lambda: batch.records, shard)
+
+    def __repr__(self) -> str:
+        return f"FetchedRecords({self.start}..{self.end}, about {self.number} records)"
+
+    def batch(self) -> Batch:
+        """Return the records, decoded."""
+        return Batch(self.start, self.end, self.decode())
 
 
 @dataclass

@@ -23,7 +23,7 @@ from workers.changes import Change
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End, Ends
 from workers.kafka.lag import Reading
-from workers.kafka.records import Batch, Outgoing, ShardStats
+from workers.kafka.records import Batch, FetchedRecords, Outgoing, ShardStats
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
 from workers.metrics import Metrics
@@ -111,6 +111,16 @@ class Shard:
         self.restore()
         self.committed = self.offset
         self.stats.last_commit_s = time.monotonic()
+
+    def feed_fetched(self, fetched: FetchedRecords) -> None:
+        """Decode record batches in this thread, and process them.
+
+        Raises:
+            CorruptRecordException: they do not match their CRC, or hold no records.
+        """
+        with self._work():
+            batch = fetched.batch()
+        self.feed(batch)
 
     def feed(self, batch: Batch) -> None:
         """Process `batch`, which must begin at the shard's position.

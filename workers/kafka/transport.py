@@ -1,4 +1,4 @@
-"""Faust transport `quietcount`: agents receive the fetched records of a partition as one `Batch`, already in columns.
+"""Faust transport `quietcount`: agents receive the fetched records of a partition as one `FetchedRecords`.
 
 Three kinds of threads: aiokafka and the decoding of records are in Faust's consumer thread (`fetch`), Faust itself and
 the hand-over in the main one (here), every shard in its own. Between the first two go `Fetched` (batches, tagged with
@@ -18,6 +18,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,11 +36,11 @@ from workers.kafka.clients import Connection, faust_credentials, forbidden
 from workers.kafka.fetch import ConsumerThread, Fetched
 from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, Handover, Partition
 from workers.kafka.lag import Reading
-from workers.kafka.records import Batch
+from workers.kafka.records import FetchedRecords
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Batch", "BatchSchema", "Consumer", "QuietcountApp", "Transport", "create_app", "run_app"]
+__all__ = ["BatchSchema", "Consumer", "QuietcountApp", "Transport", "create_app", "run_app"]
 
 _TICK_S = 0.2
 _ROOM_S = 0.005
@@ -143,7 +144,7 @@ class Consumer(driver.Consumer):
     # ---- records ------------------------------------------------------------------------------
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
-        """Yield one message per partition that has records and whose shard has room; its value is the `Batch`."""
+        """Yield one message per partition that has records and whose shard has room; its value is the `FetchedRecords`."""
         if not self.flow_active:
             await self.wait(cast(Any, self.can_resume_flow))
         active = {tp for tp in self._get_active_partitions() if self.handover.has_room(tp)}
@@ -173,18 +174,18 @@ class Consumer(driver.Consumer):
         for tp, batch in fetched.items():
             if fetched.epoch != self.epoch or not self.flow_active or self.should_stop:
                 return  # a seek comes or came: these are read again
-            batch.shard = self.handover.shard(tp)
+            batch = replace(batch, shard=self.handover.shard(tp))
             if batch.shard is not None:
                 self.handover.expect(batch)
                 self._read_offset[cast(TP, tp)] = None  # no gap tracking
                 yield cast(TP, tp), self._message(cast(TP, tp), batch)
 
-    def _message(self, tp: TP, batch: Batch) -> ConsumerMessage:
+    def _message(self, tp: TP, batch: FetchedRecords) -> ConsumerMessage:
         return ConsumerMessage(
             tp.topic,
             tp.partition,
-            batch.offsets[-1],
-            batch.timestamps[-1] / 1000.0,
+            batch.end - 1,
+            batch.last_ms / 1000.0,
             0,
             None,
             None,

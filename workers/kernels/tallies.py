@@ -30,18 +30,20 @@ def distinct_labels(
     labels: Codes,
     amounts: Longs,
     amount_max: int,
+    last: bool,
     met: Longs,
     ends: Longs,
     out_labels: Codes,
     out_amounts: Longs,
 ) -> bool:
-    """Write each event's labels once each, in the order of first occurrence, with the sum of their amounts.
+    """Write each event's labels once each, in the order of first occurrence, with the sum of its amounts.
 
     Args:
         first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]].
         labels: int32 (m,), codes.
         amounts: int64 (m,), or (0,): all 1.
         amount_max: the most that is written for one label of one event.
+        last: whether the last amount of a repeated label counts, instead of the sum.
         met: int64 (labels' codes,), where each code was written last; scratch, -1 before and after.
         ends: int64 (n,), written: where each event's labels end in `out_labels`.
         out_labels, out_amounts: int32 and int64 (m,), written.
@@ -67,7 +69,7 @@ def distinct_labels(
             else:
                 found = met[label]
             if found >= 0:
-                out_amounts[found] = min(out_amounts[found] + amount, amount_max)
+                out_amounts[found] = amount if last else min(out_amounts[found] + amount, amount_max)
                 uneven = True
             else:
                 if not short:

@@ -1,4 +1,4 @@
-"""From Arrow's arrays to codes, lengths, amounts and times: whole arrays at a time, a Python object only for each distinct text.
+"""From Arrow's arrays to codes, lengths, amounts and times: whole arrays at a time, no Python object for a text.
 
 A value that no event can have gets a negative code, amount or time; whoever reads the rows says what that means.
 """
@@ -12,9 +12,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from workers.agents.event_columns import AMOUNT_MAX, Codes, Longs, Vocabulary
+from workers.agents.event_columns import AMOUNT_MAX, Longs
 from workers.agents.events import TIME_MAX
+from workers.agents.pairs import user_digests
+from workers.agents.vocabulary import Codes, Vocabulary
 from workers.mechanisms.config import LABEL_BYTES_MAX
+from workers.mechanisms.texts import Texts
 
 # What stands for a text that is none; and for an amount or a time.
 NULL, NOT_UTF8, TOO_LONG, NOT_DECLARED = -1, -2, -3, -4
@@ -23,7 +26,7 @@ WRONG = -1
 _UNITS = {"s": -1000, "ms": 1, "us": 1000, "ns": 1_000_000}
 
 
-class Texts:
+class TextColumn:
     """The codes of one column's texts, the same from batch to batch (see `Vocabulary`)."""
 
     def __init__(self, declared: frozenset[str] | None = None) -> None:
@@ -31,53 +34,115 @@ class Texts:
         Args:
             declared: the only texts that are allowed; None: all.
         """
-        self.vocabulary = Vocabulary()
-        self._declared = declared
-        self._codes: dict[bytes, int] = {}  # of the vocabulary's texts
+        self._declared = None if declared is None else Texts.of(sorted(text.encode() for text in declared))
         self._dictionary: Any = None
         self._table: Codes = np.empty(0, dtype=np.int32)
+        self._begin()
 
     def begin(self) -> None:
-        """Called before a batch."""
-        before = self.vocabulary.names
-        self.vocabulary.begin()
-        if self.vocabulary.names is not before:
-            self._dictionary, self._codes = None, {}
+        """Begin a batch."""
+        if self.vocabulary.full:
+            self._begin()
+
+    def _begin(self) -> None:
+        self.vocabulary = Vocabulary()
+        self._dictionary = None
+        if self._declared is not None:
+            # They have the first codes.
+            self.vocabulary.codes_of(self._declared)
 
     def codes(self, array: Any) -> Codes:
-        """A code for each value; below zero for one that is no valid text."""
+        """Return a code for each value; below zero for one that is no valid text."""
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
         table = self._table_of(array.dictionary)
-        indices = array.indices
-        if indices.null_count:
-            indices = indices.cast(pa.int64()).fill_null(len(table) - 1)
-        codes: Codes = table[indices.to_numpy(zero_copy_only=False)]
-        return codes
+        return table[_indices(array, len(table) - 1)]
 
     def _table_of(self, dictionary: Any) -> Codes:
-        """The code of each text of a dictionary, and that of a null behind them."""
+        """Return the code of each text of a dictionary, and that of a null behind them."""
         if self._dictionary is None or not dictionary.equals(self._dictionary):
-            texts = dictionary.cast(pa.large_binary()).to_pylist()
-            codes: list[int | None] = list(map(self._codes.get, texts))
-            if None in codes:
-                codes = [self._code(text) if code is None else code for text, code in zip(texts, codes, strict=True)]
-            self._dictionary, self._table = dictionary, np.array([*codes, NULL], dtype=np.int32)
+            spans = spans_of(dictionary)
+            codes = np.where(spans.wrong == 0, 0, spans.wrong).astype(np.int32)
+            good = np.flatnonzero(spans.wrong == 0)
+            codes[good] = self.vocabulary.codes(spans.data, spans.places[good])
+            if self._declared is not None:
+                codes[codes >= len(self._declared)] = NOT_DECLARED
+            self._dictionary, self._table = dictionary, np.append(codes, np.int32(NULL))
         return self._table
 
-    def _code(self, text: bytes | None) -> int:
-        if text is None:
-            return NULL
-        if len(text) > LABEL_BYTES_MAX:
-            return TOO_LONG
-        try:
-            name = text.decode()
-        except UnicodeDecodeError:
-            return NOT_UTF8
-        if self._declared is not None and name not in self._declared:
-            return NOT_DECLARED
-        code = self._codes[text] = self.vocabulary.code(name)
-        return code
+
+class UserColumn:
+    """The digests of one column's users."""
+
+    def digests(self, array: Any) -> tuple[NDArray[np.uint64], NDArray[np.int8]]:
+        """Return the digest of each user, uint64 (n, 2), and for each below zero if it is no valid text."""
+        if pa.types.is_integer(array.type):
+            array = array.cast(pa.string())
+        if not pa.types.is_dictionary(array.type):
+            return self._of(array)
+        digests, wrong = self._of(array.dictionary)
+        indices = _indices(array, len(wrong))
+        zero = np.zeros((1, 2), dtype=np.uint64)
+        return np.concatenate((digests, zero))[indices], np.append(wrong, np.int8(NULL))[indices]
+
+    @staticmethod
+    def _of(array: Any) -> tuple[NDArray[np.uint64], NDArray[np.int8]]:
+        spans = spans_of(array)
+        return user_digests(spans.data, spans.places), spans.wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Where the texts of an array lie.
+
+    Attributes:
+        data: uint8.
+        places: int64 (n, 2), start and stop of each; (0, 0) where it is no valid text.
+        wrong: int8 (n,), 0 for a valid text, else NULL, NOT_UTF8 or TOO_LONG.
+    """
+
+    data: NDArray[np.uint8]
+    places: Longs
+    wrong: NDArray[np.int8]
+
+
+def spans_of(array: Any) -> Spans:
+    """Return where the texts of an array of strings or binaries lie."""
+    binary = array.cast(pa.large_binary())
+    n = len(binary)
+    _, offsets, text = binary.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64)[binary.offset : binary.offset + n + 1]
+    data = np.frombuffer(text, dtype=np.uint8) if text is not None else np.empty(0, dtype=np.uint8)
+    places = np.stack((ends[:-1], ends[1:]), axis=1)
+    wrong = np.zeros(n, dtype=np.int8)
+    wrong[places[:, 1] - places[:, 0] > LABEL_BYTES_MAX] = TOO_LONG
+    try:
+        binary.cast(pa.large_string())  # looks whether it is UTF-8
+    except pa.ArrowInvalid:
+        for row in np.flatnonzero(wrong == 0).tolist():
+            if not _is_utf8(data[places[row, 0] : places[row, 1]].tobytes()):
+                wrong[row] = NOT_UTF8
+    if binary.null_count:
+        wrong[missing(binary)] = NULL
+    places[wrong != 0] = 0
+    return Spans(data, places, wrong)
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _indices(array: Any, null: int) -> NDArray[Any]:
+    """Return the indices of an array's dictionary; `null` where there is none."""
+    indices = array.indices
+    if indices.null_count:
+        indices = indices.cast(pa.int64()).fill_null(null)
+    found: NDArray[Any] = indices.to_numpy(zero_copy_only=False)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +151,7 @@ class ItemRows:
 
     Attributes:
         present: bool (n,), whether the row has items (an empty list is there, a null is not).
-        codes: int32 (m,), as `Texts.codes`.
+        codes: int32 (m,), as `TextColumn.codes`.
         amounts: int64 (m,), below zero where it is no amount; None: once each.
         lengths: int64 (n,).
     """
@@ -121,7 +186,7 @@ def is_items(kind: Any) -> bool:
     return is_text(each) or (pa.types.is_struct(each) and _members(each) is not None)
 
 
-def items_of(array: Any, texts: Texts) -> ItemRows:
+def items_of(array: Any, texts: TextColumn) -> ItemRows:
     """The items of a column for which `is_items` holds."""
     n = len(array)
     present = np.ones(n, dtype=np.bool_) if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)

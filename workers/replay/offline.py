@@ -21,15 +21,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from workers.agents.column_tallies import Ready
+from workers.agents.contributions import Message
 from workers.agents.factory import histograms as board_histograms
 from workers.agents.factory import mechanisms
+from workers.agents.intake import Intake
 from workers.agents.merge import Released
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import Interrupts
 from workers.replay.source import EventBatch, Source
-from workers.replay.stages import ReplayHistogram, ReplayIntake, ReplayMerge
+from workers.replay.stages import ReplayHistogram, ReplayMerge
 from workers.settings import Settings
 
 STREAM = "replay"
@@ -82,7 +83,7 @@ def fresh_histograms(settings: Settings, key: NoiseKey, stream: str = STREAM) ->
 
     Args:
         settings: of the worker.
-        key: the operator's root key; a `QuickKey` is several times as fast.
+        key: the operator's root key.
         stream: goes into the mechanism ids.
     """
     return board_histograms(ReplayHistogram, settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1)
@@ -91,7 +92,7 @@ def fresh_histograms(settings: Settings, key: NoiseKey, stream: str = STREAM) ->
 class Merging(Protocol):
     """What takes the contributions: see `ReplayMerge`."""
 
-    def receive(self, value: bytes, offset: int, ready: Sequence[Ready] = ()) -> None: ...
+    def take(self, message: Message, offset: int) -> None: ...
     def reached(self, position: int) -> None: ...
     def release(self, *, after_tick: Callable[[], object] = ...) -> Released: ...
     def end_of_input(self, until_ms: int | None = None) -> None: ...
@@ -126,11 +127,11 @@ class Offline:
             after_tick: called after each tick of a lane; if it raises, `write` does not get the ticks of the last few seconds.
             merge: where the contributions go; None: into a `ReplayMerge` here.
         """
-        self.histograms, self._key = histograms, key
+        self.histograms = histograms
         self.summary = Summary()
         self._write, self._until, self._may_stop, self._after_tick = write, until_ms, may_stop, after_tick
         lanes = list(dict.fromkeys(histogram.lane for histogram in histograms))
-        self._intakes = [ReplayIntake(lanes, settings.events.grace_ms) for _ in range(partitions)]
+        self._intakes = [Intake(lanes, settings.events.grace_ms, key) for _ in range(partitions)]
         self._sequences = [[0] for _ in range(partitions)]
         self._ended: frozenset[int] = frozenset()
         self._merge: Merging = merge or ReplayMerge(histograms, key=key, sources=partitions, owners=1)
@@ -147,7 +148,7 @@ class Offline:
             ended: the partitions that no batch will come of: no tick waits for them.
         """
         self._note(batch)
-        self._intakes[batch.partition].add_columns(batch.events)
+        self._intakes[batch.partition].add(batch.events)
         self._ended = ended
         if self._commit(batch.partition) or ended:
             self._commit_ended()
@@ -188,11 +189,10 @@ class Offline:
         if self._until is not None and intake.watermark is not None:
             intake.watermark = min(intake.watermark, self._until)  # its source stops there
         sequences, position = self._sequences[partition], self.summary.position
-        messages = intake.commit(source=partition, sequences=sequences, offset=position, to_all=bool(intake.columns))
-        ready = intake.columns.take(self._key)
-        for _, message in messages:
-            self._merge.receive(message, self._offset, ready)
-            self._offset, ready = self._offset + 1, []
+        # Nothing is sent, so a message may be as long as it is.
+        for _, message in intake.commit(source=partition, sequences=sequences, offset=position, max_bytes=None):
+            self._merge.take(message, self._offset)
+            self._offset += 1
         self._merge.reached(self._offset)
         return True
 

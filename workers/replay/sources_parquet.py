@@ -21,11 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from workers.agents.event_columns import Codes, EventColumns, Longs, distinct
+from workers.agents.event_columns import NO_AMOUNTS, Coder, EventColumns, Longs
 from workers.agents.factory import declared_keys
+from workers.agents.vocabulary import Codes
 from workers.errors import SettingsError
+from workers.mechanisms.texts import Texts
 from workers.replay import arrow_columns as arrow
-from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG, WRONG, Texts
+from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG, WRONG, TextColumn, UserColumn
 from workers.replay.source import EventBatch, InOrder, as_read
 from workers.settings import ALL_KEYS, ALL_STREAM_KEY, Settings
 
@@ -73,7 +75,8 @@ class ParquetRows:
         self._check(schema)
         self.total: int | None = self._file.metadata.num_rows
         self._map = pa.types.is_map(schema.field(self._items).type)
-        self._keys, self._labels, self._users = Texts(declared_keys(settings)), Texts(), Texts()
+        self._keys, self._labels, self._users = TextColumn(declared_keys(settings)), TextColumn(), UserColumn()
+        self._coder = Coder()
         self._order = InOrder(name, self.word, events.grace_ms)
         self._reasons = [
             "",
@@ -152,7 +155,9 @@ class ParquetRows:
         self._labels.begin()
         items = arrow.items_of(rows.column(self._items), self._labels)
         times = arrow.times_of(rows.column(self._time))
-        users = None if self._user is None else self._user_codes(rows.column(self._user))
+        users = wrong_users = None
+        if self._user is not None:
+            users, wrong_users = self._users.digests(rows.column(self._user))
         refuse(_is(keys, NULL), 1)
         refuse(_is(keys, NOT_UTF8), 2)
         if not items.present.all():
@@ -164,44 +169,30 @@ class ParquetRows:
         if int(times.min(initial=0)) < 0:
             refuse(arrow.missing(rows.column(self._time)), 6)
             refuse(times < 0, 7)
-        if users is not None:
-            refuse(_is(users, NULL), 8)
-            refuse(_is(users, NOT_UTF8), 9)
-            refuse(_is(users, TOO_LONG), 10)
+        if wrong_users is not None:
+            refuse(_is(wrong_users, NULL), 8)
+            refuse(_is(wrong_users, NOT_UTF8), 9)
+            refuse(_is(wrong_users, TOO_LONG), 10)
         refuse(_rows_with(items.codes, TOO_LONG, items.lengths), 10)
         refuse(_is(keys, TOO_LONG), 10)
         refuse(_is(keys, NOT_DECLARED), 11)
-        codes, amounts, lengths = items.codes, items.amounts, items.lengths
+        lengths = items.lengths
+        first = np.cumsum(lengths) - lengths
         if refused.any():
-            valid = refused == 0
-            kept = np.repeat(valid, lengths)
-            codes, amounts = codes[kept], None if amounts is None else amounts[kept]
-            keys, times, lengths = keys[valid], times[valid], lengths[valid]
+            valid = np.flatnonzero(refused == 0)
+            keys, times, first, lengths = keys[valid], times[valid], first[valid], lengths[valid]
             users = None if users is None else users[valid]
-        names = self._users.vocabulary.names
-        columns = EventColumns(
-            times,
-            keys,
-            self._keys.vocabulary.names,
-            codes,
-            amounts,
-            np.cumsum(lengths),
-            self._labels.vocabulary.names,
-            None if users is None else [names[code] for code in users.tolist()],
-        )
-        return distinct(columns, last=self._map), refused
+        self._coder.keys, self._coder.labels = self._keys.vocabulary, self._labels.vocabulary
+        amounts = NO_AMOUNTS if items.amounts is None else items.amounts
+        columns = self._coder.columns(times, keys, first, lengths, items.codes, amounts, users, last=self._map)
+        return columns, refused
 
     def _key_codes(self, rows: Any) -> Codes:
         self._keys.begin()
         if self._key is None:
-            return np.full(rows.num_rows, self._keys.vocabulary.codes([ALL_STREAM_KEY], 1)[0])
+            code = self._keys.vocabulary.codes_of(Texts.of([ALL_STREAM_KEY.encode()]))[0]
+            return np.full(rows.num_rows, code, dtype=np.int32)
         return self._keys.codes(rows.column(self._key))
-
-    def _user_codes(self, column: Any) -> Codes:
-        self._users.begin()
-        if pa.types.is_integer(column.type):
-            column = column.cast(pa.string())
-        return self._users.codes(column)
 
 
 def _groups(metadata: Any) -> list[list[int] | None]:
@@ -221,7 +212,7 @@ def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
     return [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and leaf.path.startswith(f"{column}.")]
 
 
-def _is(codes: Codes, wrong: int) -> Bools | None:
+def _is(codes: NDArray[Any], wrong: int) -> Bools | None:
     """Where a code is this one; None: nowhere."""
     found = codes == wrong
     return found if found.any() else None

@@ -15,17 +15,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from workers.agents.event_columns import Vocabulary, columns_of_events, distinct
-from workers.agents.events import EventReader, Events
+from workers.agents.events import EventReader
 from workers.agents.factory import declared_keys, lanes
+from workers.agents.source_reader import SourceReader
 from workers.app import connection_of
 from workers.errors import SettingsError
 from workers.kafka.placement import Placement
+from workers.kafka.records import Records
 from workers.kafka.topics import describe
 from workers.replay.source import EventBatch, Source, when
 from workers.settings import Settings
@@ -71,15 +71,18 @@ class TopicSource:
         self.until_ms, self._since = until_ms, since_ms
         self._topic, self._grace, self._consumer = topic, events.grace_ms, consumer
         self.partitions = _count(settings)
-        self._reader = EventReader(events, declared_keys(settings), settings.user_field)
+        reader = EventReader(events, settings.user_field)
         of_users = any(lane.max_items_per_user for lane in lanes(settings))
-        self._here = [
-            Placement(events.partitioner, number, self.partitions) if of_users else None
+        self._readers = [
+            SourceReader(
+                reader,
+                declared_keys(settings),
+                Placement(events.partitioner, number, self.partitions) if of_users else None,
+            )
             for number in range(self.partitions)
         ]
         # What the worker would reject if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
-        self._keys, self._labels = Vocabulary(), Vocabulary()
         earliest = None if since_ms is None else since_ms - (0 if events.timestamp is None else events.max_ahead_ms)
         found = [_bounds(consumer, topic, number, earliest) for number in range(self.partitions)]
         self._parts = [_Partition(number, start, end, start) for number, (start, end) in enumerate(found)]
@@ -133,40 +136,40 @@ class TopicSource:
         if not messages:
             self._end(part)
             return None
-        found, rejected = self._reader.read(
+        records = Records.of(
             [message.value() for message in messages],
             [message.key() for message in messages],
             [message.timestamp()[1] for message in messages],
-            latest_ms=self._latest_ms,
-            here=self._here[part.number],
+            [message.offset() or 0 for message in messages],
         )
-        offsets = [message.offset() or 0 for message in messages]
+        found, rejected = self._readers[part.number].read(records, self._latest_ms)
+        offsets = records.offsets.tolist()
         part.position = offsets[-1] + 1
-        early = np.flatnonzero(found.times < self._since) if self._since is not None else np.empty(0, dtype=np.int64)
-        if len(early):
-            found = _only(found, np.delete(np.arange(len(found.times)), early).tolist())
+        early = 0
+        if self._since is not None:
+            kept = np.flatnonzero(found.times >= self._since)
+            early = len(found) - len(kept)
+            found = found.select(kept)
         late = beyond = 0
         if len(found.times):
             # The watermark, as `Intake` has it.
             start = int(found.times[0]) if part.watermark is None else part.watermark
             marks = np.maximum(np.maximum.accumulate(found.times) - self._grace, start)
             if self.until_ms is not None and int(marks[-1]) >= self.until_ms:
-                kept = int(np.argmax(marks >= self.until_ms)) + 1
-                found, marks = _only(found, range(kept)), marks[:kept]
+                last = int(np.argmax(marks >= self.until_ms)) + 1
+                found, marks = found.select(np.arange(last)), marks[:last]
             part.watermark = int(marks[-1])
             late = int(np.count_nonzero(found.times < marks))
             beyond = 0 if self.until_ms is None else int(np.count_nonzero(found.times >= self.until_ms))
         if whole or (self.until_ms is not None and part.watermark is not None and part.watermark >= self.until_ms):
             self._end(part)  # nothing more of it can count
-        self._keys.begin()
-        self._labels.begin()
         return EventBatch(
             part.number,
-            distinct(columns_of_events(found, self._keys, self._labels)),
-            [(offsets[each.index], each.reason) for each in sorted(rejected, key=attrgetter("index"))],
+            found,
+            [(offsets[each.index], each.reason) for each in rejected],
             sum(each.position - each.start for each in self._parts),
             late=late,
-            outside=len(early),
+            outside=early,
             beyond=beyond,
         )
 
@@ -215,13 +218,3 @@ def _bounds(consumer: Consumer, topic: str, number: int, earliest_ms: int | None
     if found.error is not None:
         raise KafkaException(found.error)
     return (high if found.offset < 0 else min(found.offset, high)), high
-
-
-def _only(events: Events, places: Sequence[int]) -> Events:
-    """Some of the events."""
-    return Events(
-        [events.keys[i] for i in places],
-        [events.items[i] for i in places],
-        events.times[np.array(places, dtype=np.int64)],
-        None if events.users is None else [events.users[i] for i in places],
-    )

@@ -1,50 +1,20 @@
-"""The worker's parts as replay runs them: fed with columns, told of the input's end, and watched at every tick."""
+"""The worker's parts as replay runs them: told of the input's end, and watched at every tick."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from workers.agents.column_tallies import ColumnTallies, Ready
-from workers.agents.contributions import decode
-from workers.agents.event_columns import EventColumns
-from workers.agents.intake import Intake
 from workers.agents.merge import Merge
-from workers.agents.users import Stored
 from workers.histogram.histogram import Histogram
 from workers.histogram.snapshots import Shown, Snapshot
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Contributions
 
 
-class ReplayIntake(Intake):
-    """An intake of events in columns. What it counts goes to the merge in memory, without a message.
-
-    Attributes:
-        columns: what was counted since the last commit, but for lanes that bound users.
-    """
-
-    def __init__(self, lanes: Sequence[Lane], grace_ms: int, stored: Stored | None = None) -> None:
-        super().__init__(lanes, grace_ms, stored)
-        self.columns = ColumnTallies()
-
-    def add_columns(self, events: EventColumns) -> None:
-        """Count a batch of events, in order; their own times are the only clock."""
-        for lane, ticks in self._ticks(events.times, None):
-            if lane.max_items_per_user is not None:
-                self._count(lane, ticks, events.events())
-            else:
-                self.columns.add(events, lane, ticks)
-
-
 class ReplayMerge(Merge):
     """A merge whose input may end."""
 
     _ends: dict[Lane, int] | None = None
-
-    def receive(self, value: bytes, offset: int, ready: Sequence[Ready] = ()) -> None:
-        """Take one message; `ready` are further parts of it that were never encoded."""
-        message = decode(value)
-        self._take(message, [*message.sections, *ready], offset)
 
     def end_of_input(self, until_ms: int | None = None) -> None:
         """Take the tick that holds the watermark for complete as well, in every lane: no message follows.

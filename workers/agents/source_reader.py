@@ -1,0 +1,92 @@
+"""The events of one source partition, from records to columns of codes; what is no event, with the reason."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.agents.event_columns import NO_AMOUNTS, Coder, EventColumns
+from workers.agents.events import EventReader, Reject
+from workers.agents.pairs import user_digests
+from workers.kafka.records import Records
+from workers.mechanisms.texts import Texts
+from workers.settings import ALL_STREAM_KEY
+
+MISPLACED = "user's records belong in another partition"
+AHEAD = "dated too far ahead"
+NOT_DECLARED = "key not declared"
+
+
+class Places(Protocol):
+    """Tells which users' records belong in the partition that is read."""
+
+    def here(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.bool_]: ...
+
+
+class SourceReader:
+    """Reads batches of one source partition, in order. Not for two threads."""
+
+    def __init__(
+        self, reader: EventReader, declared: frozenset[str] | None, placement: Places | None = None
+    ) -> None:
+        """
+        Args:
+            reader: decodes events; shared.
+            declared: the stream keys that any histogram serves; None where every key may be named in public.
+            placement: whether a user's records belong in this source partition; None: they all do.
+        """
+        self._reader, self._placement = reader, placement
+        self._declared = None if declared is None else Texts.of(sorted(key.encode() for key in declared))
+        self._coder = Coder()
+        #: Events of the last batch that only the general reader could read.
+        self.declined = 0
+
+    def read(self, records: Records, latest_ms: int | None = None) -> tuple[EventColumns, list[Reject]]:
+        """Decode a batch.
+
+        Args:
+            records: the batch.
+            latest_ms: events dated later are rejected: they must not close ticks early. None: no limit.
+
+        Returns:
+            The valid events, and a reject for each other record, by index.
+        """
+        spans, rejects = self._reader.read(records)
+        self.declined = spans.declined
+        self._coder.begin()
+        keys = self._keys(spans.data, spans.keys, len(spans.times))
+        refused = np.zeros(len(spans.times), dtype=np.int8)
+        reasons = ("", MISPLACED, AHEAD, NOT_DECLARED)
+        if self._placement is not None and spans.users is not None:
+            refused[~self._placement.here(spans.data, spans.users)] = 1
+        if latest_ms is not None:
+            refused[(spans.times > latest_ms) & (refused == 0)] = 2
+        if self._declared is not None:
+            # Declared keys have the first codes of every vocabulary.
+            refused[(keys >= len(self._declared)) & (refused == 0)] = 3
+        users = None if spans.users is None else user_digests(spans.data, spans.users)
+        labels = self._coder.labels.codes(spans.data, spans.labels)
+        amounts = NO_AMOUNTS if spans.amounts is None else spans.amounts
+        times, first, number = spans.times, spans.first, spans.number
+        if refused.any():
+            bad = np.flatnonzero(refused)
+            rejects += [Reject(i, reasons[why]) for i, why in zip(spans.index[bad].tolist(), refused[bad].tolist(), strict=True)]
+            rejects.sort(key=lambda reject: reject.index)
+            good = np.flatnonzero(refused == 0)
+            times, keys, first, number = times[good], keys[good], first[good], number[good]
+            users = None if users is None else users[good]
+        return self._coder.columns(times, keys, first, number, labels, amounts, users), rejects
+
+    def _keys(
+        self, data: NDArray[np.uint8], places: NDArray[np.int64] | None, n: int
+    ) -> NDArray[np.int32]:
+        """Return the code of each event's stream key."""
+        keys = self._coder.keys
+        if not len(keys) and self._declared is not None:
+            keys.codes_of(self._declared)
+        if places is None:
+            code = keys.codes_of(Texts.of([ALL_STREAM_KEY.encode()]))[0]
+            return np.full(n, code, dtype=np.int32)
+        return keys.codes(data, places)
