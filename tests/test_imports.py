@@ -44,12 +44,13 @@ LAYERS = (
     "durations",
     "logs",
     "errors",
+    "kernels",
 )
 # What the pure core may use: itself, arithmetic, and what turns keys into words.
 CORE = {
     "__future__", "cryptography", "bisect", "collections", "dataclasses", "datetime", "decimal", "fractions", "functools", "hashlib",
     "heapq", "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "struct", "threading", "types", "typing",
-    "workers.errors", "workers.mechanisms",
+    "workers.errors", "workers.kernels", "workers.mechanisms",
 }  # fmt: skip
 LINES_MAX = 400
 FILES_MAX = 16

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from workers.agents.event_columns import EventColumns, Longs
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import NO_TEXTS, Texts
 
 # Up to this many times the rows, counting by index beats sorting.
 DENSE = 8
@@ -63,7 +63,7 @@ class Ready:
         """Return it as a section in MessagePack."""
         columns = self.columns
         order = np.argsort(columns.key_of_row, kind="stable")
-        labels = [columns.labels[row] for row in order.tolist()]
+        labels = list(columns.labels.take(order))
         key_of_row, counts = columns.key_of_row[order], columns.counts[order]
         return Section.of(self.lane, self.tick, list(columns.keys), key_of_row, labels, counts).encoded()
 
@@ -72,43 +72,22 @@ class Ready:
         return self.columns
 
 
-class Named(Sequence[bytes]):
-    """The labels of codes. They are looked up only where they are asked for: a mechanism does so once for each new row."""
-
-    __slots__ = ("_codes", "_texts")
-
-    def __init__(self, texts: Sequence[bytes], codes: Longs) -> None:
-        self._texts, self._codes = texts, codes
-
-    def __len__(self) -> int:
-        return len(self._codes)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> Named: ...
-    def __getitem__(self, index: int | slice) -> bytes | Named:
-        if isinstance(index, slice):
-            return Named(self._texts, self._codes[index])
-        text: bytes = self._texts[self._codes[index]]
-        return text
-
-    def __iter__(self) -> Iterator[bytes]:
-        return map(self._texts.__getitem__, self._codes.tolist())
-
-
 class CodeTags:
     """The tags of a vocabulary's labels, made once each and then found by code; where there are too many, made again each time."""
 
     def __init__(self, key: NoiseKey) -> None:
         self.key = key
         self._texts: list[bytes] = []
+        self._column = NO_TEXTS
         self._of: dict[str, tuple[Tags, NDArray[np.bool_]]] = {}
 
-    def named(self, names: Sequence[str], codes: Longs) -> Named:
+    def named(self, names: Sequence[str], codes: Longs) -> Texts:
         """Return the labels of codes; `names` is the vocabulary, which only grows."""
-        self._texts += map(str.encode, names[len(self._texts) :])
-        return Named(self._texts, codes)
+        new = [name.encode() for name in names[len(self._texts) :]]
+        if new:
+            self._texts += new
+            self._column = Texts.concat((self._column, Texts.of(new)))
+        return self._column.take(codes)
 
     def tags(self, name: str, codes: Longs) -> Tags:
         """Return those of some labels of a stream key, which were named before."""
@@ -116,14 +95,14 @@ class CodeTags:
         size = len(self._texts)
         if len(known) < size:
             if sum(len(others) for _, others in self._of.values()) - len(known) + 2 * size > TAGS_HELD:
-                return self.key.tags(name, list(Named(self._texts, codes)))
+                return self.key.tags(name, [self._texts[code] for code in codes.tolist()])
             more = 2 * size - len(known)
             made = np.concatenate((made, np.zeros((more, 2), dtype=np.uint64)))
             known = np.concatenate((known, np.zeros(more, dtype=np.bool_)))
             self._of[name] = made, known
         if not known[codes].all():
             new = codes[~known[codes]]
-            made[new] = self.key.tags(name, list(Named(self._texts, new)))
+            made[new] = self.key.tags(name, [self._texts[code] for code in new.tolist()])
             known[new] = True
         return made.take(codes, axis=0)
 

@@ -29,6 +29,7 @@ from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.sizes import VALUE_BYTES
+from workers.mechanisms.texts import Texts
 
 VERSION = 1
 _HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 78, 95, 10, 10
@@ -76,9 +77,8 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
     def contributions(self, key: NoiseKey) -> Contributions:
         """Return the columns, with the tags that `key` gives the rows."""
-        lengths = np.frombuffer(self.lengths, dtype="<u2")
-        ends = np.cumsum(lengths, dtype=np.int64).tolist()
-        labels = [self.labels[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+        texts = Texts.from_lengths(self.labels, np.frombuffer(self.lengths, dtype="<u2"))
+        labels = list(texts)
         tags = np.empty((len(labels), 2), dtype=np.uint64)
         row = 0
         for name, n in zip(self.keys, self.rows_per_key, strict=True):
@@ -88,7 +88,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
             tuple(self.keys),
             np.repeat(np.arange(len(self.keys), dtype=np.int32), self.rows_per_key),
             tags,
-            labels,
+            texts,
             unpack(self.width, self.counts).astype(np.int64),
         )
 
