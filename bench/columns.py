@@ -16,6 +16,7 @@ import numpy as np
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.order_statistics.two_level import TwoLevelK, TwoLevelKConfig
+from workers.mechanisms.texts import Texts
 
 TARGET_US = 100.0
 NOISE_KEY = NoiseKey(bytes(32))
@@ -50,7 +51,7 @@ def measure(queries: tuple[str, ...], columns: int, ticks: int, touched: int, ho
         ones = np.ones(len(chosen), dtype=np.int64)
         parts.append(
             Contributions(
-                ("s",), np.zeros(len(chosen), dtype=np.int32), tags[chosen], [labels[i] for i in chosen.tolist()], ones
+                ("s",), np.zeros(len(chosen), dtype=np.int32), tags[chosen], Texts.of(labels[i] for i in chosen.tolist()), ones
             )
         )
     begun = time.process_time()

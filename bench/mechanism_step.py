@@ -15,6 +15,7 @@ from workers.mechanisms.config import UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.running.unk_base import UnkBase
+from workers.mechanisms.texts import Texts
 
 KEYS = 10
 
@@ -39,15 +40,14 @@ def measure(rows: int, ticks: int, horizon: int, counter: str, touched: int = 10
     rng = np.random.default_rng(1)
     tags = rng.integers(0, 2**64, size=(rows, 2), dtype=np.uint64)
     key_of_row = rng.integers(0, KEYS, size=rows).astype(np.int32)
-    lengths = np.full(rows, 8, dtype=np.int64)
-    state.ledger.append(tags, key_of_row, lengths, b"".join(b"%08d" % i for i in range(rows)))
+    state.ledger.append(tags, key_of_row, Texts.of(b"%08d" % i for i in range(rows)))
     state.ledger.clean()
     index = np.arange(KEYS, dtype=np.int32)
     names = tuple(f"shop-{i}" for i in range(KEYS))
     spent = []
     for t in range(1, ticks + 2):
         chosen = np.unique((rng.random(touched) ** 4 * rows).astype(np.int64))
-        labels = [b"%08d" % i for i in chosen.tolist()]
+        labels = Texts.of(b"%08d" % i for i in chosen.tolist())
         part = Contributions(names, key_of_row[chosen], tags[chosen], labels, np.ones(len(chosen), dtype=np.int64))
         begun = time.perf_counter()
         state, _ = mechanism.step(state, t, [(part, index)], noise)

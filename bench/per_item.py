@@ -23,6 +23,7 @@ from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.texts import Texts
 
 KEY = "shop"
 NOISE_KEY = NoiseKey(bytes(32))
@@ -67,7 +68,7 @@ def mechanism_of(case: str, horizon: int, labels: Sequence[bytes]) -> Mechanism:
     return build(config)
 
 
-def parts(tags: np.ndarray[Any, np.dtype[np.uint64]], labels: Sequence[bytes], ticks: int) -> Iterator[tuple[str, Any]]:
+def parts(tags: np.ndarray[Any, np.dtype[np.uint64]], labels: Texts, ticks: int) -> Iterator[tuple[str, Any]]:
     """Each tick's kind and what it contributes."""
     items, rng = len(labels), np.random.default_rng(1)
     everything, ones = np.arange(items), np.ones(items, dtype=np.int64)
@@ -81,9 +82,9 @@ def parts(tags: np.ndarray[Any, np.dtype[np.uint64]], labels: Sequence[bytes], t
         yield "heavy", part(tags, labels, everything, 1 + 1_000_000 // (1 + rng.permutation(items)))
 
 
-def part(tags: Any, labels: Sequence[bytes], chosen: Any, counts: Any) -> Contributions:
+def part(tags: Any, labels: Texts, chosen: Any, counts: Any) -> Contributions:
     """One message that contributes to all chosen items."""
-    own = labels if len(chosen) == len(labels) else [labels[i] for i in chosen.tolist()]
+    own = labels if len(chosen) == len(labels) else labels.take(chosen)
     return Contributions((KEY,), np.zeros(len(chosen), dtype=np.int32), tags[chosen], own, counts)
 
 
@@ -97,7 +98,7 @@ def measure(case: str, items: int, ticks: int, horizon: int) -> dict[str, float]
     domain = mechanism.domain()
     mechanism.meet_key(state, 0, tags if domain else tags[:0], domain)
     index, spent = np.zeros(1, dtype=np.int32), {kind: list[float]() for kind in KINDS}
-    for t, (kind, contributed) in enumerate(parts(tags, labels, ticks), 1):
+    for t, (kind, contributed) in enumerate(parts(tags, Texts.of(labels), ticks), 1):
         begun = time.process_time()
         state, _ = mechanism.step(state, t, [(contributed, index)], noise)
         spent[kind].append((time.process_time() - begun) * 1e3)

@@ -20,6 +20,7 @@ from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.sparse_gumb import SparseGumbConfig
 from workers.mechanisms.running.sparse_state import SparseState
+from workers.mechanisms.texts import Texts
 
 Counts = Mapping[bytes, int]
 _INDEX = np.zeros(1, dtype=np.int32)
@@ -48,7 +49,7 @@ class Run:
         if counts:
             labels, numbers = list(counts), np.fromiter(counts.values(), dtype=np.int64, count=len(counts))
             keys = np.zeros(len(labels), dtype=np.int32)
-            parts = [(Contributions(("k",), keys, self._key.tags("k", labels), labels, numbers), _INDEX)]
+            parts = [(Contributions(("k",), keys, self._key.tags("k", labels), Texts.of(labels), numbers), _INDEX)]
         self.state, release = self.mechanism.step(self.state, self.t, parts, self._noise)
         if isinstance(release, Answers):
             self.answer = dict(release.of_key[0])

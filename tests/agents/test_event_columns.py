@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.agents import column_tallies
-from workers.agents.column_tallies import TAGS_HELD, Named, Ready
+from workers.agents.column_tallies import TAGS_HELD, Ready
 from workers.agents.contributions import Section, decode
 from workers.agents.event_columns import AMOUNT_MAX, EventColumns, Vocabulary, columns_of_events, distinct, joined
 from workers.agents.events import Events
@@ -135,15 +135,6 @@ def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(last: boo
     once = distinct(columns, last=last)
     assert once.amounts is not None
     assert (once.labels.tolist(), once.amounts.tolist(), once.ends.tolist()) == ([4, 5, 4], wanted, [2, 3])
-
-
-def test_names_of_codes_are_a_sequence() -> None:
-    """Mechanisms take single labels, slices, or all of them."""
-    named = Named([b"a", b"b", b"c"], np.array([2, 0, 1, 2]))
-    wanted = [b"c", b"a", b"b", b"c"]
-    assert list(named) == wanted and len(named) == 4
-    assert [named[i] for i in range(4)] == wanted
-    assert list(named[1:3]) == wanted[1:3]
 
 
 def test_amounts_beyond_any_bound_do_not_overflow() -> None:

@@ -30,6 +30,7 @@ from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.state import KeyState, MaxState
 from workers.mechanisms.running.meta_state import MetaState
 from workers.mechanisms.running.sparse_state import SparseState
+from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(bytes(range(32)))
 LARGEST = 2**63 - 1
@@ -49,8 +50,7 @@ def longest(number: int) -> str:
 def table(labels: Iterable[str]) -> Ledger:
     """Rows of one stream key with the widest counts, all of them shown at a late tick."""
     columns, text = Ledger(), [label.encode() for label in labels]
-    lengths = np.fromiter(map(len, text), np.int64, len(text))
-    rows = columns.append(KEY.tags("k", text), np.zeros(len(text), np.int32), lengths, b"".join(text))
+    rows = columns.append(KEY.tags("k", text), np.zeros(len(text), np.int32), Texts.of(text))
     columns.counts[:] = LARGEST
     columns.touched.append(rows)
     columns.mark_shown(rows, TICK)

@@ -15,6 +15,7 @@ from workers.mechanisms.bounding import bound
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"c" * 32)
 KEYS = ("s1", "s2")
@@ -56,7 +57,7 @@ def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contr
         )
         for array in arrays:
             array.flags.writeable = False
-        found.append((Contributions(names, arrays[0], arrays[1], labels, arrays[2]), arrays[3]))
+        found.append((Contributions(names, arrays[0], arrays[1], Texts.of(labels), arrays[2]), arrays[3]))
     return found
 
 

@@ -105,7 +105,8 @@ def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
 def test_a_block_as_it_was_written_before_is_refused_by_the_broker(sender: Sender) -> None:
     """What this is about: 1,024 labels of 1,024 bytes in one block, which a worker tried to write after each restart."""
     columns = table(map(longest, range(1_024)))
-    lengths, text = columns.label_column(0, 1_024)
+    labels = columns.label_column(0, 1_024)
+    lengths, text = labels.lengths, labels.text.tobytes()
     block = (
         b"\x01\x00\x00\x04" + columns.tags.tobytes() + columns.keys.tobytes() + lengths.astype("<u2").tobytes() + text
     )

@@ -11,6 +11,7 @@ from workers.histogram import ledger_blocks
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.sizes import VALUE_BYTES
+from workers.mechanisms.texts import Texts
 
 NAMES = ["a", "b", "shop"]
 
@@ -44,8 +45,7 @@ def test_a_tick_writes_only_the_blocks_that_it_touched(n: int) -> None:
     columns.append(
         NoiseKey(bytes(32)).tags("k", labels),
         np.zeros(n, np.int32),
-        np.fromiter(map(len, labels), np.int64, n),
-        b"".join(labels),
+        Texts.of(labels),
     )
     assert len([name for name, _ in ledger_blocks.changes(columns) if name[0] == "L"]) == -(-n // ledger_blocks.BLOCK_ROWS)
     columns.clean()
@@ -74,7 +74,7 @@ def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
     """Append rows with labels of these lengths, all of them shown at `tick`."""
     key, first = NoiseKey(bytes(32)), columns.n
     labels = [b"%04d" % (first + i) + bytes(n - 4) for i, n in enumerate(lengths)]
-    rows = columns.append(key.tags("k", labels), np.zeros(len(labels), np.int32), np.array(lengths), b"".join(labels))
+    rows = columns.append(key.tags("k", labels), np.zeros(len(labels), np.int32), Texts.of(labels))
     columns.counts[rows] = first + 1
     columns.touched.append(rows)
     columns.mark_shown(rows, tick)
@@ -118,14 +118,16 @@ def test_a_block_of_an_older_version_is_read() -> None:
     """Up to the limit blocks are as they were, and a longer one that a broker with a higher limit took is still a block."""
     columns = Ledger()
     grown(columns, [1024] * 1024, 1)
-    lengths, text = columns.label_column(0, 1024)
+    labels = columns.label_column(0, 1024)
+    lengths, text = labels.lengths, labels.text.tobytes()
     tags, keys = columns.tags.astype("<u8").tobytes(), columns.keys.astype("<u4").tobytes()
     old = b"\x01\x00\x00\x04" + tags + keys + lengths.astype("<u2").tobytes() + text
     again = ledger_blocks.load([("L00000000", old)])
     assert again.n == 1024 and again.label(1023) == columns.label(1023)
     small = Ledger()
     grown(small, [20] * 1024, 1)
-    lengths, text = small.label_column(0, 1024)
+    labels = small.label_column(0, 1024)
+    lengths, text = labels.lengths, labels.text.tobytes()
     tags, keys = small.tags.astype("<u8").tobytes(), small.keys.astype("<u4").tobytes()
     assert (
         dict(ledger_blocks.changes(small))["L00000000"]
@@ -137,7 +139,8 @@ def test_a_long_block_of_an_older_version_is_cut_when_it_is_written_next() -> No
     """Rows that are appended to it go into a part behind it: the block itself must then end where that part begins."""
     columns, more = Ledger(), [1024] * 40
     grown(columns, [1024] * 880, 1)
-    lengths, text = columns.label_column(0, 880)
+    labels = columns.label_column(0, 880)
+    lengths, text = labels.lengths, labels.text.tobytes()
     tags, keys = columns.tags.astype("<u8").tobytes(), columns.keys.astype("<u4").tobytes()
     old = b"\x01\x00\x70\x03" + tags + keys + lengths.astype("<u2").tobytes() + text
     assert len(old) > VALUE_BYTES

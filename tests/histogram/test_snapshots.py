@@ -11,6 +11,7 @@ from workers.histogram.snapshots import LabelCache, Shown, snapshots
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import Texts
 
 
 def tick(release: Any) -> Shown:
@@ -32,7 +33,7 @@ def columns(labels: list[tuple[int, str]]) -> Ledger:
     for key, label in labels:
         text = label.encode()
         out.append(
-            NoiseKey(bytes(32)).tags(str(key), [text]), np.array([key], np.int32), np.array([len(text)], np.int64), text
+            NoiseKey(bytes(32)).tags(str(key), [text]), np.array([key], np.int32), Texts.of([text])
         )
     return out
 

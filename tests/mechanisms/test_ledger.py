@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(bytes(range(32)))
 TALLIES = st.dictionaries(
@@ -21,7 +22,7 @@ def contributions(tally: dict[str, dict[str, int]]) -> Contributions:
     key_of_row = np.repeat(np.arange(len(keys), dtype=np.int32), [len(items) for items in tally.values()])
     tags = [KEY.tags(key, [label.encode() for label in items]) for key, items in tally.items()]
     counts = np.array([n for items in tally.values() for n in items.values()], dtype=np.int64)
-    return Contributions(keys, key_of_row, np.concatenate([np.empty((0, 2), np.uint64), *tags]), labels, counts)
+    return Contributions(keys, key_of_row, np.concatenate([np.empty((0, 2), np.uint64), *tags]), Texts.of(labels), counts)
 
 
 def as_dict(columns: Ledger, names: list[str]) -> dict[tuple[str, str], int]:
@@ -76,7 +77,7 @@ def test_the_index_finds_every_row_and_nothing_else_as_it_grows(n: int, parts: i
     tags[:, 0] &= np.uint64(0xFFF)  # many collide in the first slot
     columns = Ledger()
     for chunk in np.array_split(tags, parts):
-        columns.append(chunk, np.zeros(len(chunk), np.int32), np.zeros(len(chunk), np.int64), b"")
+        columns.append(chunk, np.zeros(len(chunk), np.int32), Texts.of([b""] * len(chunk)))
     assert np.array_equal(columns.find(tags), np.arange(n))
     absent = tags.copy()
     absent[:, 1] ^= np.uint64(1 << 63)
@@ -89,9 +90,8 @@ def test_labels_come_back_byte_for_byte() -> None:
     labels = [b"", b"x", "é\0".encode(), b"y" * 1024, b""]
     for label in labels:
         columns.append(
-            KEY.tags("k", [label + bytes([columns.n])]), np.zeros(1, np.int32), np.array([len(label)], np.int64), label
+            KEY.tags("k", [label + bytes([columns.n])]), np.zeros(1, np.int32), Texts.of([label])
         )
     assert [columns.label(i) for i in range(len(labels))] == labels
-    lengths, text = columns.label_column(1, 4)
-    assert lengths.tolist() == [1, 3, 1024] and text == b"".join(labels[1:4])
+    assert list(columns.label_column(1, 4)) == labels[1:4]
     assert "y" not in repr(columns)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import Texts
 from workers.mechanisms.tick_rows import tick_rows
 
 KEY = NoiseKey(bytes(32))
@@ -33,7 +34,7 @@ def test_rows_are_the_sums_of_all_messages(messages: list[dict[tuple[int, int], 
                     NAMES,
                     np.array([key for key, _ in message], dtype=np.int32),
                     np.array(tags, dtype=np.uint64).reshape(-1, 2),
-                    labels,
+                    Texts.of(labels),
                     np.array(list(message.values()), dtype=np.int64),
                 ),
                 index,

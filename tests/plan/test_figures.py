@@ -22,6 +22,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.order_statistics.bounded_max import BoundedMaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.mechanisms.texts import Texts
 from workers.plan.make import plan_of
 from workers.plan.memory import memory_of
 from workers.plan.model import HistogramPlan, Plan
@@ -121,9 +122,9 @@ def test_real_columns_stay_within_the_memory_stated(rows: int) -> None:
         n = min(rng.randint(1, rows), rows - columns.n)
         labels = [text % (columns.n + i) for i in range(n)]
         tags = key.tags("s1", labels)
-        columns.append(tags, np.zeros(n, dtype=np.int32), np.full(n, 16), b"".join(labels))
+        columns.append(tags, np.zeros(n, dtype=np.int32), Texts.of(labels))
     least = rows * (stated.columns_per_row + stated.index_per_row)
-    most = rows * (2 * stated.columns_per_row + 4 * stated.index_per_row)
+    most = rows * (2 * stated.columns_per_row + 11)
     assert least <= columns.nbytes <= most
     noise = build(own).noise(key.stream(bytes(16)))
     noise.at(1, columns.tags)

@@ -24,6 +24,7 @@ from workers.mechanisms.mechanism import Answers, Items, Mechanism, State
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
+from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 STREAM_KEY = "s"
@@ -179,7 +180,7 @@ def parts(event: Event) -> list[tuple[Contributions, NDArray[np.int32]]]:
     labels = [label.encode() for label, count in event.items() if count]
     counts = np.array([count for count in event.values() if count], dtype=np.int64)
     row = np.zeros(len(labels), dtype=np.int32)
-    return [(Contributions((STREAM_KEY,), row, KEY.tags(STREAM_KEY, labels), labels, counts), np.zeros(1, np.int32))]
+    return [(Contributions((STREAM_KEY,), row, KEY.tags(STREAM_KEY, labels), Texts.of(labels), counts), np.zeros(1, np.int32))]
 
 
 def seen(state: State, release: object) -> object:

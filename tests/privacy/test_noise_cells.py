@@ -17,6 +17,7 @@ from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.mechanisms.running import sparse_state
+from workers.mechanisms.texts import Texts
 
 TICKS = 64
 KEYS = ("s", "r")
@@ -82,7 +83,7 @@ def run(kind: str, changes: dict[str, object], ticks: int = TICKS) -> Recorder:
     keys = np.repeat(np.arange(2, dtype=np.int32), len(labels))
     for t in range(1, ticks + 1):
         recorder.tick = t
-        part = Contributions(KEYS, keys, tags, labels * 2, counts.integers(1, 60, size=len(tags)))
+        part = Contributions(KEYS, keys, tags, Texts.of(labels * 2), counts.integers(1, 60, size=len(tags)))
         state, _ = mechanism.step(state, t, [(part, np.arange(2, dtype=np.int32))], noise)
     return recorder
 

@@ -21,6 +21,7 @@ from workers.mechanisms.frozen import thawed
 from workers.mechanisms.ledger import Contributions, Ledger, Rows, Tags, grown
 from workers.mechanisms.mechanism import Guarantee, Mechanism, Noise, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
+from workers.mechanisms.texts import Texts
 from workers.replay.stages import ReplayHistogram
 
 # Exact counts at which is noted when an item reached them.
@@ -100,8 +101,7 @@ class Exact:
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         if labels:
-            lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
-            state.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
+            state.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
 
     def domain(self) -> Sequence[bytes]:
         return self._domain
@@ -140,9 +140,10 @@ class Mirror(Ledger):
         self.n = truth.n
         self._tags, self._keys, self._counts = truth._tags, truth._keys, truth._counts
         self._ends, self._text, self._index = truth._ends, truth._text, truth._index
-        self._grow_shown(self.n)
+        shown: NDArray[Any] = self._shown
+        self._shown = grown(shown, self.n)
 
-    def append(self, tags: Tags, keys: NDArray[np.int32], lengths: NDArray[np.int64], text: bytes) -> Rows:
+    def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
         """The rows that the truth has of a stream key's domain."""
         self._look()
         return self.find(tags)

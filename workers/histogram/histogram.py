@@ -260,7 +260,9 @@ class Histogram:
             return
         epoch, _ = self.grid.split(max(1, life.next - 1))
         own = f"{epoch}/"
-        blocks: list[tuple[str, bytes]] = []
+        loading = ledger_blocks.Loading()
+        names: set[str] = set()
+        further: list[tuple[str, bytes]] = []
         uncut = sys.maxsize
         for key, value in stored:
             name = key.decode()[len(self.prefix) :]
@@ -273,7 +275,12 @@ class Histogram:
                     self._keys.append(known)
                     self._since.append(since)
             elif name.startswith(own):
-                blocks.append((name[len(own) :], value))
+                name = name[len(own) :]
+                names.add(name)
+                if name[0] in "LCS":
+                    loading.take(name, value)
+                else:
+                    further.append((name, value))
             else:
                 self._gone.append(key)
         self._stored_keys = min(len(self._keys), uncut)
@@ -289,13 +296,12 @@ class Histogram:
             return
         self._epoch = epoch
         self._bind(epoch)
-        self._blocks = {name for name, _ in blocks}
-        self._state.ledger = ledger_blocks.load((n, v) for n, v in blocks if n[0] in "LCS")
+        self._blocks = names
+        self._state.ledger = loading.ledger()
         tags = [self._key.tags(name, [KEY_LABEL]) for name in self._keys]
         self._state.key_tags = np.concatenate((self._state.key_tags, *tags))
-        for name, value in blocks:
-            if name[0] not in "LCS":
-                self._state.restore(name, value)
+        for name, value in further:
+            self._state.restore(name, value)
 
     @property
     def prefix(self) -> str:

@@ -15,6 +15,7 @@ and no part is ever left behind by a block that grows. Counts take at most 8 byt
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from workers.errors import StateRefused
 from workers.histogram.packing import pack, unpack
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.sizes import VALUE_BYTES, cuts
+from workers.mechanisms.texts import Texts
 
 BLOCK_ROWS = 1024
 VERSION = 1
@@ -45,7 +47,7 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
         for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
             yield from _encode_labels(columns, block)
     for kind, rows, column in (("C", columns.touched, columns.counts), ("S", columns.newly_shown, columns.shown)):
-        for block in _blocks_of(rows):
+        for block in _blocks_of(rows, columns.n):
             part = column[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
             yield block_key(kind, block), _encode_column(part)
 
@@ -59,51 +61,82 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
     Raises:
         StateRefused: a block is missing, damaged, or of another version.
     """
-    labels: dict[tuple[int, int], bytes] = {}
-    by_kind: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
+    loading = Loading()
     for name, value in blocks:
-        block, _, part = name[1:].partition(".")
-        if name[0] == "L":
-            labels[int(block, 16), int(part or "0", 16)] = value
-        else:
-            by_kind[name[0]][int(block, 16)] = value
-    columns = Ledger()
-    expected = (0, 0)
-    for place, value in sorted(labels.items()):
-        if place != expected:
+        loading.take(name, value)
+    return loading.ledger()
+
+
+class Loading:
+    """A ledger that is read back. Labels go into it as they come; of the numbers, which are short, the blocks wait for them."""
+
+    def __init__(self) -> None:
+        self._columns = Ledger()
+        self._numbers: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
+        # The place of the next part of labels: block, part.
+        self._expected = (0, 0)
+        # The rows before the first block that is longer than one is now: an earlier version did not cut it.
+        self._cut_rows = sys.maxsize
+
+    def __repr__(self) -> str:
+        return f"Loading({self._columns!r})"
+
+    def take(self, name: str, value: bytes) -> None:
+        """Take one block; within each kind they come in the order of their names.
+
+        Raises:
+            StateRefused: it is damaged, of another version, or one before it is missing.
+        """
+        number, _, part = name[1:].partition(".")
+        block = int(number, 16)
+        if name[0] != "L":
+            self._numbers[name[0]][block] = value
+            return
+        place, columns = (block, int(part or "0", 16)), self._columns
+        if place != self._expected:
             raise StateRefused(
                 f"stored ledger: block {place[0]}, part {place[1]} of labels follows {columns.n} rows; "
                 "a block before it is missing"
             )
-        followed = _decode_labels(columns, value)
-        expected = (place[0], place[1] + 1) if followed else (place[0] + 1, 0)
-        if not followed and place != max(labels) and columns.n != expected[0] * BLOCK_ROWS:
+        if not place[1] and columns.n != block * BLOCK_ROWS:
             raise StateRefused(
-                f"stored ledger: block {place[0]} of labels ends at row {columns.n}; a part of it is missing"
+                f"stored ledger: block {block - 1} of labels ends at row {columns.n}; a part of it is missing"
             )
-    if expected[1]:
-        raise StateRefused(f"stored ledger: part {expected[1]} of block {expected[0]} of labels is missing")
-    _fill(columns.n, by_kind["C"], lambda _: columns.counts)
-    _fill(columns.n, by_kind["S"], columns.shown_to)
-    columns.clean()
-    # Earlier versions did not cut: a block that is longer than one is now is written again, in parts.
-    uncut = [block * BLOCK_ROWS for (block, _), value in labels.items() if len(value) > VALUE_BYTES]
-    columns.clean_rows = min([columns.n, *uncut])
-    return columns
+        if len(value) > VALUE_BYTES:
+            self._cut_rows = min(self._cut_rows, block * BLOCK_ROWS)
+        followed = _decode_labels(columns, value)
+        self._expected = (block, place[1] + 1) if followed else (block + 1, 0)
+
+    def ledger(self) -> Ledger:
+        """Return the whole.
+
+        Raises:
+            StateRefused: a block is missing, damaged, or of another version.
+        """
+        columns, expected = self._columns, self._expected
+        if expected[1]:
+            raise StateRefused(f"stored ledger: part {expected[1]} of block {expected[0]} of labels is missing")
+        _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
+        _fill(columns.n, self._numbers["S"], columns.shown_to)
+        columns.clean()
+        # A block that is longer than one is now is written again, in parts.
+        columns.clean_rows = min(columns.n, self._cut_rows)
+        return columns
 
 
-def _blocks_of(rows: list[NDArray[np.int64]]) -> list[int]:
-    if not rows:
-        return []
-    blocks: list[int] = np.unique(np.concatenate(rows) // BLOCK_ROWS).tolist()
-    return blocks
+def _blocks_of(rows: list[NDArray[np.int64]], n: int) -> list[int]:
+    """Return the blocks, of those of n rows, that have one of `rows`."""
+    blocks = np.zeros(-(-n // BLOCK_ROWS), dtype=np.bool_)
+    for some in rows:
+        blocks[some // BLOCK_ROWS] = True
+    return np.flatnonzero(blocks).tolist()
 
 
 def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
     """Yield the parts of a block that hold new rows, or that the new rows follow."""
     first, end = block * BLOCK_ROWS, min(columns.n, (block + 1) * BLOCK_ROWS)
-    lengths, text = columns.label_column(first, end)
-    ends = np.cumsum(lengths)
+    labels = columns.label_column(first, end)
+    lengths = labels.lengths
     parts = cuts(lengths + _ROW_BYTES, VALUE_BYTES - _HEAD.size)
     for part, (start, stop) in enumerate(parts):
         followed = part + 1 < len(parts)
@@ -119,7 +152,7 @@ def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
                     columns.tags[rows].astype("<u8").tobytes(),
                     columns.keys[rows].astype("<u4").tobytes(),
                     lengths[start:stop].astype("<u2").tobytes(),
-                    text[int(ends[start] - lengths[start]) : int(ends[stop - 1])],
+                    labels.part(start, stop).text.tobytes(),
                 )
             ),
         )
@@ -134,7 +167,7 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
         raise StateRefused(f"stored ledger: a block of {n} labels is cut short or too long")
     tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=at).reshape(n, 2)
     keys = np.frombuffer(value, dtype="<u4", count=n, offset=at + 16 * n)
-    columns.append(tags.astype(np.uint64), keys.astype(np.int32), lengths.astype(np.int64), value[at + 22 * n :])
+    columns.append(tags, keys.astype(np.int32), Texts.from_lengths(value[at + 22 * n :], lengths))
     return bool(followed)
 
 

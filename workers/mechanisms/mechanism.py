@@ -21,6 +21,7 @@ from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.ledger import Contributions, Ledger, Rows, Tags
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.texts import Texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +110,7 @@ class State:
     def add_domain(self, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         """Appends a row for every label of a stream key's declared domain, seen or not."""
         if labels:
-            lengths = np.fromiter(map(len, labels), dtype=np.int64, count=len(labels))
-            self.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), lengths, b"".join(labels))
+            self.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
         """Further blocks that changed since the last commit: (name, versioned bytes)."""

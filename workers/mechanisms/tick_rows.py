@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.ledger import Contributions, TagIndex, Tags
+from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.tag_index import TagIndex, Tags
+from workers.mechanisms.texts import Texts
 
 Parts = Sequence[tuple[Contributions, NDArray[np.int32]]]
 
@@ -26,7 +28,7 @@ class TickRows(NamedTuple):
     tags: Tags
     keys: NDArray[np.int32]
     counts: NDArray[np.int64]
-    labels: Sequence[bytes]
+    labels: Texts
 
     def __repr__(self) -> str:
         return f"TickRows({len(self.counts)} rows)"
@@ -44,18 +46,19 @@ def tick_rows(contributions: Parts) -> TickRows:
     most = sum(len(part.counts) for part in parts)
     tags, keys = np.empty((most, 2), dtype=np.uint64), np.empty(most, dtype=np.int32)
     counts = np.zeros(most, dtype=np.int64)
-    labels: list[bytes] = []
+    labels: list[Texts] = []
     index, n = TagIndex(), 0
     for part in parts:
-        rows = index.find(part.tags, tags)
-        new = np.flatnonzero(rows < 0)
-        rows[new] = added = np.arange(n, n + len(new), dtype=np.int64)
-        n += len(new)
-        tags[added], keys[added] = part.tags.take(new, axis=0), part.keys[new]
-        labels += part.labels if len(new) == len(rows) else [part.labels[i] for i in new.tolist()]
-        index.insert(added, tags)
-        counts[rows] += part.counts  # each row once: see Contributions
-    return TickRows(tags[:n], keys[:n], counts[:n], labels)
+        rows, unknown = index.add(counts, tags, part.tags, part.counts)
+        if unknown:
+            new = np.flatnonzero(rows < 0)
+            added = slice(n, n + unknown)
+            tags[added], keys[added] = part.tags.take(new, axis=0), part.keys[new]
+            counts[added] = part.counts[new]  # each row once: see Contributions
+            labels.append(part.labels.take(new))
+            n += unknown
+            index.enter(n, tags)
+    return TickRows(tags[:n], keys[:n], counts[:n], Texts.concat(labels))
 
 
 def _served(part: Contributions, key_index: NDArray[np.int32]) -> TickRows:
@@ -64,6 +67,4 @@ def _served(part: Contributions, key_index: NDArray[np.int32]) -> TickRows:
     if not (keys < 0).any():
         return TickRows(part.tags, keys, part.counts, part.labels)
     rows = np.flatnonzero(keys >= 0)
-    return TickRows(
-        part.tags.take(rows, axis=0), keys[rows], part.counts[rows], [part.labels[i] for i in rows.tolist()]
-    )
+    return TickRows(part.tags.take(rows, axis=0), keys[rows], part.counts[rows], part.labels.take(rows))

@@ -4,7 +4,7 @@
     L        bytes of a label: the mean of the declared ones, else 16
     n        rows
 
-Ledger double when they are full, so they hold between n and 2 n rows; the index of tags holds between 2 n and 8 n slots of 8 bytes.
+Columns grow by half, caches of noise double when they are full, so they hold between n and 2 n rows; see `_INDEX` for that of tags.
 On disk (RocksDB, and once more in the changelog topic): the tag, the key's index, length and text of the label, and the count and the
 first tick shown in the width they need, at most 8 and 4 bytes. Sketches are Python objects: their sizes are as CPython 3.11 has them.
 """
@@ -28,8 +28,9 @@ from workers.plan.model import Memory, Size
 
 LABEL_BYTES = 16
 SIZES = (1_000, 100_000, 1_000_000)
-_SLOT = 8
-_END = 8  # where a label ends in the text
+# Slots of 4 bytes, filled up to three quarters, and then twice as many.
+_INDEX, _INDEX_MOST = 5, 11
+_END = 4  # where a label ends in the text
 _COUNT = 8
 _DISK_FIXED = 16 + 4 + 2  # tag, key index, length of the label
 _DISK_COUNT, _DISK_SHOWN = 8, 4
@@ -71,7 +72,7 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
     columns = _column_bytes() + label
     extra = _extra(mechanism, len(domain))
     fixed = columns + extra.noise + extra.state
-    index = 2 * _SLOT
+    index = _INDEX
     disk = _DISK_FIXED + label + _DISK_COUNT + (0 if domain else _DISK_SHOWN) + extra.state_disk
     rows = (len(domain) * keys,) if domain else SIZES
     passing = isinstance(mechanism, OneShot) and not domain
@@ -93,7 +94,7 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
             Size(
                 rows=n,
                 memory_least=n * (fixed + index) + keys * extra.per_key,
-                memory_most=n * (2 * fixed + 4 * index) + keys * extra.per_key,
+                memory_most=n * (2 * fixed + _INDEX_MOST) + keys * extra.per_key,
                 disk=0 if passing else n * disk + keys * extra.per_key,
             )
             for n in rows

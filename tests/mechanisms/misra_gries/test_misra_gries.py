@@ -19,6 +19,7 @@ from workers.mechanisms.mechanism import Items
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(b"i" * 16)
@@ -63,7 +64,7 @@ def part(of_key: dict[str, Tick]) -> tuple[Contributions, NDArray[np.int32]]:
             names,
             np.array([i for i, _, _ in rows], dtype=np.int32),
             np.concatenate(tags) if tags else np.empty((0, 2), dtype=np.uint64),
-            [label for _, label, _ in rows],
+            Texts.of(label for _, label, _ in rows),
             np.array([n for _, _, n in rows], dtype=np.int64),
         ),
         np.array([KEYS.index(name) if name in KEYS else -1 for name in names], dtype=np.int32),

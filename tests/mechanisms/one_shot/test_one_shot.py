@@ -39,6 +39,7 @@ from workers.mechanisms.one_shot.config import (
 )
 from workers.mechanisms.one_shot.mechanism import OneShot
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise, Place
+from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))
@@ -86,7 +87,7 @@ def part(counts: dict[bytes, int], keys: tuple[str, ...] = ("k",)) -> Contributi
     tags = np.concatenate([KEY.tags(key, labels) for key in keys])
     key_of_row = np.repeat(np.arange(len(keys), dtype=np.int32), len(labels))
     return Contributions(
-        keys, key_of_row, tags, labels * len(keys), np.array([*counts.values()] * len(keys), dtype=np.int64)
+        keys, key_of_row, tags, Texts.of(labels * len(keys)), np.array([*counts.values()] * len(keys), dtype=np.int64)
     )
 
 

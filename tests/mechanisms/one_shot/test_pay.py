@@ -15,6 +15,7 @@ from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
 from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
+from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))
@@ -32,7 +33,7 @@ def pay(**changes: object) -> PayWhatYouGet:
 def part(counts: dict[bytes, int]) -> Contributions:
     labels = list(counts)
     values = np.array(list(counts.values()), dtype=np.int64)
-    return Contributions(("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), labels, values)
+    return Contributions(("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), Texts.of(labels), values)
 
 
 def met(mechanism: PayWhatYouGet, keys: int = 1) -> PayState:

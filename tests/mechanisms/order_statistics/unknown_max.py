@@ -18,6 +18,7 @@ from workers.mechanisms.order_statistics.doubling import Doubling, DoublingConfi
 from workers.mechanisms.order_statistics.engine import MaxNoise, OrderStatistics
 from workers.mechanisms.order_statistics.state import MaxState
 from workers.mechanisms.order_statistics.two_level import TwoLevel, TwoLevelConfig, TwoLevelK, TwoLevelKConfig
+from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 KEY_LABEL = b"\0key"
@@ -100,7 +101,7 @@ class Run:
             labels = [mechanism_labels(self.mechanism)[i] for i in hit.tolist()]
             if len(hit):
                 part = Contributions(
-                    (f"s{key}",), np.zeros(len(hit), np.int32), KEY.tags(f"s{key}", labels), labels, row[hit]
+                    (f"s{key}",), np.zeros(len(hit), np.int32), KEY.tags(f"s{key}", labels), Texts.of(labels), row[hit]
                 )
                 parts.append((part, np.array([key], dtype=np.int32)))
         _, release = self.mechanism.step(self.state, t, parts, self.noise)

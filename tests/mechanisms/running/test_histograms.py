@@ -16,6 +16,7 @@ from workers.mechanisms.mechanism import Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.running.known_base import KnownBase
 from workers.mechanisms.running.unk_base import UnkBase
+from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 ONE_KEY = np.zeros(1, dtype=np.int32)
@@ -30,7 +31,7 @@ class Silent:
 
 def part(labels: list[bytes], counts: list[int]) -> Contributions:
     return Contributions(
-        ("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), labels, np.array(counts, dtype=np.int64)
+        ("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), Texts.of(labels), np.array(counts, dtype=np.int64)
     )
 
 

@@ -22,6 +22,7 @@ from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import gumbel_top_k
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.mechanisms.running.sparse_state import SparseNoise, SparseState
+from workers.mechanisms.texts import Texts
 
 STREAM = KEY.stream(bytes(16))
 LABELS = [b"a", b"b", b"c", b"d"]
@@ -196,7 +197,7 @@ def test_stopping_times_agree_with_exact_enumeration() -> None:
     state = SparseState()
     state.key_tags = random.integers(0, 2**64, size=(KEYS, 2), dtype=np.uint64)
     tags = random.integers(0, 2**64, size=(KEYS * d, 2), dtype=np.uint64)
-    state.ledger.append(tags, np.repeat(np.arange(KEYS, dtype=np.int32), d), np.zeros(KEYS * d, np.int64), b"")
+    state.ledger.append(tags, np.repeat(np.arange(KEYS, dtype=np.int32), d), Texts.of([b""] * (KEYS * d)))
     for key in range(KEYS):
         state.choose(key, [0], 0)
 

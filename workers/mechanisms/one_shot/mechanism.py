@@ -83,7 +83,7 @@ class OneShot(OnSplit):
         rows, counts = self.algorithm.release(Cell(tick.tags, tick.keys, tick.counts, state.key_tags), noise, (0, t))
         order = rows[np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))]
         counts = counts[np.searchsorted(rows, order)]
-        labels = [tick.labels[row] for row in order.tolist()]
+        labels = list(tick.labels.take(order))
         return state, Items(tick.keys[order], labels, counts, self.algorithm.sd, self.algorithm.threshold)
 
     def _of_domain(self, state: State, t: int, contributions: Parts, noise: OneShotNoise) -> Release:
