@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-import numpy as np
 
-from workers.agents.events import Events
+from tests.agents.reading import columns, reader
+from tests.bounding import Items, bound
 from workers.agents.intake import Intake
 from workers.agents.merge import Merge, ReleaseProgress
 from workers.histogram.histogram import Histogram
 from workers.histogram.snapshots import Snapshot
-from workers.mechanisms.bounding import Items, bound
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
@@ -32,10 +31,6 @@ def unk(**changes: object) -> UnkBaseConfig:
     return UnkBaseConfig(**values)  # type: ignore[arg-type]  # checked by the record itself
 
 
-def columns(events: Sequence[Event]) -> Events:
-    return Events([e[0] for e in events], [e[1] for e in events], np.array([e[2] for e in events], dtype=np.int64))
-
-
 def contribute(
     partitions: Sequence[Sequence[Event]],
     configs: Sequence[HistogramConfig],
@@ -46,17 +41,18 @@ def contribute(
 ) -> list[list[bytes]]:
     """The messages of each owner partition, sources interleaved `step` events at a time; every tick is closed at the end."""
     lanes = list(dict.fromkeys(config.lane for config in configs))
-    intakes = [Intake(lanes, grace) for _ in partitions]
+    intakes = [Intake(lanes, grace, KEY) for _ in partitions]
+    readers = [reader() for _ in partitions]
     sequences = [[0] * owners for _ in partitions]
     out: list[list[bytes]] = [[] for _ in range(owners)]
     end = max((time for events in partitions for _, _, time in events), default=0) + 1000 + grace
     for at in range(0, max(map(len, partitions), default=0) + step, step):
         for source, intake in enumerate(intakes):
-            intake.add(columns(partitions[source][at : at + step]))
+            intake.add(columns(partitions[source][at : at + step], readers[source]))
             if at >= len(partitions[source]):
                 intake.read_to_end(end)
-            for owner, value in intake.commit(source=source, sequences=sequences[source], offset=at):
-                out[owner].append(value)
+            for owner, message in intake.commit(source=source, sequences=sequences[source], offset=at):
+                out[owner].append(message.encoded())
     return out
 
 

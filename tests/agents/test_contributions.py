@@ -1,10 +1,12 @@
 """A commit's messages say exactly what was counted, whatever the sizes, and none is longer than a message may be."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.agents.contributions import decode, encode
+from tests.agents.reading import rows
+from workers.agents.contributions import Message, Section, decode, messages
 from workers.errors import StateRefused
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -17,21 +19,31 @@ TALLY = st.dictionaries(
 
 
 def encoded(tallies: list[dict[str, dict[str, int]]], max_bytes: int) -> list[bytes]:
-    sections = [(LANE, tick, tally) for tick, tally in enumerate(tallies, 1)]
-    return encode(sections, source=3, sequence=70, offset=12, watermark=5, first=None, max_bytes=max_bytes)
+    counted = [rows(LANE, tick, tally, KEY) for tick, tally in enumerate(tallies, 1)]
+    found = messages(
+        counted,
+        source=3,
+        sequence=70,
+        offset=12,
+        watermark=5,
+        first=None,
+        key=KEY.fingerprint,
+        max_bytes=max_bytes,
+    )
+    return [message.encoded() for message in found]
 
 
 @settings(deadline=None)
-@given(st.lists(TALLY, max_size=4), st.sampled_from([400, 900, 5_000, 900_000]))
+@given(st.lists(TALLY, max_size=4), st.sampled_from([1_700, 2_500, 5_000, 900_000]))
 def test_what_is_decoded_is_what_was_counted(tallies: list[dict[str, dict[str, int]]], max_bytes: int) -> None:
     """One lost or doubled row is an event that counts other than once."""
-    messages = encoded(tallies, max_bytes)
+    values = encoded(tallies, max_bytes)
     got: dict[tuple[int, str, str], int] = {}
     seen_keys: set[tuple[int, str]] = set()
-    for number, value in enumerate(messages):
+    for number, value in enumerate(values):
         assert len(value) <= max_bytes
         message = decode(value)
-        assert (message.sequence, message.page, message.pages) == (70 + number, number + 1, len(messages))
+        assert (message.sequence, message.page, message.pages) == (70 + number, number + 1, len(values))
         for section in message.sections:
             part = section.contributions(KEY)
             seen_keys |= {(section.tick, key) for key in part.keys}
@@ -56,9 +68,18 @@ def test_tags_are_those_of_the_stream_key_and_label(tally: dict[str, dict[str, i
                 assert (part.tags[row] == KEY.tags(part.keys[part.key_of_row[row]], [label])[0]).all()
 
 
-@pytest.mark.parametrize(
-    "value", [b"", b"{}", b"\x99\x01", encode([], source=0, sequence=0, offset=0, watermark=0, first=0)[0][:-1]]
-)
+def test_a_message_of_the_version_before_has_its_tags_made() -> None:
+    """What waits in the contributions topic when a worker is replaced by a newer one is read by that one."""
+    [value] = encoded([{"k": {"a": 1, "b": 2}, "l": {}, "m": {"c": 3}}], 900_000)
+    new = decode(value)
+    [section] = new.sections
+    old = Section(*[getattr(section, field) for field in Section.__struct_fields__[:-1]])
+    read = decode(msgspec.msgpack.encode([1, *(getattr(new, field) for field in Message.__struct_fields__[1:8]), [old]]))
+    assert read.sections[0].tags == b"" and read.key == b""
+    assert (read.sections[0].contributions(KEY).tags == section.contributions(KEY).tags).all()
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"\x99\x01", encoded([], 900_000)[0][:-1]])
 def test_what_is_no_message_is_refused(value: bytes) -> None:
     """Skipping what cannot be read would lose events silently."""
     with pytest.raises(StateRefused, match="contributions topic"):

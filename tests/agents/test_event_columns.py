@@ -1,4 +1,4 @@
-"""Events as columns count what events as lists count."""
+"""Events as columns of codes count what a plain reading of their JSON counts."""
 
 from __future__ import annotations
 
@@ -6,140 +6,123 @@ from collections import Counter
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.agents import column_tallies
-from workers.agents.column_tallies import TAGS_HELD, Ready
-from workers.agents.contributions import Section, decode
-from workers.agents.event_columns import AMOUNT_MAX, EventColumns, Vocabulary, columns_of_events, distinct, joined
-from workers.agents.events import Events
+from tests.agents.reading import columns, reader
+from tests.bounding import bound
+from workers.agents import pairs, vocabulary
+from workers.agents.event_columns import AMOUNT_MAX, NO_AMOUNTS, Coder, EventColumns
+from workers.agents.intake import Intake
 from workers.mechanisms.config import Lane
-from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.replay.stages import ReplayIntake
 
 KEY = NoiseKey(bytes(32))
 
-LANES = [Lane(10, 0, 1, 1), Lane(10, 50, 2, 1), Lane(1_000, 0, 3, 2), Lane(7, 0, 100, 5), Lane(10, 0, 2, 1, 3, 4)]
-LABELS = st.sampled_from([f"l{i}" for i in range(12)])
+LANES = [Lane(10, 0, 1, 1), Lane(10, 50, 2, 1), Lane(1_000, 0, 3, 2), Lane(7, 0, 100, 5)]
+LABELS = st.sampled_from([f"l{i}" for i in range(24)])
 ITEMS = st.one_of(
     LABELS,
     st.lists(LABELS, max_size=5),
-    st.lists(LABELS, min_size=9, max_size=14),
+    st.lists(LABELS, min_size=14, max_size=24),
     st.dictionaries(LABELS, st.integers(0, 4), max_size=5),
 )
-EVENTS = st.lists(st.tuples(st.sampled_from("abc"), ITEMS, st.integers(0, 300), st.sampled_from("uvw")), max_size=40)
+EVENTS = st.lists(st.tuples(st.sampled_from("abc"), ITEMS, st.integers(0, 300)), max_size=40)
 
 
-def listed(rows: list[Any]) -> Events:
-    keys, items, times, users = ([row[i] for row in rows] for i in range(4))
-    return Events(keys, items, np.array(times, dtype=np.int64), users)
-
-
-def counted(batches: list[Any], grace_ms: int) -> tuple[Any, set[Any]]:
-    """What a commit after each second batch hands over: counts by (lane, tick, key, label), and the (lane, tick, key)s that are named."""
-    intake, sequences = ReplayIntake(LANES, grace_ms), [0]
+def plainly(batches: list[list[Any]], grace_ms: int) -> tuple[Counter[Any], set[Any]]:
+    """Return counts by (lane, tick, key, label), and the (lane, tick, key)s that are named."""
     counts: Counter[Any] = Counter()
     named: set[Any] = set()
+    mark = None
+    for key, items, time in (event for batch in batches for event in batch):
+        mark = time if mark is None else max(mark, time - grace_ms)
+        for lane in LANES:
+            tick = (max(time, mark) - lane.start_ms) // lane.tick_ms + 1 if time >= lane.start_ms else 0
+            if tick >= 1:
+                named.add((lane, tick, key))
+                for label, n in bound(items, lane.max_items, lane.max_count).items():
+                    counts[lane, tick, key, label] += n
+    return +counts, named
 
-    def commit() -> None:
-        parts: list[Section | Ready] = []
-        for _, message in intake.commit(source=0, sequences=sequences, offset=0):
-            parts += decode(message).sections
-        for part in (*parts, *intake.columns.take(KEY)):
-            of_part = part.contributions(KEY)
-            again = msgspec.msgpack.decode(part.encoded(), type=Section).contributions(KEY)
-            assert rows(again) == rows(of_part)  # what waits in a file is the same
-            for key, label, count, tag in rows(of_part):
-                assert tag == tuple(KEY.tags(key, [label])[0].tolist()) and count > 0
-                counts[part.lane, part.tick, key, label] += count
-            named.update((part.lane, part.tick, key) for key in of_part.keys)
 
-    for i, batch in enumerate(batches):
-        if isinstance(batch, EventColumns):
-            intake.add_columns(batch)
-        else:
+def counted(batches: list[EventColumns], grace_ms: int) -> tuple[Counter[Any], set[Any]]:
+    """Return the same of what commits after each second batch hand over, and look at the tags."""
+    intake, sequences = Intake(LANES, grace_ms, KEY), [0]
+    counts: Counter[Any] = Counter()
+    named: set[Any] = set()
+    for i, batch in enumerate([*batches, None]):
+        if batch is not None:
             intake.add(batch)
-        if i % 2:
-            commit()
-    commit()
+            if i % 2 == 0:
+                continue
+        for _, message in intake.commit(source=0, sequences=sequences, offset=0):
+            for section in message.sections:
+                part = section.contributions(KEY)
+                named.update((section.lane, section.tick, key) for key in part.keys)
+                for at, label, n, tag in zip(
+                    part.key_of_row.tolist(), part.labels, part.counts.tolist(), part.tags, strict=True
+                ):
+                    assert (tag == KEY.tags(part.keys[at], [label])[0]).all() and n > 0
+                    counts[section.lane, section.tick, part.keys[at], label.decode()] += n
     return counts, named
 
 
-def rows(part: Contributions) -> set[Any]:
-    keys = [part.keys[i] for i in part.key_of_row.tolist()]
-    found = set(zip(keys, part.labels, part.counts.tolist(), map(tuple, part.tags.tolist()), strict=True))
-    assert len(found) == len(part.labels)  # each item once
-    return found
-
-
 @settings(max_examples=150, deadline=None)
-@given(st.lists(EVENTS, max_size=4), st.integers(0, 60), st.integers(1, 6), st.sampled_from([1, 25, TAGS_HELD]))
-def test_columns_count_what_lists_count(
-    batches: list[list[Any]], grace_ms: int, texts_max: int, tags_held: int
-) -> None:
-    """Replay must bound, close and add up as the worker does, whatever an event looks like and when it comes."""
-    keys, labels = Vocabulary(texts_max), Vocabulary(texts_max)
-    lists, columns = [listed(rows) for rows in batches], []
-    for events in lists:
-        keys.begin()
-        labels.begin()
-        columns.append(distinct(columns_of_events(events, keys, labels)))
-    with patch.object(column_tallies, "TAGS_HELD", tags_held):
-        assert counted(columns, grace_ms) == counted(lists, grace_ms)
+@given(st.lists(EVENTS, max_size=4), st.integers(0, 60), st.sampled_from([1, 6, 1 << 21]), st.sampled_from([1, 4, 1 << 17]))
+def test_columns_count_what_the_events_say(batches: list[list[Any]], grace_ms: int, texts_max: int, held: int) -> None:
+    """Bounding, ticks, sums and tags, whatever an event looks like, and wherever a vocabulary ends."""
+    with patch.object(vocabulary, "TEXTS_MAX", texts_max), patch.object(pairs, "HELD", held):
+        by = reader()
+        assert counted([columns(batch, by) for batch in batches], grace_ms) == plainly(batches, grace_ms)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(EVENTS, min_size=1, max_size=4))
-def test_joined_columns_are_the_events_one_after_the_other(batches: list[list[Any]]) -> None:
-    """Lines are decoded in small portions and counted in large ones."""
-    keys, labels = Vocabulary(), Vocabulary()
-    together = distinct(joined([columns_of_events(listed(rows), keys, labels) for rows in batches]))
-    alone = distinct(columns_of_events(listed([row for rows in batches for row in rows]), keys, labels))
-    assert together.events().keys == alone.events().keys
-    assert as_counts(together) == as_counts(alone)
-    assert together.users == alone.users
-    assert together.times.tolist() == alone.times.tolist()
-
-
-def as_counts(columns: EventColumns) -> list[dict[str, int]]:
+def shape(events: EventColumns) -> list[tuple[int, str, dict[str, int]]]:
+    """Return events as (time, stream key, count by label)."""
+    labels = [events.label_names.name(code) for code in events.labels.tolist()]
+    amounts = events.amounts.tolist() or [1] * len(labels)
+    ends = events.ends.tolist()
     return [
-        dict.fromkeys(items, 1) if isinstance(items, list) else dict(items)  # type: ignore[arg-type]  # never a string here
-        for items in columns.events().items
+        (time, events.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True)))
+        for time, key, a, b in zip(events.times.tolist(), events.keys.tolist(), [0, *ends], ends, strict=False)
     ]
 
 
-def test_the_columns_of_events_are_the_events() -> None:
-    """A lane that bounds users looks at one event after the other."""
-    rows = [("a", ["x", "y", "x"], 5, "u"), ("b", {"y": 3, "z": 0}, 6, "v"), ("a", "x", 7, "u"), ("c", [], 8, "w")]
-    columns = distinct(columns_of_events(listed(rows), Vocabulary(), Vocabulary()))
-    events = columns.events()
-    assert list(events.keys) == ["a", "b", "a", "c"]
-    assert list(events.items) == [{"x": 2, "y": 1}, {"y": 3, "z": 0}, {"x": 1}, {}]
-    assert events.users == ["u", "v", "u", "w"]
-    assert list(columns.events().items[0]) == ["x", "y"]  # the order of first occurrence decides what counts
+def test_an_event_holds_each_label_once_in_the_order_of_first_occurrence() -> None:
+    """The first labels of an event are the ones that count."""
+    rows = [("a", ["x", "y", "x"], 5), ("b", {"y": 3, "z": 0}, 6), ("a", "x", 7), ("c", [], 8)]
+    found = columns(rows)
+    assert shape(found) == [(5, "a", {"x": 2, "y": 1}), (6, "b", {"y": 3, "z": 0}), (7, "a", {"x": 1}), (8, "c", {})]
+    assert list(shape(found)[0][2]) == ["x", "y"]
+    assert shape(found.select(np.array([1, 3]))) == [(6, "b", {"y": 3, "z": 0}), (8, "c", {})]
+    assert not len(found.select(np.array([2])).amounts) or shape(found.select(np.array([2]))) == [(7, "a", {"x": 1})]
 
 
 @pytest.mark.parametrize(("last", "wanted"), [(True, [7, 2, 1]), (False, [8, 2, 1])])
-def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(last: bool, wanted: list[int]) -> None:
-    """A JSON object keeps the last value of a name; a list of structures is a list."""
-    codes = np.array([4, 5, 4, 4], dtype=np.int32)
-    columns = EventColumns(
-        times=np.array([1, 2]), keys=np.zeros(2, dtype=np.int32), key_names=["k"], labels=codes,
-        amounts=np.array([1, 2, 7, 1]), ends=np.array([3, 4]), label_names=list("abcdef"),
-    )  # fmt: skip
-    once = distinct(columns, last=last)
-    assert once.amounts is not None
-    assert (once.labels.tolist(), once.amounts.tolist(), once.ends.tolist()) == ([4, 5, 4], wanted, [2, 3])
+@pytest.mark.parametrize("others", [0, 30])
+def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(last: bool, wanted: list[int], others: int) -> None:
+    """A map keeps the last value of a name; a list of structures is a list. Long events are looked up elsewhere."""
+    coder = Coder()
+    data = b"".join(b"%02d" % i for i in range(40))
+    places = np.stack((np.arange(0, 80, 2), np.arange(2, 82, 2)), axis=1)
+    coder.labels.codes(np.frombuffer(data, dtype=np.uint8), places)
+    labels = np.array([4, 5, 4, *range(6, 6 + others), 4], dtype=np.int32)
+    amounts = np.array([1, 2, 7, *[3] * others, 1])
+    number = np.array([3 + others, 1])
+    made = coder.columns(
+        np.array([1, 2]), np.zeros(2, dtype=np.int32), np.cumsum(number) - number, number, labels, amounts, None, last=last
+    )
+    assert made.labels.tolist() == [4, 5, *range(6, 6 + others), 4]
+    assert made.amounts.tolist() == [*wanted[:2], *[3] * others, wanted[2]]
+    assert made.ends.tolist() == [2 + others, 3 + others]
 
 
 def test_amounts_beyond_any_bound_do_not_overflow() -> None:
     """JSON has integers of any size."""
-    rows = [("a", {"x": 10**30}, 5, "u")] * 3
-    columns = distinct(columns_of_events(listed(rows), Vocabulary(), Vocabulary()))
-    assert columns.amounts is not None and columns.amounts.tolist() == [AMOUNT_MAX] * 3
-    assert counted([columns], 0) == counted([listed(rows)], 0)
+    rows = [("a", {"x": 10**30}, 5)] * 3
+    found = columns(rows)
+    assert found.amounts.tolist() == [AMOUNT_MAX] * 3
+    assert counted([found], 0) == plainly([rows], 0)  # type: ignore[list-item]  # tuples, as drawn
+    assert not len(NO_AMOUNTS)

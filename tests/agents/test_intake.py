@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.agents.contributions import Section, decode
-from workers.agents.events import Events
+from tests.agents.reading import columns
+from workers.agents.contributions import Section
 from workers.agents.intake import Intake
 from workers.histogram.owners import owner_of
 from workers.mechanisms.config import Lane
@@ -20,10 +20,6 @@ EVENT = st.tuples(
     st.one_of(st.lists(st.sampled_from("abc"), max_size=3), st.dictionaries(st.sampled_from("abc"), st.integers(0, 5))),
     st.integers(0, 60),
 )
-
-
-def columns(events: list[tuple[str, object, int]]) -> Events:
-    return Events([e[0] for e in events], [e[1] for e in events], np.array([e[2] for e in events], dtype=np.int64))  # type: ignore[misc]  # the strategy's items
 
 
 def by_hand(events: list[tuple[str, object, int]], grace: int) -> dict[Lane, Counter[tuple[int, str, str]]]:
@@ -48,7 +44,7 @@ def test_where_batches_and_commits_end_changes_nothing(
     events: list[tuple[str, object, int]], grace: int, data: st.DataObject
 ) -> None:
     """A restart re-reads from the last commit: the sums must not depend on where that was."""
-    intake, owners = Intake(LANES, grace), 3
+    intake, owners = Intake(LANES, grace, KEY), 3
     sequences = [0] * owners
     got: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
     marks: list[int | None] = [None] * owners
@@ -61,9 +57,8 @@ def test_where_batches_and_commits_end_changes_nothing(
         if at >= len(events) or data.draw(st.booleans()):
             closes = intake.closes()
             told = set()
-            for owner, value in intake.commit(source=0, sequences=sequences, offset=at):
+            for owner, message in intake.commit(source=0, sequences=sequences, offset=at):
                 told.add(owner)
-                message = decode(value)
                 assert message.sequence == expected_sequence[owner]
                 expected_sequence[owner] += 1
                 for section in message.sections:
@@ -76,7 +71,7 @@ def test_where_batches_and_commits_end_changes_nothing(
                         got[section.lane][section.tick, part.keys[key], label.decode()] += n
                 marks[owner] = message.watermark
             assert not closes or told == {0, 1, 2}
-            again = Intake(LANES, grace)  # a restart
+            again = Intake(LANES, grace, KEY)  # a restart
             again.restore(intake.watermark, intake.first)
             intake = again
     assert got == by_hand(events, grace)
@@ -85,7 +80,7 @@ def test_where_batches_and_commits_end_changes_nothing(
 def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() -> None:
     """An idle partition must not hold its boards back, and a closed tick never changes."""
     lane = Lane(10, 0, 1, 1)
-    intake = Intake([lane], grace_ms=5)
+    intake = Intake([lane], grace_ms=5, key=KEY)
     intake.add(columns([("k", ["a"], 12)]))
     intake.commit(source=0, sequences=[0], offset=1)
     assert not intake.closes_by_clock(24) and intake.closes_by_clock(25)
@@ -95,31 +90,31 @@ def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() ->
     assert intake.closes() and intake.watermark == 42
     intake.commit(source=0, sequences=[1], offset=1)
     intake.add(columns([("k", ["late"], 13), ("k", ["b"], 55)]))
-    [(_, value)] = intake.commit(source=0, sequences=[2], offset=3)
-    assert [(s.tick, s.labels) for s in decode(value).sections] == [(5, b"late"), (6, b"b")]
+    [(_, message)] = intake.commit(source=0, sequences=[2], offset=3)
+    assert [(s.tick, s.labels) for s in message.sections] == [(5, b"late"), (6, b"b")]
 
 
 def test_nobody_dated_ahead_moves_another_event_to_a_later_tick() -> None:
     """One person's clock is nobody else's: what a record dated ahead could close, the wall clock closes anyway."""
     lane = Lane(10, 0, 1, 1)
     for ahead in (13, 40, 10**9):
-        intake = Intake([lane], grace_ms=0)
+        intake = Intake([lane], grace_ms=0, key=KEY)
         intake.add(columns([("k", ["a"], 11), ("k", ["ahead"], ahead), ("k", ["b"], 13)]), read_ms=14)
         assert (intake.watermark, intake.first) == (min(ahead, 14), 11)
         intake.add(columns([("k", ["c"], 12)]), read_ms=19)
-        [(_, value)] = intake.commit(source=0, sequences=[0], offset=4)
-        ticks = {label: s.tick for s in decode(value).sections for label in _labels(s)}
+        [(_, message)] = intake.commit(source=0, sequences=[0], offset=4)
+        ticks = {label: s.tick for s in message.sections for label in _labels(s)}
         assert ticks == {"a": 2, "b": 2, "c": 2, "ahead": ahead // 10 + 1}
 
 
 def test_a_first_event_dated_ahead_begins_at_the_wall_clock() -> None:
     """Publishing begins with the first event; if that lay ahead, events of now would come before the beginning and be lost."""
-    intake = Intake([Lane(10, 0, 1, 1)], grace_ms=0)
+    intake = Intake([Lane(10, 0, 1, 1)], grace_ms=0, key=KEY)
     intake.add(columns([("k", ["ahead"], 95)]), read_ms=42)
     assert (intake.watermark, intake.first) == (42, 42)
     intake.add(columns([("k", ["b"], 43)]), read_ms=44)
-    [(_, value)] = intake.commit(source=0, sequences=[0], offset=2)
-    assert {s.tick for s in decode(value).sections} == {10, 5}
+    [(_, message)] = intake.commit(source=0, sequences=[0], offset=2)
+    assert {s.tick for s in message.sections} == {10, 5}
 
 
 def _labels(section: Section) -> list[str]:
@@ -131,10 +126,9 @@ def _labels(section: Section) -> list[str]:
 
 def test_an_empty_partition_closes_ticks_by_the_wall_clock_alone() -> None:
     """One silent source partition must not stop all histograms."""
-    intake = Intake([Lane(10, 0, 1, 1)], grace_ms=0)
+    intake = Intake([Lane(10, 0, 1, 1)], grace_ms=0, key=KEY)
     intake.read_to_end(100)
-    [(_, value)] = intake.commit(source=2, sequences=[0], offset=0)
-    message = decode(value)
+    [(_, message)] = intake.commit(source=2, sequences=[0], offset=0)
     assert (message.watermark, message.first, message.sections) == (100, None, [])
 
 

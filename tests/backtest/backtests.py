@@ -13,12 +13,12 @@ from tests.replay.site import T0
 from workers.backtest.grid import make_grid
 from workers.backtest.results import Results
 from workers.backtest.sweep import Backtest, run_backtest, tasks_of
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.offline import Summary
-from workers.replay.quick_key import QuickKey
 from workers.replay.sources_lines import JsonLines
 from workers.settings import Settings
 
-KEY = QuickKey(bytes(range(32)))
+KEY = NoiseKey(bytes(range(32)))
 LABELS = [f"i{i:02}" for i in range(30)]
 
 

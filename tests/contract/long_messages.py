@@ -11,7 +11,8 @@ import numpy as np
 
 from workers.agents import contribute
 from workers.agents.contribute import rejected
-from workers.agents.contributions import encode
+from tests.agents.reading import rows as tallied
+from workers.agents.contributions import messages
 from workers.agents.merge import ReleaseProgress
 from workers.agents.users import Users
 from workers.histogram import key_blocks, ledger_blocks
@@ -70,11 +71,11 @@ def contributions(
     keys: int, rows: int, ticks: int, label: Callable[[int], str], key: Callable[[int], str] = longest
 ) -> list[Outgoing]:
     tally = {key(k): {label(i): LARGEST for i in range(rows)} for k in range(keys)}
-    values = encode(
-        [(LANE, LARGEST - tick, tally) for tick in range(ticks)],
-        source=2**31, sequence=2**40, offset=LARGEST, watermark=LARGEST, first=LARGEST,
+    made = messages(
+        [tallied(LANE, LARGEST - tick, tally, KEY) for tick in range(ticks)],
+        source=2**31, sequence=2**40, offset=LARGEST, watermark=LARGEST, first=LARGEST, key=KEY.fingerprint,
     )  # fmt: skip
-    return [Outgoing("contributions", 0, None, value) for value in values]
+    return [Outgoing("contributions", 0, None, message.encoded()) for message in made]
 
 
 def of_ledger() -> list[Outgoing]:

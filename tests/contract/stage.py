@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from workers.histogram import ledger_blocks
 from workers.histogram.histogram import KEY_LABEL
-from workers.mechanisms.bounding import bound
+from tests.bounding import bound
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey

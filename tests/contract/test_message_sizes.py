@@ -141,7 +141,7 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
         (snapshots, "cuts", lambda sizes, room: cuts(sizes, 2 * room), "snapshots of items"),
         (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "answers to all queries"),
         (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "labels for a budget"),
-        (contributions, "_ROW_BYTES", 2, "contributions: shortest rows"),
+        (contributions, "_ROW_BYTES", 18, "contributions: shortest rows"),
         (contributions, "_SECTION_BYTES", 0, "contributions: most sections"),
         (max_state, "VALUE_BYTES", 1 << 30, "state: MaxState"),
         (pay, "_BLOCK_KEYS", 1 << 30, "state: PayState"),

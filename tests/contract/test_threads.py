@@ -22,12 +22,15 @@ from tests.contract.racing import Picture, alone, caches, cold, modules, race, s
 from tests.contract.soak import Soak
 from tests.contract.stage import KEY
 from tests.contract.variants import VARIANTS, Variant
-from workers.agents.contributions import decode, encode
+from workers.agents.contributions import decode
 from workers.agents.events import EventReader
+from workers.agents.intake import Intake
+from workers.agents.source_reader import SourceReader
+from workers.kafka.records import Records
 from workers.mechanisms.config import Lane
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise import selection
-from workers.mechanisms.noise.keyed import CHUNK_ROWS
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
 from workers.mechanisms.running.known_base import KnownBase
 from workers.settings import EventsSettings
 
@@ -212,11 +215,12 @@ def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
             else b"{}"
             for i in range(400)
         ]
-        events, rejects = reader.read(values, [None] * 400, [0] * 400, latest_ms=None)
-        tally: Mapping[str, Mapping[str, int]] = {key: {f"p{seed}": seed, key: 1} for key in events.keys}
-        messages = encode([(lane, seed, tally)], source=seed, sequence=0, offset=seed, watermark=None, first=None)
+        events, rejects = SourceReader(reader, None).read(Records.of(values))
+        intake = Intake([lane], 0, NoiseKey(bytes(32)))
+        intake.add(events)
+        messages = [message.encoded() for _, message in intake.commit(source=seed, sequences=[0], offset=seed)]
         sections = [decode(message).sections for message in messages]
-        return events.keys, events.items, events.times.tolist(), rejects, messages, sections
+        return events.keys.tolist(), events.labels.tolist(), events.times.tolist(), rejects, messages, sections
 
     hammered(read)
 

@@ -47,9 +47,10 @@ class Contribute(Shard):
         self.counted_to = 0
 
     def process(self, batch: Batch) -> None:
-        for index, value in enumerate(batch.values):
+        for index in range(len(batch)):
+            value = batch.records.value(index)
             self.pending[(value or b"").decode()] += 1
-            self.counted_to = batch.offsets[index] + 1
+            self.counted_to = int(batch.records.offsets[index]) + 1
             if self.pending.total() >= COMMIT_RECORDS:
                 self.commit()
         self.counted_to = batch.end
@@ -92,7 +93,8 @@ class Release(Shard):
 
     def process(self, batch: Batch) -> None:
         changes: list[Change] = [(b"offset", str(batch.end).encode())]
-        for value in batch.values:
+        for index in range(len(batch)):
+            value = batch.records.value(index)
             part = json.loads(value or b"{}")
             self.counts.update(part)
             changes += [(b"=" + label.encode(), str(self.counts[label]).encode()) for label in part]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from workers.kafka.clients import Connection
 from workers.kafka.ends import MOST_ENDS, End, Ends
 from workers.kafka.lag import Reading
-from workers.kafka.records import Batch
+from workers.kafka.records import Batch, Records
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
 
@@ -22,8 +22,9 @@ class Recorder(Shard):
         self.seen: list[int | End] = []
 
     def process(self, batch: Batch) -> None:
-        assert all(batch.start <= offset < batch.end for offset in batch.offsets)
-        self.seen += batch.offsets
+        offsets = batch.records.offsets.tolist()
+        assert all(batch.start <= offset < batch.end for offset in offsets)
+        self.seen += offsets
 
     def reached(self, end: End) -> None:
         self.seen.append(end)
@@ -32,8 +33,7 @@ class Recorder(Shard):
 def batch_of(start: int, end: int, visible: set[int]) -> Batch:
     """Return the records of `visible` between two positions."""
     offsets = [offset for offset in range(start, end) if offset in visible]
-    n = len(offsets)
-    return Batch(start, end, [b""] * n, [None] * n, [0] * n, offsets)
+    return Batch(start, end, Records.of([b""] * len(offsets), offsets=offsets))
 
 
 @given(

@@ -14,7 +14,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.ends import End
 from workers.kafka.handover import MOST_WAITING, Handover, Partition
 from workers.kafka.lag import Reading
-from workers.kafka.records import Batch
+from workers.kafka.records import Batch, FetchedRecords, Records
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
 
@@ -91,11 +91,12 @@ class Stage:
         self.prepare(shard)
         return shard
 
-    def batch(self, partition: int, start: int, end: int, *offsets: int) -> Batch:
+    def batch(self, partition: int, start: int, end: int, *offsets: int) -> FetchedRecords:
         """Return a batch as the transport would: counted as on its way."""
         at = list(offsets or (start,))
         n = len(at)
-        batch = Batch(start, end, [b"x"] * n, [None] * n, [0] * n, at, self.handover.shard(("events", partition)))
+        records = Batch(start, end, Records.of([b"x"] * n, offsets=at))
+        batch = FetchedRecords.of(records, self.handover.shard(("events", partition)))
         self.handover.expect(batch)
         return batch
 

@@ -16,7 +16,7 @@ from workers.changes import Change
 from workers.errors import Fenced, SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.lag import Reading
-from workers.kafka.records import Batch, Outgoing
+from workers.kafka.records import Batch, Outgoing, Records
 from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.store import Changelog, Store
 from workers.kafka.transaction import Transactions
@@ -176,14 +176,14 @@ def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_eve
 def test_a_batch_that_starts_elsewhere_is_refused(cluster: Cluster) -> None:
     """A gap loses records and an overlap counts them twice: neither may pass."""
     shard = cluster.shard(path=None)
-    shard.feed(Batch(0, 5, [b"x"], [None], [0], [3]))
+    shard.feed(Batch(0, 5, Records.of([b"x"], offsets=[3])))
     assert shard.offset == 5
     for start in (4, 6):
         with pytest.raises(RuntimeError, match="is at 5"):
-            shard.feed(Batch(start, 9, [b"x"], [None], [0], [8]))
+            shard.feed(Batch(start, 9, Records.of([b"x"], offsets=[8])))
     shard.close()
     with pytest.raises(ShardClosed):
-        shard.feed(Batch(5, 9, [b"x"], [None], [0], [8]))
+        shard.feed(Batch(5, 9, Records.of([b"x"], offsets=[8])))
 
 
 class FailsOnce(Keeper):
@@ -203,7 +203,7 @@ class FailsOnce(Keeper):
 def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(bootstrap: str, tmp_path: Path) -> None:
     """The event loop hears of a failure later: what is queued behind it would commit half of a batch, or spin on a dead producer."""
     shard = Cluster(bootstrap, tmp_path).shard(FailsOnce)
-    batch = Batch(0, 1, [b"x"], [None], [0], [0])
+    batch = Batch(0, 1, Records.of([b"x"]))
     with pytest.raises(ValueError, match="injected"):
         shard.feed(batch)
     for again in (shard.tick_idle, lambda: shard.tick(Reading(0, 0, 0)), lambda: shard.feed(batch)):

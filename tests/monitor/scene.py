@@ -82,6 +82,8 @@ class Scene:
             ),
             lanes=lanes(self.settings),
             reader=EventReader(events, None),
+            declared=None,
+            key=NoiseKey(bytes(32)),
             commit_interval_s=5.0,
             metrics=self.handover.metrics,
         )

@@ -28,7 +28,6 @@ from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import Offline, Summary, few_collections, fresh_histograms, replay
-from workers.replay.quick_key import QuickKey
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
 from workers.replay.stages import ReplayHistogram
@@ -59,7 +58,7 @@ def snapshots(
     settings: Settings, content: bytes, histograms: list[ReplayHistogram] | None = None, key: NoiseKey | None = None
 ) -> list[Snapshot]:
     found: list[Snapshot] = []
-    replay(settings, key or QuickKey(ROOT_KEY), lines(settings, content), found.append, histograms=histograms)
+    replay(settings, key or NoiseKey(ROOT_KEY), lines(settings, content), found.append, histograms=histograms)
     return found
 
 
@@ -71,7 +70,7 @@ def test_histograms_of_several_settings_in_one_pass_are_each_as_alone(tmp_path: 
         for most, tick in ((1, "1s"), (3, "1s"), (2, "7s"))
     ]
     content = text(5_000)
-    key = QuickKey(ROOT_KEY)
+    key = NoiseKey(ROOT_KEY)
     together = [fresh_histograms(settings, key)[0] for settings in variants]
     ids: dict[str, list[bytes]] = {}
     for snapshot in snapshots(variants[0], content, together):
@@ -86,7 +85,7 @@ def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Pat
     """Measuring must not mean parsing what was written."""
     settings = settings_of(tmp_path, [known(domain=["i0", "i1", "never"], keys=["a", "b"], max_items=3)])
     content = text(2_000)
-    [histogram] = fresh_histograms(settings, QuickKey(ROOT_KEY))
+    [histogram] = fresh_histograms(settings, NoiseKey(ROOT_KEY))
     seen: list[tuple[int, dict[str, int], float]] = []
 
     def observe(shown: Shown) -> None:
@@ -108,17 +107,8 @@ def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Pat
 def test_nothing_is_written_where_nobody_reads_it(tmp_path: Path) -> None:
     """A sweep measures thousands of ticks; writing them all as JSON would be most of its work."""
     settings = settings_of(tmp_path)
-    summary = replay(settings, QuickKey(ROOT_KEY), lines(settings, text(1_000)))
+    summary = replay(settings, NoiseKey(ROOT_KEY), lines(settings, text(1_000)))
     assert (summary.ticks, summary.snapshots) == (30, 0)
-
-
-@pytest.mark.parametrize("number", [1_000, 4_000])
-def test_a_quick_key_has_the_tags_of_the_key(tmp_path: Path, number: int) -> None:
-    """Remembered tags are noise's identity: another tag would be other noise. Few are remembered here, so that all ways are gone."""
-    settings, content = settings_of(tmp_path), text(number)
-    wanted = snapshots(settings, content, key=NoiseKey(ROOT_KEY))
-    assert snapshots(settings, content, key=QuickKey(ROOT_KEY, tags_max=25)) == wanted
-    assert snapshots(settings, content, key=QuickKey(ROOT_KEY)) == wanted
 
 
 class Stopped:
@@ -144,7 +134,7 @@ def test_ctrl_c_while_reading_leaves_the_ticks_that_are_complete(tmp_path: Path)
     settings, content = settings_of(tmp_path), text(3_000)
     whole = snapshots(settings, content)
     found: list[Snapshot] = []
-    summary = replay(settings, QuickKey(ROOT_KEY), Stopped(settings, content, 17), found.append)
+    summary = replay(settings, NoiseKey(ROOT_KEY), Stopped(settings, content, 17), found.append)
     assert summary.partial and summary.events == 1_700
     assert found == [s for s in whole if s.end_ms <= T0 + 16_000]
     assert len(found) == summary.snapshots > 0
@@ -261,7 +251,7 @@ def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
     told: list[Any] = []
     settings, content = settings_of(tmp_path), text(500)
     replay(
-        settings, QuickKey(ROOT_KEY), lines(settings, content), progress=lambda s: told.append((s.position, s.total))
+        settings, NoiseKey(ROOT_KEY), lines(settings, content), progress=lambda s: told.append((s.position, s.total))
     )
     assert told[-1] == (len(content), len(content))
 
@@ -269,7 +259,7 @@ def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
 def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> None:
     """One short partition would hold everything back to the end, and in memory."""
     settings = settings_of(tmp_path)
-    key = QuickKey(ROOT_KEY)
+    key = NoiseKey(ROOT_KEY)
     ticks: list[int] = []
     offline = Offline(
         settings, key, fresh_histograms(settings, key), partitions=3, write=lambda s: ticks.append(s.end_ms)

@@ -15,8 +15,8 @@ from workers.app import connection_of, look_at_topics
 from workers.cli import execute
 from workers.histogram.snapshots import Snapshot
 from workers.kafka.topic_ids import stream_name
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.offline import Summary, replay
-from workers.replay.quick_key import QuickKey
 from workers.replay.sources_topic import open_topic
 
 PARTITIONS = 4
@@ -43,7 +43,7 @@ def replayed(
         assert at not in found
         found[at] = snapshot.value
 
-    key = QuickKey((site.directory / "key").read_bytes())
+    key = NoiseKey((site.directory / "key").read_bytes())
     stream = stream_name(*((name, topics.id(name)) for name in names))
     with open_topic(settings, since_ms, until_ms) as source:
         summary = replay(settings, key, source, write, stream=stream)

@@ -18,7 +18,7 @@ from workers.agents.contribute import CLOSES_APART_S
 from workers.app import Factory, check_topics
 from workers.kafka.ends import End
 from workers.kafka.reading import read_partition
-from workers.kafka.records import Batch
+from workers.kafka.records import Batch, Records
 
 
 class Died(Exception):
@@ -48,7 +48,7 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
     start = shard.offset or 0
     records = list(read_partition(site.connection, f"{site.name}.contributions", 0, since=start))
     values, offsets = [record.value() for record in records], [record.offset() or 0 for record in records]
-    batch = Batch(start, offsets[-1] + 1, values, [None] * len(values), [0] * len(values), offsets)
+    batch = Batch(start, offsets[-1] + 1, Records.of(values, offsets=offsets))
     with pytest.raises(Died):
         shard.feed(batch)
     shard.close()

@@ -35,9 +35,10 @@ from workers.cli import main
 def add(self, events, read_ms):
     if len(events.times):
         try:
-            raise KeyError(f"PlantedCause of {events.keys[0]}")
+            key, label = events.key_names.name(events.keys[0]), events.label_names.name(events.labels[0])
+            raise KeyError(f"PlantedCause of {key}")
         except KeyError as error:
-            raise ValueError(f"PlantedFailure {events.items[0]} {events.keys[0]}") from error
+            raise ValueError(f"PlantedFailure {label} {key}") from error
 
 Intake.add = add
 main(sys.argv[1:])

@@ -33,11 +33,7 @@ from workers.histogram.packing import pack, unpack
 from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.noise.keyed import NoiseKey
-<<<<<<< HEAD
 from workers.mechanisms.sizes import VALUE_BYTES, cuts
-=======
-from workers.mechanisms.sizes import VALUE_BYTES
->>>>>>> two
 from workers.mechanisms.texts import Texts
 
 VERSION = 2
@@ -73,7 +69,6 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
     def contributions(self, key: NoiseKey) -> Contributions:
         """Return the columns, with the tags that `key` gives the rows."""
-<<<<<<< HEAD
         labels = Texts.from_lengths(self.labels, np.frombuffer(self.lengths, dtype="<u2"))
         if self.tags or not self.labels:
             tags = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
@@ -81,20 +76,11 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
             tags = np.empty((len(labels), 2), dtype=np.uint64)
             for name, (start, stop) in zip(self.keys, pairwise(accumulate([0, *self.rows_per_key])), strict=True):
                 tags[start:stop] = key.tags(name, labels.part(start, stop))
-=======
-        texts = Texts.from_lengths(self.labels, np.frombuffer(self.lengths, dtype="<u2"))
-        labels = list(texts)
-        tags = np.empty((len(labels), 2), dtype=np.uint64)
-        row = 0
-        for name, n in zip(self.keys, self.rows_per_key, strict=True):
-            tags[row : row + n] = key.tags(name, labels[row : row + n])
-            row += n
->>>>>>> two
         return Contributions(
             tuple(self.keys),
             np.repeat(np.arange(len(self.keys), dtype=np.int32), self.rows_per_key),
             tags,
-            texts,
+            labels,
             unpack(self.width, self.counts).astype(np.int64),
         )
 

@@ -1,0 +1,58 @@
+"""Events of a test as columns, by the way of JSON that a worker's events take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from workers.agents.contributions import Rows
+from workers.agents.event_columns import EventColumns
+from workers.agents.events import EventReader
+from workers.agents.source_reader import SourceReader
+from workers.kafka.records import Records
+from workers.mechanisms.config import Lane
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import Texts
+from workers.settings import EventsSettings
+
+FIELDS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
+
+
+def reader(*, users: bool = False) -> SourceReader:
+    """Return a reader of events that name any stream key, and a user in "user" if there are users."""
+    return SourceReader(EventReader(FIELDS, "user" if users else None), None)
+
+
+def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> EventColumns:
+    """Return events (stream key, items, time in ms, and perhaps the user) as columns.
+
+    Args:
+        events: all of them valid.
+        by: a reader that has read the batches before; None: a new one.
+    """
+    names = ("key", "items", "ts", "user")
+    values = [json.dumps(dict(zip(names, event, strict=False))).encode() for event in events]
+    users = any(len(event) > len(names) - 1 for event in events)
+    found, rejects = (by or reader(users=users)).read(Records.of(values))
+    assert not rejects, rejects
+    return found
+
+
+def rows(lane: Lane, tick: int, tally: Mapping[str, Mapping[str, int]], key: NoiseKey) -> Rows:
+    """Return counts by stream key and label as a commit tells them; counts of 0 are left out."""
+    kept = {name: {label: n for label, n in items.items() if n} for name, items in tally.items()}
+    labels = [[label.encode() for label in items] for items in kept.values()]
+    tags = [key.tags(name, of_key) for name, of_key in zip(kept, labels, strict=True)]
+    return Rows(
+        lane=lane,
+        tick=tick,
+        names=list(kept),
+        starts=np.cumsum([0, *map(len, labels)]),
+        labels=Texts.of(chain.from_iterable(labels)),
+        counts=np.array([n for items in kept.values() for n in items.values()], dtype=np.int64),
+        tags=np.concatenate([*tags, np.empty((0, 2), dtype=np.uint64)]),
+    )

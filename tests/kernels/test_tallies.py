@@ -1,0 +1,54 @@
+"""Bounding decides the sensitivity: at most D0 labels of one event, each at most Dinf times."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kernels.uncompiled import WAYS
+from workers.kernels import tallies
+
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 3), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), unique_by=lambda row: row[0])),
+    max_size=12,
+)
+SECRET = np.uint64(0x0123456789ABCDEF)
+
+
+@settings(max_examples=80, deadline=None)
+@given(EVENTS, st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
+    events: list[tuple[int, list[tuple[int, int]]]], max_items: int, max_count: int, weighted: bool
+) -> None:
+    """l0 and l-infinity sensitivity, that the first labels are kept, and that every key is told."""
+    ends = np.cumsum([len(rows) for _, rows in events], dtype=np.int64)
+    labels = np.array([label for _, rows in events for label, _ in rows], dtype=np.int32)
+    amounts = np.array([n for _, rows in events for _, n in rows] if weighted else [], dtype=np.int64)
+    keys = np.array([key for key, _ in events], dtype=np.int32)
+    expected: Counter[tuple[int, int]] = Counter()
+    for key, rows in events:
+        for label, n in rows[:max_items]:
+            expected[key, label] += min(n, max_count) if weighted else 1
+    for way in WAYS:
+        size = len(events) + len(labels) + 1
+        slots = np.full(1 << (2 * size - 1).bit_length(), -1, dtype=np.int32)
+        pairs, counts = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64)
+        used = 0
+        for part in np.array_split(np.arange(len(events)), 2):  # a tally goes on from batch to batch
+            used = way(tallies.count_events)(
+                part, keys, ends, labels, amounts, max_items, max_count, SECRET, slots, pairs, counts, used
+            )
+        found = {(int(pair) >> 32, int(pair) & tallies.NO_LABEL): int(n) for pair, n in zip(pairs[:used], counts, strict=False)}
+        assert len(found) == used
+        assert {key for key, label in found if label == tallies.NO_LABEL} == set(keys.tolist())
+        assert {row: n for row, n in found.items() if row[1] != tallies.NO_LABEL} == +expected
+        bounded = np.empty(len(labels), dtype=np.int64)
+        way(tallies.bound_events)(ends, amounts, max_items, max_count, bounded)
+        again: Counter[tuple[int, int]] = Counter()
+        of_row = np.repeat(keys, np.diff(ends, prepend=0))
+        for key, label, n in zip(of_row.tolist(), labels.tolist(), bounded.tolist(), strict=True):
+            again[key, label] += n
+        assert +again == +expected
