@@ -1,27 +1,38 @@
-"""Events: from the bytes of a record to (stream key, items, time), or to a reason why not.
+"""Events: from the bytes of records to where their stream keys, users, labels and times are, or to
+a reason why not.
 
-The whole of a batch is decoded by msgspec into typed objects; a record that fails is looked at again, alone, to name what is wrong
-with it. Nothing here keeps a label or a key in a message: reasons name fields of the configuration only.
+A compiled scanner reads the plain records of a batch (`kernels.json_events`). About each of the
+others the general reader decides alone (`event_decoding`). Nothing here keeps a label or a key in a
+message: reasons name fields of the configuration only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.agents.event_decoding import GeneralReader
+from workers.kernels.json_events import DECLINED, ITEMS, KEY, TIME, TIME_MAX, USER, scan
+from workers.kernels.json_parts import are_texts, depths
 from workers.mechanisms.bounding import Items
 from workers.mechanisms.config import LABEL_BYTES_MAX
-from workers.mechanisms.frozen import Frozen
-from workers.settings import ALL_KEYS, ALL_STREAM_KEY, RECORD_KEY, EventsSettings
+from workers.mechanisms.frozen import Frozen, read_only
+from workers.settings import ALL_KEYS, RECORD_KEY, EventsSettings
 
-TIME_MAX = 2**53
-_Items = str | list[str] | dict[str, Annotated[int, msgspec.Meta(ge=0)]]
-_generic = msgspec.json.Decoder()
+# Far above the largest `max_count`, and so far below 2^63 that a batch of them adds up in 64 bits.
+AMOUNT_MAX = 1 << 40
+# Room for labels of an event, on average, before there has to be more.
+LABELS_FORESEEN = 4
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+A = TypeVar("A", bound=np.generic)
+
+__all__ = ["AMOUNT_MAX", "TIME_MAX", "EventReader", "EventSpans", "Events", "Records", "Reject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,201 +49,262 @@ class Events:
 
     keys: Sequence[str]
     items: Sequence[Items]
-    times: NDArray[np.int64]
+    times: Longs
     users: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Records:
+    """The records of a batch.
+
+    Attributes:
+        data: uint8 (b,), all their bytes.
+        values: int64 (n, 2), start and stop of each value; a start of -1: there is none.
+        keys: int64 (n, 2), start and stop of each record key, likewise.
+        timestamps: int64 (n,), the records' own times, ms since 1970.
+    """
+
+    data: Bytes
+    values: Longs
+    keys: Longs
+    timestamps: Longs
+
+    @classmethod
+    def of(
+        cls,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        timestamps: Iterable[int] | None = None,
+    ) -> Records:
+        """Return records with these values, keys (default: none) and times (default: 0)."""
+        n = len(values)
+        parts = [*values, *([None] * n if keys is None else keys)]
+        spans = _spans([part or b"" for part in parts], 0)
+        spans[[part is None for part in parts]] = -1
+        data = np.frombuffer(b"".join(part or b"" for part in parts), dtype=np.uint8)
+        times = np.zeros(n, dtype=np.int64) if timestamps is None else np.array([*timestamps], dtype=np.int64)
+        return cls(data, spans[:n], spans[n:], times)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EventSpans:
+    """The valid events of a batch, in order; starts and stops are places in `data`, and all text is
+    UTF-8.
+
+    Attributes:
+        data: uint8, the bytes of the records, and behind them what the general reader decoded.
+        index: int64 (n,), which record each event is.
+        times: int64 (n,), ms since 1970.
+        keys: int64 (n, 2), start and stop of each stream key; None: events have none (`$all`).
+        users: int64 (n, 2), start and stop of each user, a whole number as its decimal digits; None
+            where users are not looked at.
+        first: int64 (n,), each event's first label.
+        number: int64 (n,), how many labels it has.
+        labels: int64 (m, 2), start and stop of each label. A list may repeat one; those of an object
+            are distinct, with the last count at the place of the first.
+        amounts: int64 (m,), counts of objects, at most AMOUNT_MAX, and 1 for other labels; None: all
+            are 1.
+        declined: how many records the general reader decided about.
+    """
+
+    data: Bytes
+    index: Longs
+    times: Longs
+    keys: Longs | None
+    users: Longs | None
+    first: Longs
+    number: Longs
+    labels: Longs
+    amounts: Longs | None
+    declined: int
+
+    def __len__(self) -> int:
+        return len(self.index)
 
 
 class EventReader(Frozen):
     """Reads events as `[events]` in the settings says; all source partitions of a worker share it."""
 
-    def __init__(
-        self, events: EventsSettings, declared_keys: frozenset[str] | None, user_field: str | None = None
-    ) -> None:
+    def __init__(self, events: EventsSettings, user_field: str | None = None) -> None:
         """
         Args:
             events: names of the JSON fields, limits.
-            declared_keys: the stream keys that any histogram serves; None where every key may be named in public.
             user_field: what names an event's user (`Settings.user_field`); None where users are not looked at.
         """
-        self._user = user_field
-        self._events = events
-        self._declared = declared_keys
-        self._short = min(LABEL_BYTES_MAX, events.max_bytes)
-        self._constant_key = events.key == ALL_KEYS
-        self._record_key = events.key == RECORD_KEY
+        self._general = GeneralReader(events, user_field)
+        self._max = events.max_bytes
+        self._users = user_field is not None
+        self._key_is_key, self._user_is_key = events.key == RECORD_KEY, user_field == RECORD_KEY
+        self._keys = events.key != ALL_KEYS
         self._has_time = events.timestamp is not None
-        fields: list[tuple[str, Any]] = [("items", _Items)]
-        rename = {"items": events.items}
-        if not (self._constant_key or self._record_key):
-            fields.append(("key", str))
-            rename["key"] = events.key
-        if events.timestamp is not None:
-            fields.append(("time", Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX)]))
-            rename["time"] = events.timestamp
-        if user_field is not None and user_field != RECORD_KEY:
-            fields.append(("user", str | int))
-            rename["user"] = user_field
-        kind = msgspec.defstruct("Event", fields, rename=rename, gc=False, frozen=True)
-        self._size: Callable[[Any], int] = len  # raises for None, which is then looked at alone
-        self._decode: Callable[[Any], Any] = msgspec.json.Decoder(kind).decode
+        names: dict[int, str | None] = {
+            KEY: None if events.key in (ALL_KEYS, RECORD_KEY) else events.key,
+            ITEMS: events.items,
+            TIME: events.timestamp,
+            USER: None if self._user_is_key else user_field,
+        }
+        texts = [(names[row] or "").encode() for row in sorted(names)]
+        places = _spans(texts, 0)
+        places[[names[row] is None for row in sorted(names)]] = (0, -1)
+        self._names, self._places = np.frombuffer(b"".join(texts), dtype=np.uint8), read_only(places)
 
-    def read(
-        self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None],
-        timestamps: Sequence[int],
-        *,
-        latest_ms: int | None,
-        here: Callable[[str], bool] | None = None,
-    ) -> tuple[Events, list[Reject]]:
-        """Decode a batch.
+    def read(self, records: Records) -> tuple[EventSpans, list[Reject]]:
+        """Return the valid events of a batch, and a reject for each other record, in their order."""
+        named, values = self._named(records), records.values
+        if not named.all():
+            # The scanner declines a record without a value: the general reader finds all its faults.
+            values = np.where(named[:, None], values, -1)
+        return self._completed(records, named, self._scanned(records, values))
 
-        Args:
-            values: the records' values.
-            keys: the records' keys.
-            timestamps: the records' own times, ms.
-            latest_ms: events dated later are rejected: they must not close ticks early. None: no limit.
-            here: whether a user's records belong in this source partition; None: they all do.
+    def read_one_by_one(self, records: Records) -> tuple[EventSpans, list[Reject]]:
+        """Return the same as `read`, but for `declined`: the general reader decides about all records."""
+        nothing = self._scanned(records, np.full_like(records.values, -1))
+        return self._completed(records, self._named(records), nothing)
 
-        Returns:
-            The valid events, and a reject for each other record.
-        """
-        rejects: list[Reject] = []
-        index: list[int] | None = None  # of the decoded ones in the batch; None: all of them
-        try:
-            # A record no longer than a label may be cannot hold one that is too long, nor be too long itself.
-            if max(map(self._size, values), default=0) > self._short:
-                raise ValueError
-            decoded = list(map(self._decode, values))
-        except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
-            decoded, index = self._one_by_one(values, rejects)
-        times = self._times(decoded, timestamps, index)
-        names = self._keys(decoded, keys, index)
-        users = self._users(decoded, keys, index)
-        if (
-            None in names
-            or None in users
-            or (here is not None and not all(map(here, cast(list[str], users))))
-            or (latest_ms is not None and len(times) and int(times.max()) > latest_ms)
-            or (self._declared is not None and not self._declared.issuperset(names))
+    def _named(self, records: Records) -> NDArray[np.bool_]:
+        """Return which records have a key that is a label, where it has to be one."""
+        if self._key_is_key or self._user_is_key:
+            return are_texts(_given(records.data), _given(records.keys), LABEL_BYTES_MAX)
+        return np.ones(len(records), dtype=np.bool_)
+
+    def _scanned(self, records: Records, values: Longs) -> EventSpans:
+        """Return a row for each record: what the scanner reads of it, or DECLINED labels."""
+        n = len(values)
+        # Columns of fields that events do not have are not written to.
+        keys = np.empty((n if self._keys else 0, 2), dtype=np.int64)
+        users = np.empty((n if self._users else 0, 2), dtype=np.int64)
+        times = np.empty(n, dtype=np.int64)
+        first, number = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        room = LABELS_FORESEEN * n
+        labels, amounts = np.empty((room, 2), dtype=np.int64), np.empty(room, dtype=np.int64)
+        data, values = _given(records.data), _given(values)
+        done, used, counting = 0, 0, False
+        while True:
+            done, used, counted = scan(
+                data, values, self._max, self._names, self._places, done,
+                times, keys, users, first, number, labels, amounts, used,
+            )  # fmt: skip
+            counting |= counted
+            if done == n:
+                break
+            # A label has two quotes at least: the record will go on now.
+            more = len(labels) + int(values[done, 1] - values[done, 0])
+            labels = np.concatenate([labels, np.empty((more, 2), dtype=np.int64)])
+            amounts = np.concatenate([amounts, np.empty(more, dtype=np.int64)])
+        return EventSpans(
+            records.data,
+            np.arange(n, dtype=np.int64),
+            times if self._has_time else records.timestamps,
+            records.keys if self._key_is_key else keys if self._keys else None,
+            records.keys if self._user_is_key else users if self._users else None,
+            first,
+            number,
+            labels[:used],
+            amounts[:used] if counting else None,
+            0,
+        )
+
+    def _completed(
+        self, records: Records, named: NDArray[np.bool_], rows: EventSpans
+    ) -> tuple[EventSpans, list[Reject]]:
+        """Have the general reader decide about the declined rows, and keep those that are events."""
+        declined = np.flatnonzero(rows.number == DECLINED)
+        if not len(declined):
+            return rows, []
+        found, rejects = _Found(rows), []
+        spans = records.values[declined]
+        for row, (start, stop), depth in zip(
+            declined.tolist(), spans.tolist(), depths(_given(records.data), _given(spans)).tolist(), strict=True
         ):
-            places = index if index is not None else range(len(values))
-            good: list[int] = []
-            for i, place in enumerate(places):
-                name = names[i]
-                user = users[i] if users else ""
-                if name is None or user is None:
-                    rejects.append(Reject(place, "record key is no label"))
-                elif here is not None and not here(user):
-                    rejects.append(Reject(place, "user's records belong in another partition"))
-                elif latest_ms is not None and times[i] > latest_ms:
-                    rejects.append(Reject(place, "dated too far ahead"))
-                elif self._declared is not None and name not in self._declared:
-                    rejects.append(Reject(place, "key not declared"))
-                else:
-                    good.append(i)
-            decoded, times, names = [decoded[i] for i in good], times[good], [names[i] for i in good]
-            users = [users[i] for i in good] if users else users
-        of_users = None if self._user is None else cast(list[str], users)
-        return Events(cast(list[str], names), [e.items for e in decoded], times, of_users), rejects
-
-    def _users(self, decoded: Sequence[Any], keys: Sequence[bytes | None], index: list[int] | None) -> list[str | None]:
-        """Return each event's user; nothing where users are not looked at."""
-        if self._user is None:
-            return []
-        if self._user != RECORD_KEY:
-            return [str(e.user) for e in decoded]
-        return [_label(keys[i]) for i in (index if index is not None else range(len(keys)))]
-
-    def _times(self, decoded: Sequence[Any], timestamps: Sequence[int], index: list[int] | None) -> NDArray[np.int64]:
-        if self._has_time:
-            return np.array([e.time for e in decoded], dtype=np.int64)
-        times = np.array(timestamps, dtype=np.int64)
-        return times if index is None else times[index]
-
-    def _keys(self, decoded: Sequence[Any], keys: Sequence[bytes | None], index: list[int] | None) -> list[str | None]:
-        if self._constant_key:
-            return [ALL_STREAM_KEY] * len(decoded)
-        if not self._record_key:
-            return [e.key for e in decoded]
-        return [_label(keys[i]) for i in (index if index is not None else range(len(keys)))]
-
-    def _one_by_one(self, values: Sequence[bytes | None], rejects: list[Reject]) -> tuple[list[Any], list[int]]:
-        decoded, index = [], []
-        for i, value in enumerate(values):
-            reason = None
-            if value is None:
-                reason = "no value"
-            elif len(value) > self._events.max_bytes:
-                reason = "record too large"
+            if start < 0:
+                rejects.append(Reject(row, "no value"))
+                continue
+            event = self._general.read(records.data[start:stop].tobytes(), depth)
+            if isinstance(event, str):
+                rejects.append(Reject(row, event))
+            elif not named[row]:
+                rejects.append(Reject(row, "record key is no label"))
             else:
-                try:
-                    event = self._decode(value)
-                except (msgspec.DecodeError, ValueError, RecursionError):
-                    reason = self._why(value)
-                else:
-                    if len(value) > LABEL_BYTES_MAX and _longest(event) > LABEL_BYTES_MAX:
-                        reason = "label too long"
-            if reason is None:
-                decoded.append(event)
-                index.append(i)
-            else:
-                rejects.append(Reject(i, reason))
-        return decoded, index
+                found.add(row, event)
+        return found.spans(len(declined)), rejects
 
-    def _why(self, value: bytes) -> str:
-        """Why a value is no event; the fields are looked at in the order of the settings."""
-        try:
-            found = _generic.decode(value)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            return "not JSON"
-        if not isinstance(found, dict):
-            return "not a JSON object"
-        events = self._events
-        if not (self._constant_key or self._record_key):
-            if events.key not in found:
-                return f"missing field {events.key!r}"
-            if not isinstance(found[events.key], str):
-                return f"field {events.key!r} is not a string"
-        if events.items not in found:
-            return f"missing field {events.items!r}"
-        items = found[events.items]
+
+class _Found:
+    """Rows of a batch, and behind them what the general reader finds in those that were declined."""
+
+    def __init__(self, rows: EventSpans) -> None:
+        """
+        Args:
+            rows: what the scanner read; its columns are written to.
+        """
+        self._rows = rows
+        self._texts: list[bytes] = []
+        self._end = len(rows.data)
+        self._labels: list[tuple[int, int]] = []
+        self._amounts: list[int] = []
+        self._counting = False
+
+    def add(self, row: int, event: Any) -> None:
+        """Write a decoded event to the row of its record."""
+        rows, items = self._rows, event.items
+        for name, column in (("key", rows.keys), ("user", rows.users)):
+            if column is not None and hasattr(event, name):
+                column[row] = self._text(str(getattr(event, name)))
+        if hasattr(event, "time"):
+            rows.times[row] = event.time
+        labels = [items] if isinstance(items, str) else list(items)
+        rows.first[row] = len(rows.labels) + len(self._labels)
+        rows.number[row] = len(labels)
+        self._labels += map(self._text, labels)
         if isinstance(items, dict):
-            if not all(type(n) is int and n >= 0 for n in items.values()):
-                return f"a count in {events.items!r} is not a non-negative integer"
-        elif isinstance(items, list):
-            if not all(isinstance(label, str) for label in items):
-                return f"field {events.items!r} has an item that is not a string"
-        elif not isinstance(items, str):
-            return f"field {events.items!r} is not a string, list or object"
-        if events.timestamp is not None:
-            if events.timestamp not in found:
-                return f"missing field {events.timestamp!r}"
-            if not _is_time(found[events.timestamp]):
-                return f"field {events.timestamp!r} is not a time in ms"
-        if self._user is not None and self._user != RECORD_KEY:
-            if self._user not in found:
-                return f"missing field {self._user!r}"
-            return f"field {self._user!r} is not a string or a whole number"
-        return "not an event"
+            self._counting = True
+            self._amounts += (min(count, AMOUNT_MAX) for count in items.values())
+        else:
+            self._amounts += [1] * len(labels)
+
+    def _text(self, text: str) -> tuple[int, int]:
+        """Return where a text is now in the bytes of the batch."""
+        self._texts.append(text.encode())
+        start, self._end = self._end, self._end + len(self._texts[-1])
+        return start, self._end
+
+    def spans(self, declined: int) -> EventSpans:
+        """Return the rows that are events."""
+        rows = self._rows
+        index = np.flatnonzero(rows.number != DECLINED)
+        data, labels, amounts = rows.data, rows.labels, rows.amounts
+        if self._counting or amounts is not None:
+            before = np.ones(len(labels), dtype=np.int64) if amounts is None else amounts
+            amounts = np.concatenate([before, np.array(self._amounts, dtype=np.int64)])
+        if self._texts:
+            data = np.concatenate([data, np.frombuffer(b"".join(self._texts), dtype=np.uint8)])
+            labels = np.concatenate([labels, np.array(self._labels, dtype=np.int64).reshape(-1, 2)])
+        return EventSpans(
+            data,
+            index,
+            rows.times[index],
+            None if rows.keys is None else rows.keys[index],
+            None if rows.users is None else rows.users[index],
+            rows.first[index],
+            rows.number[index],
+            labels,
+            amounts,
+            declined,
+        )
 
 
-def _is_time(value: object) -> bool:
-    return type(value) is int and 0 <= value <= TIME_MAX
+def _given(array: NDArray[A]) -> NDArray[A]:
+    """Return an array as kernels are given it: contiguous, and read-only. For each other kind they would be
+    compiled again."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
-def _longest(event: Any) -> int:
-    """Return the bytes of the longest label, key or user in an event."""
-    items = event.items
-    labels = [items] if isinstance(items, str) else list(items)
-    key, user = getattr(event, "key", ""), str(getattr(event, "user", ""))
-    return max((len(label.encode()) for label in (*labels, key, user)), default=0)
-
-
-def _label(key: bytes | None) -> str | None:
-    if key is None or len(key) > LABEL_BYTES_MAX:
-        return None
-    try:
-        return key.decode()
-    except UnicodeDecodeError:
-        return None
+def _spans(texts: Sequence[bytes], begin: int) -> Longs:
+    """Return start and stop of each of the texts, which lie end to end from `begin` on."""
+    ends = np.cumsum([begin, *map(len, texts)], dtype=np.int64)
+    return np.stack([ends[:-1], ends[1:]], axis=1)
