@@ -37,7 +37,7 @@ from workers.kafka.topics import (
     rejects_topic,
     release_state_topic,
 )
-from workers.kafka.transport import FetchedRecordsSchema, QuietcountApp, create_app, run_app
+from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_app
 from workers.mechanisms.frozen import check_frozen
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey

@@ -42,6 +42,17 @@ def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> 
     return found
 
 
+def shape(events: EventColumns) -> list[tuple[int, str, dict[str, int]]]:
+    """Return events as (time, stream key, count by label)."""
+    labels = [events.label_names.name(code) for code in events.labels.tolist()]
+    amounts = events.amounts.tolist() or [1] * len(labels)
+    ends = events.ends.tolist()
+    return [
+        (time, events.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True)))
+        for time, key, a, b in zip(events.times.tolist(), events.keys.tolist(), [0, *ends], ends, strict=False)
+    ]
+
+
 def rows(lane: Lane, tick: int, tally: Mapping[str, Mapping[str, int]], key: NoiseKey) -> Rows:
     """Return counts by stream key and label as a commit tells them; counts of 0 are left out."""
     kept = {name: {label: n for label, n in items.items() if n} for name, items in tally.items()}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.agents.reading import columns, reader
+from tests.agents.reading import columns, reader, shape
 from tests.bounding import bound
 from workers.agents import pairs, vocabulary
 from workers.agents.event_columns import AMOUNT_MAX, NO_AMOUNTS, Coder, EventColumns
@@ -79,17 +79,6 @@ def test_columns_count_what_the_events_say(batches: list[list[Any]], grace_ms: i
         assert counted([columns(batch, by) for batch in batches], grace_ms) == plainly(batches, grace_ms)
 
 
-def shape(events: EventColumns) -> list[tuple[int, str, dict[str, int]]]:
-    """Return events as (time, stream key, count by label)."""
-    labels = [events.label_names.name(code) for code in events.labels.tolist()]
-    amounts = events.amounts.tolist() or [1] * len(labels)
-    ends = events.ends.tolist()
-    return [
-        (time, events.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True)))
-        for time, key, a, b in zip(events.times.tolist(), events.keys.tolist(), [0, *ends], ends, strict=False)
-    ]
-
-
 def test_an_event_holds_each_label_once_in_the_order_of_first_occurrence() -> None:
     """The first labels of an event are the ones that count."""
     rows = [("a", ["x", "y", "x"], 5), ("b", {"y": 3, "z": 0}, 6), ("a", "x", 7), ("c", [], 8)]
@@ -124,5 +113,5 @@ def test_amounts_beyond_any_bound_do_not_overflow() -> None:
     rows = [("a", {"x": 10**30}, 5)] * 3
     found = columns(rows)
     assert found.amounts.tolist() == [AMOUNT_MAX] * 3
-    assert counted([found], 0) == plainly([rows], 0)  # type: ignore[list-item]  # tuples, as drawn
+    assert counted([found], 0) == plainly([rows], 0)
     assert not len(NO_AMOUNTS)

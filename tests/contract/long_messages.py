@@ -9,9 +9,9 @@ from functools import cache, partial
 import msgspec
 import numpy as np
 
+from tests.agents.reading import rows as tallied
 from workers.agents import contribute
 from workers.agents.contribute import rejected
-from tests.agents.reading import rows as tallied
 from workers.agents.contributions import messages
 from workers.agents.merge import ReleaseProgress
 from workers.agents.users import Users

@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.bounding import bound
 from workers.histogram import ledger_blocks
 from workers.histogram.histogram import KEY_LABEL
-from tests.bounding import bound
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import sys
@@ -12,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.agents.reading import shape
 from tests.replay.site import T0, settings_of
 from workers.agents.event_columns import EventColumns
 from workers.errors import SettingsError
@@ -54,9 +57,14 @@ def read(settings: Settings, path: Path) -> tuple[list[Any], list[tuple[int, str
 
 
 def flat(columns: EventColumns) -> list[Any]:
-    listed = columns.events()
-    counts = [dict.fromkeys(i, 1) if isinstance(i, list) else i for i in listed.items]
-    return list(zip(listed.keys, counts, listed.times.tolist(), listed.users or [""] * len(columns), strict=True))
+    users = [""] * len(columns) if columns.users is None else list(map(tuple, columns.users.tolist()))
+    return [(key, counts, time, user) for (time, key, counts), user in zip(shape(columns), users, strict=True)]
+
+
+def digest(user: str) -> tuple[int, ...]:
+    """Return what stands for a user in columns."""
+    words = hashlib.blake2b(user.encode(), digest_size=16, person=b"qc-user").digest()
+    return tuple(np.frombuffer(words, dtype="<u8").tolist())
 
 
 def write_lines(path: Path, lines: Sequence[object]) -> Path:
@@ -223,7 +231,7 @@ def test_keys_and_users_come_from_where_the_settings_say(tmp_path: Path) -> None
     for path in (table, lines):
         assert [event[0] for event in read(of_all, path)[0]] == ["all", "all"]
         events, rejects = read(by_key, path)
-        assert events == [("k1", {"x": 1}, T0, "7")]
+        assert events == [("k1", {"x": 1}, T0, digest("7"))]
         assert rejects == [(2, "missing field 'who'")]
 
 
@@ -235,7 +243,7 @@ def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
     lines = write_lines(tmp_path / "a.jsonl", [row, {k: row[k] for k in ("shop", "items", "ts")}])
     for path in (table, lines):
         events, rejects = read(settings_of(tmp_path, key="shop", keys=["a"], user="$key"), path)
-        assert events == [("a", {"x": 1}, T0, "u1")]
+        assert events == [("a", {"x": 1}, T0, digest("u1"))]
         assert rejects == [(2, "missing field 'key'")]
         for key, user in (("key", "$key"), ("$key", "key")):
             with pytest.raises(SettingsError, match="events.user = 'key'|events.user = \"key\"") as refused:
@@ -340,5 +348,5 @@ def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.fixture(autouse=True)
 def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of several portions, so that their borders are in every test."""
-    monkeypatch.setattr(sources_lines, "LINES_AT_ONCE", 3)
+    """Several batches, so that their borders are in every test."""
+    monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 200)

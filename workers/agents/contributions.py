@@ -75,7 +75,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         else:
             tags = np.empty((len(labels), 2), dtype=np.uint64)
             for name, (start, stop) in zip(self.keys, pairwise(accumulate([0, *self.rows_per_key])), strict=True):
-                tags[start:stop] = key.tags(name, labels.part(start, stop))
+                tags[start:stop] = key.tags(name, list(labels.part(start, stop)))
         return Contributions(
             tuple(self.keys),
             np.repeat(np.arange(len(self.keys), dtype=np.int32), self.rows_per_key),
@@ -127,7 +127,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         # A key on both sides of a cut is named twice.
         named = LABEL_BYTES_MAX + _KEY_BYTES
         ends = np.cumsum(sizes)
-        before = np.cumsum(of_row) - of_row
+        before: NDArray[np.int64] = np.cumsum(of_row) - of_row
         for start, stop in cuts(sizes, room - _SECTION_BYTES - named):
             first_row, last_row = int(before[start]), int(before[stop - 1] + of_row[stop - 1])
             first_key = int(np.searchsorted(heads, start, side="right")) - 1

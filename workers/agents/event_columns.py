@@ -123,4 +123,5 @@ class Coder:
 def rows_of(first: Longs, number: Longs) -> Longs:
     """Return the indices first[i] .. first[i] + number[i] - 1 of all i, end to end."""
     ends = np.cumsum(number)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(first - (ends - number), number)
+    rows: Longs = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(first - (ends - number), number)
+    return rows

@@ -101,7 +101,8 @@ class Intake:
             raise ValueError("events without users for a lane that bounds them")
         bounded = np.empty(len(events.labels), dtype=np.int64)
         bound_events(fixed(events.ends), fixed(events.amounts), lane.max_items, lane.max_count, bounded)
-        epochs = np.where(ticks < 1, -1, lane.epoch(ticks))
+        epochs = np.zeros_like(ticks) if lane.horizon is None else (ticks - 1) // lane.horizon
+        epochs[ticks < 1] = -1
         number = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, number)
         pairs = self._pairs.of(keys, events.labels, events.key_names, events.label_names)[:, 0]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.agents.event_columns import EventColumns, Longs
 from workers.agents.vocabulary import Codes, Vocabulary

@@ -15,10 +15,10 @@ from workers.agents.events import TIME_MAX
 from workers.commands.backtest import Options
 from workers.errors import SettingsError
 from workers.histogram.snapshots import Snapshot
+from workers.mechanisms.noise.keyed import NoiseKey
 from workers.progress import ProgressLine
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import REJECTS_LISTED, Summary, replay
-from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.source import Source, when
 from workers.replay.sources import open_source
 from workers.settings import Settings, read_key

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from aiokafka import codec
@@ -109,8 +110,7 @@ class RecordBatch:
         """Tell whether the bytes match their CRC."""
         if self._legacy:
             return bool(MemoryRecords(bytes(self._data)).next_batch().validate_crc())
-        found: int = crc32c(np.frombuffer(self._data[_CRC_FROM:], dtype=np.uint8), _TABLES)
-        return found == self._crc
+        return bool(self._crc == crc32c(np.frombuffer(self._data[_CRC_FROM:], dtype=np.uint8), _TABLES))
 
     def payload(self) -> bytes | memoryview:
         """Return the records' bytes, decompressed."""
@@ -143,7 +143,8 @@ class RecordBatch:
         )
 
 
-class _Decode(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decode:
     """The records of some batches from a position on."""
 
     name: str
@@ -214,6 +215,8 @@ def _joined(parts: list[Records]) -> Records:
 
 class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is untyped
     """A fetch response of one partition, taken record batch by record batch."""
+
+    next_fetch_offset: int
 
     @classmethod
     def of(cls, records: PartitionRecords) -> ColumnRecords:

@@ -48,7 +48,7 @@ def murmur2(data: Bytes, start: int, stop: int) -> int:
         h = np.uint32(h * _M)
     h = np.uint32((h ^ h >> np.uint32(13)) * _M)
     h ^= h >> np.uint32(15)
-    return np.int64(h & np.uint32(0x7FFFFFFF))
+    return int(h & np.uint32(0x7FFFFFFF))
 
 
 @kernel
@@ -57,7 +57,7 @@ def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> int:
     crc = np.uint32(0xFFFFFFFF)
     for at in range(start, stop):
         crc = table[(crc ^ np.uint32(data[at])) & np.uint32(255)] ^ crc >> np.uint32(8)
-    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
+    return int(crc ^ np.uint32(0xFFFFFFFF))
 
 
 @kernel

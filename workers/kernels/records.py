@@ -61,7 +61,7 @@ def crc32c(data: Bytes, tables: NDArray[np.uint32]) -> int:
         )
     for at in range(whole, n):
         crc = tables[0, data[at] ^ (crc & np.uint32(255))] ^ crc >> np.uint32(8)
-    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
+    return int(crc ^ np.uint32(0xFFFFFFFF))
 
 
 @reads_outside
@@ -73,7 +73,7 @@ def varint(data: Bytes, at: int) -> tuple[int, int]:
         at += 1
         bits |= (byte & np.uint64(127)) << np.uint64(shift)
         if byte < np.uint64(128):
-            half = np.int64(bits >> np.uint64(1))
+            half = int(bits >> np.uint64(1))
             return (~half if bits & np.uint64(1) else half), at
     return 0, -1
 

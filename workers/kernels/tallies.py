@@ -59,15 +59,15 @@ def distinct_labels(
         short = number[i] <= PAIRWISE_MAX
         for k in range(first[i], first[i] + number[i]):
             label = labels[k]
-            amount = min(amounts[k], amount_max) if weighted else np.int64(1)
-            found = np.int64(-1)
+            amount = min(int(amounts[k]), amount_max) if weighted else 1
+            found = -1
             if short:
                 for j in range(begin, at):
                     if out_labels[j] == label:
                         found = j
                         break
             else:
-                found = met[label]
+                found = int(met[label])
             if found >= 0:
                 out_amounts[found] = amount if last else min(out_amounts[found] + amount, amount_max)
                 uneven = True
@@ -99,7 +99,7 @@ def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used:
     mask = np.uint64(len(slots) - 1)
     slot = pair_slot(pair, secret, mask)
     while True:
-        row = np.int64(slots[slot])
+        row = int(slots[slot])
         if row < 0:
             slots[slot] = used
             pairs[used] = pair
@@ -141,18 +141,18 @@ def count_events(
         The number of rows, new ones included.
     """
     weighted = len(amounts) > 0
-    last_key = np.int64(-1)
+    last_key = -1
     for i in events:
         key = np.uint64(keys[i]) << np.uint64(32)
         if keys[i] != last_key:
-            last_key = np.int64(keys[i])
+            last_key = int(keys[i])
             row = row_of(key | np.uint64(NO_LABEL), secret, slots, pairs, used)
             if row == used:
                 counts[row] = 0
                 used += 1
         begin = ends[i - 1] if i else 0
         for k in range(begin, min(ends[i], begin + max_items)):
-            amount = min(amounts[k], max_count) if weighted else np.int64(1)
+            amount = min(int(amounts[k]), max_count) if weighted else 1
             if amount > 0:
                 row = row_of(key | np.uint64(labels[k]), secret, slots, pairs, used)
                 if row == used:

@@ -147,7 +147,7 @@ def _same(data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: in
     begin = ends[code - 1] if code else 0
     if ends[code] - begin != stop - start:
         return False
-    for k in range(stop - start):
+    for k in range(stop - start):  # noqa: SIM110  # numba compiles loops, and no generators
         if data[start + k] != text[begin + k]:
             return False
     return True
@@ -165,7 +165,7 @@ def fill_slots(hashes: Words, used: int, slots: Codes) -> None:
 
 
 @kernel
-def gather_lengths(ends: Longs, codes: Longs, lengths: Longs) -> int:
+def gather_lengths(ends: Longs, codes: Codes, lengths: Longs) -> int:
     """Write the bytes of each code's text to `lengths`, int64 (n,); return their sum."""
     total = 0
     for i in range(len(codes)):
@@ -177,7 +177,7 @@ def gather_lengths(ends: Longs, codes: Longs, lengths: Longs) -> int:
 
 
 @kernel
-def gather_text(text: Bytes, ends: Longs, codes: Longs, out: Bytes) -> None:
+def gather_text(text: Bytes, ends: Longs, codes: Codes, out: Bytes) -> None:
     """Write the texts of codes end to end to `out`, uint8 (the sum of their lengths,)."""
     at = 0
     for i in range(len(codes)):

@@ -56,7 +56,8 @@ class TextColumn:
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
         table = self._table_of(array.dictionary)
-        return table[_indices(array, len(table) - 1)]
+        codes: Codes = table[_indices(array, len(table) - 1)]
+        return codes
 
     def _table_of(self, dictionary: Any) -> Codes:
         """Return the code of each text of a dictionary, and that of a null behind them."""
