@@ -26,7 +26,7 @@ def crc32_table() -> NDArray[np.uint32]:
 
 
 @kernel
-def murmur2(data: Bytes, start: int, stop: int) -> int:
+def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
     """Return murmur2 of data[start:stop] as Kafka's Java client has it, without the sign bit."""
     length = stop - start
     h = _SEED ^ np.uint32(length)
@@ -48,16 +48,16 @@ def murmur2(data: Bytes, start: int, stop: int) -> int:
         h = np.uint32(h * _M)
     h = np.uint32((h ^ h >> np.uint32(13)) * _M)
     h ^= h >> np.uint32(15)
-    return int(h & np.uint32(0x7FFFFFFF))
+    return np.int64(h & np.uint32(0x7FFFFFFF))
 
 
 @kernel
-def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> int:
+def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.int64:
     """Return the CRC-32 of data[start:stop], with `crc32_table`."""
     crc = np.uint32(0xFFFFFFFF)
     for at in range(start, stop):
         crc = table[(crc ^ np.uint32(data[at])) & np.uint32(255)] ^ crc >> np.uint32(8)
-    return int(crc ^ np.uint32(0xFFFFFFFF))
+    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
 
 
 @kernel

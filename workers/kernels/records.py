@@ -9,6 +9,8 @@ Source: Kafka's protocol guide, "Record Batch". aiokafka's reader is the oracle 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,7 +40,7 @@ def crc_tables() -> NDArray[np.uint32]:
 
 
 @kernel
-def crc32c(data: Bytes, tables: NDArray[np.uint32]) -> int:
+def crc32c(data: Bytes, tables: NDArray[np.uint32]) -> np.int64:
     """Return the CRC-32C of all bytes.
 
     Args:
@@ -61,11 +63,11 @@ def crc32c(data: Bytes, tables: NDArray[np.uint32]) -> int:
         )
     for at in range(whole, n):
         crc = tables[0, data[at] ^ (crc & np.uint32(255))] ^ crc >> np.uint32(8)
-    return int(crc ^ np.uint32(0xFFFFFFFF))
+    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
 
 
 @reads_outside
-def varint(data: Bytes, at: int) -> tuple[int, int]:
+def varint(data: Bytes, at: int) -> tuple[Any, int]:
     """Return the zigzag number at a place, and the place behind it, -1 where it is longer than 64 bits."""
     bits = np.uint64(0)
     for shift in range(0, _VARINT_BITS, 7):
@@ -73,7 +75,7 @@ def varint(data: Bytes, at: int) -> tuple[int, int]:
         at += 1
         bits |= (byte & np.uint64(127)) << np.uint64(shift)
         if byte < np.uint64(128):
-            half = int(bits >> np.uint64(1))
+            half = np.int64(bits >> np.uint64(1))
             return (~half if bits & np.uint64(1) else half), at
     return 0, -1
 
