@@ -3,16 +3,77 @@
 A kernel is plain Python over arrays, so it can be read, and run uncompiled, as what it says. Integers
 are 64 bits wide and wrap; a division by zero raises. Those that read bytes from outside check every
 index: a hostile event is a reject, never a wrong memory access.
+
+numba keeps what it compiled by the file of the outermost function only, though kernels of other files
+are compiled into it. So what is kept lies in a directory named after the text of all kernels: after an
+upgrade nothing is used that was compiled from another text.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_HERE = Path(__file__).parent
+# In it when every kernel was compiled that counting needs.
+_COMPLETE = "complete"
+
+
+def _digest() -> str:
+    """Return a name for the text of all kernels."""
+    text = blake2b(digest_size=8)
+    for path in sorted(_HERE.glob("*.py")):
+        text.update(path.name.encode() + b"\0" + path.read_bytes())
+    return f"kernels-{text.hexdigest()}"
+
+
+def _places() -> list[Path]:
+    """Return where compiled kernels may be kept, the best place first."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return [_HERE / "__pycache__", Path(home) / "quietcount"]
+
+
+def _kept() -> Path | None:
+    """Return the directory for this text of the kernels; None where nothing can be written."""
+    name = _digest()
+    for place in _places():
+        if (place / name / _COMPLETE).exists():
+            return place / name
+    for place in _places():
+        try:
+            (place / name).mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(place / name, os.W_OK):
+            for old in place.glob("kernels-*"):
+                if old.name != name:
+                    shutil.rmtree(old, ignore_errors=True)
+            return place / name
+    return None
+
+
+_DIRECTORY = _kept()
+if _DIRECTORY is not None:
+    numba.config.CACHE_DIR = str(_DIRECTORY)
+
+
+def complete() -> bool:
+    """Tell whether everything that counting needs is compiled and kept."""
+    return _DIRECTORY is not None and (_DIRECTORY / _COMPLETE).exists()
+
+
+def mark_complete() -> None:
+    """Note that everything that counting needs was compiled in this process."""
+    if _DIRECTORY is not None and os.access(_DIRECTORY, os.W_OK):
+        (_DIRECTORY / _COMPLETE).touch()
 
 
 def kernel(function: F) -> F:
@@ -26,9 +87,5 @@ def reads_outside(function: F) -> F:
 
 
 def _compiled(function: F, *, boundscheck: bool) -> F:
-    try:
-        made = numba.njit(nogil=True, cache=True, boundscheck=boundscheck)(function)
-    except RuntimeError:
-        # Neither beside the source nor in the user's cache directory can anything be written.
-        made = numba.njit(nogil=True, boundscheck=boundscheck)(function)
+    made = numba.njit(nogil=True, cache=_DIRECTORY is not None, boundscheck=boundscheck)(function)
     return cast(F, made)

@@ -1,0 +1,149 @@
+"""Kernels compiled before they are needed: at installation, or when a command first counts on this machine.
+
+A kernel is compiled for the types that it is called with. So a few made-up events take every way
+there is, from record batches to recovery, and what was compiled is kept (`kernels/compiled.py`).
+
+    python -m workers.compiling      # what `make` and the Dockerfile run
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from workers.agents.contributions import decode
+from workers.agents.events import EventReader
+from workers.agents.intake import Intake
+from workers.agents.source_reader import SourceReader
+from workers.changes import Change
+from workers.histogram import ledger_blocks
+from workers.kafka.decoding import ColumnRecords, RecordSet
+from workers.kafka.placement import PARTITIONERS, Placement
+from workers.kernels import compiled
+from workers.mechanisms.config import Lane
+from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.replay.offline import fresh_histograms, replay
+from workers.replay.sources_lines import JsonLines
+from workers.settings import EventsSettings, Settings, settings_of
+
+_EVENTS = 64
+_TICK_MS = 1000
+_KEY = NoiseKey(bytes(range(32)))
+
+
+def ensure_compiled(say: Callable[[str], object]) -> None:
+    """Compile what is not compiled yet.
+
+    Args:
+        say: is told, in one line, why the start takes longer, once.
+    """
+    if not compiled.complete():
+        say("compiling the loops that count, once on this machine: about 20 s")
+        compile_kernels()
+
+
+def compile_kernels() -> float:
+    """Compile every kernel that counting needs; return how many seconds it took."""
+    begun = time.perf_counter()
+    _of_batches()
+    _of_replay()
+    compiled.mark_complete()
+    return time.perf_counter() - begun
+
+
+def _events() -> list[bytes]:
+    """Return events of all shapes, some of which only the general reader can read."""
+    shapes: list[object] = ["a", ["a", "b"], {"a": 1, "b": 2}, [f"item-{i}" for i in range(20)] * 2, ["\u00e4\n"]]
+    return [
+        json.dumps({"key": f"k{i % 3}", "items": shapes[i % len(shapes)], "user": f"u{i % 7}", "ts": i * 100}).encode()
+        for i in range(_EVENTS)
+    ]
+
+
+class _Kept(dict[bytes, bytes]):
+    """What a worker's store would keep."""
+
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:  # type: ignore[override]  # as a store has it
+        return iter(sorted((name, value) for name, value in super().items() if name.startswith(prefix)))
+
+    def write(self, changes: list[Change]) -> None:
+        for name, value in changes:
+            if value is not None:
+                self[name] = value
+
+
+def _of_batches() -> None:
+    """Take record batches to contributions, as a worker does, with users and without."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+    for i, value in enumerate(_events()):
+        builder.append(i, i * 100, f"u{i % 7}".encode(), value, [])
+    lanes = [Lane(_TICK_MS, 0, 2, 1), Lane(_TICK_MS, 0, 2, 3, 2, 4)]
+    kept = _Kept()
+    for fields, user in ((("key", "ts", "user"), "user"), (("$key", None, "$key"), "$key"), (("$all", "ts", None), "user")):
+        response = PartitionRecords(
+            TopicPartition("t", 0), RecordSet(bytes(builder.build())), None, 0, None, None, True, READ_COMMITTED
+        )
+        records = ColumnRecords.of(response).take(0, _EVENTS).batch().records
+        key, timestamp, _ = fields
+        events = EventsSettings(topic="t", key=key, items="items", timestamp=timestamp)
+        for partitioner in PARTITIONERS:
+            reader = SourceReader(EventReader(events, user), None, Placement(partitioner, 0, 1))
+            intake = Intake(lanes, 0, _KEY, kept)
+            sequences = [0, 0]
+            for part in (records, records.part(0, _EVENTS // 2)):
+                found, _ = reader.read(part, None)
+                intake.add(found)
+                kept.write(intake.user_changes())
+                for _, message in intake.commit(source=0, sequences=sequences, offset=0):
+                    for section in decode(message.encoded()).sections:
+                        section.contributions(_KEY)
+
+
+def _of_replay() -> None:
+    """Take lines to snapshots, and a ledger to blocks and back."""
+    text = b"".join(event + b"\n" for event in _events())
+    for unit, more in (("event", {}), ("user", {"max_items_per_user": 3})):
+        settings = _settings(unit, more)
+        histograms = fresh_histograms(settings, _KEY)
+        replay(settings, _KEY, JsonLines(settings, "text", io.BytesIO(text), total=len(text)), lambda _: None, histograms=histograms)
+        for histogram in histograms:
+            ledger: Ledger = histogram._state.ledger
+            ledger.clean_rows = 0
+            ledger.touched = [ledger.find(ledger.tags)]
+            ledger_blocks.load(ledger_blocks.changes(ledger))
+
+
+def _settings(unit: str, more: Mapping[str, object]) -> Settings:
+    """Return settings with a histogram of each kind that has loops of its own."""
+    shared = {"tick": "1s", "horizon": 64, "max_items": 2, "epsilon": 4.0, "delta": 1e-6, "keys": ["k0", "k1", "k2"], **more}
+    kinds: list[dict[str, object]] = [
+        {"mechanism": "unk_base"},
+        {"mechanism": "known_base", "domain": ["a", "b"]},
+    ]
+    if unit == "event":
+        kinds += [
+            {"mechanism": "misra_gries", "size": 8, "release": "pmg"},
+            {"mechanism": "misra_gries", "size": 5, "release": "pure", "delta": 1e-20, "domain": ["a", "b"]},
+        ]
+    histograms = [shared | kind | {"name": f"h{i}"} for i, kind in enumerate(kinds)]
+    document = {
+        "worker": {"name": "compiling", "data_dir": "var", "key_file": "noise.key"},
+        "kafka": {"bootstrap": "localhost:9092"},
+        "events": {"topic": "t", "key": "key", "items": "items", "timestamp": "ts"}
+        | ({"user": "user"} if unit == "user" else {}),
+        "privacy": {"unit": unit},
+        "histogram": histograms,
+    }
+    return settings_of(document, Path())
+
+
+if __name__ == "__main__":
+    print(f"compiled the loops that count in {compile_kernels():.1f} s")
