@@ -11,7 +11,10 @@ from workers.kernels import misra_gries as kernels
 from workers.mechanisms.misra_gries import sketch as sketch_module
 from workers.mechanisms.misra_gries.sketch import Sketch
 
-LOOPS = ("feed_rounds", "feed_rest", "next_zeros", "sort_by_rank", "run_end", "sink")
+LOOPS = (
+    "feed_rounds", "feed_rest", "more_than", "same_again", "still_at_zero", "off_the_wheel",
+    "sort_by_rank", "merge_by_rank", "run_end", "sink",
+)  # fmt: skip
 
 
 @pytest.fixture(params=WAYS)
@@ -99,12 +102,18 @@ def test_counters_far_above_zero_wait_until_the_wheel_comes_round(way: None, siz
         assert held(sketch) == expected
 
 
-@given(st.lists(st.integers(0, 1000), unique=True, max_size=40))
-def test_counters_take_turns_by_rank(ranks: list[int]) -> None:
+@given(st.lists(st.integers(0, 1000), unique=True, max_size=40), st.integers(0, 40))
+def test_counters_take_turns_by_rank(ranks: list[int], middle: int) -> None:
     """Of the keys at zero the smallest goes first, in whatever order they came there."""
-    for sort in (way(kernels.sort_by_rank) for way in WAYS):
-        slots = np.arange(len(ranks), dtype=np.int32)
-        sort(slots, len(ranks), np.array(ranks, dtype=np.int64), np.empty_like(slots))
+    n, of_slot = len(ranks), np.array(ranks, dtype=np.int64)
+    middle = min(middle, n)
+    for way in WAYS:
+        slots, scratch = np.arange(n, dtype=np.int32), np.empty(n, dtype=np.int32)
+        way(kernels.sort_by_rank)(slots, 0, middle, of_slot, scratch)
+        way(kernels.sort_by_rank)(slots, middle, n, of_slot, scratch)
+        found = [ranks[slot] for slot in slots.tolist()]
+        assert found == sorted(ranks[:middle]) + sorted(ranks[middle:])
+        way(kernels.merge_by_rank)(slots, middle, n, of_slot, scratch)
         assert [ranks[slot] for slot in slots.tolist()] == sorted(ranks)
 
 
