@@ -111,6 +111,8 @@ def table(items: int, ticks: int, horizon: int, only: Sequence[str]) -> None:
     print(f"\none tick of {items:,} items, horizon {horizon:,}: ms, and how many times that of unk_base")
     print(f"{'':32}" + "".join(f"{kind:>8} {'x':>6}" for kind in KINDS))
     base: dict[str, float] = {}
+    for case in ("unk_base", "misra_gries, pmg, size 100"):
+        measure(case, 1_000, 1, 16)  # compiles
     for case in CASES:
         if case != "unk_base" and only and not any(name in case for name in only):
             continue

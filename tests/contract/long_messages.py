@@ -162,7 +162,7 @@ def sketch_state() -> SketchState:
     [sketch] = made.opened(2**20, [3])
     sketch.tags, sketch.labels, sketch.counts, sketch.total = (
         KEY.tags("k", labels),
-        labels,
+        Texts.of(labels),
         np.full(3_000, LARGEST),
         LARGEST,
     )

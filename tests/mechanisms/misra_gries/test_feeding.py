@@ -1,32 +1,43 @@
-"""Both ways to feed a pass, stretches and heap, end where Algorithm 1 ends; a tick costs in its items, not in their weight."""
+"""A tick is fed, compiled or not, to where Algorithm 1 ends; it costs in its items, not in their weight."""
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.kernels.uncompiled import WAYS
 from tests.mechanisms.misra_gries.test_sketch import COUNTS, as_batch, held, one_by_one, tag
-from workers.mechanisms.misra_gries import feeding
+from workers.kernels import misra_gries as kernels
+from workers.mechanisms.misra_gries import sketch as sketch_module
 from workers.mechanisms.misra_gries.sketch import Sketch
 
-# What an item of the heap is said to cost, in us, and how many stretches are tried: the heap does all, stretches do what they can, as in
-# use, and stretches that give way to the heap amid a pass.
-WAYS = {"heap": (0.0, 4), "stretches": (1e9, 4), "in use": (feeding._HEAP_US, feeding._FEW_STRETCHES), "over": (2.0, 0)}
+LOOPS = (
+    "feed_rounds", "feed_rest", "more_than", "same_again", "still_at_zero", "off_the_wheel",
+    "sort_by_rank", "merge_by_rank", "run_end", "sink",
+)  # fmt: skip
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small batches would hardly ever come to stretches, and long ones never to the heap alone."""
-    heap_us, few_stretches = WAYS[request.param]
-    monkeypatch.setattr(feeding, "_HEAP_US", heap_us)
-    monkeypatch.setattr(feeding, "_FEW_STRETCHES", few_stretches)
+    """As it runs, and as it is written."""
+    for name in LOOPS:
+        monkeypatch.setattr(kernels, name, request.param(getattr(kernels, name)))
+
+
+@pytest.fixture(params=[1, 2, 24])
+def rounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """All of it on the heap, nearly all, and as in use."""
+    monkeypatch.setattr(sketch_module, "ROUNDS", request.param)
+    monkeypatch.setattr("tests.mechanisms.misra_gries.test_sketch.ROUNDS", request.param)
+    number: int = request.param
+    return number
 
 
 ITEMS = st.integers(0, 29)
 
 
 @settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(
     size=st.integers(1, 9),
@@ -39,7 +50,7 @@ ITEMS = st.integers(0, 29)
         max_size=6,
     ),
 )
-def test_every_way_ends_where_algorithm_1_ends(way: None, size: int, ticks: list[dict[int, int]]) -> None:
+def test_every_way_ends_where_algorithm_1_ends(way: None, rounds: int, size: int, ticks: list[dict[int, int]]) -> None:
     """Counters, keys with count zero and their order: what Lemma 2 is about."""
     sketch, expected = Sketch(size), dict[int, int]()
     for tick in ticks:
@@ -50,8 +61,8 @@ def test_every_way_ends_where_algorithm_1_ends(way: None, size: int, ticks: list
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 150])
-def test_every_way_ends_there_on_long_ticks_too(way: None, size: int) -> None:
-    """Many rounds in one stretch, hits that come too late, and counters that fall by more than one miss's weight."""
+def test_every_way_ends_there_on_long_ticks_too(way: None, rounds: int, size: int) -> None:
+    """Lists in no order, hits that come too late, and counters that fall by more than one miss's weight."""
     random = np.random.default_rng(size)
     sketch, expected = Sketch(size), dict[int, int]()
     for _ in range(8):
@@ -64,7 +75,7 @@ def test_every_way_ends_there_on_long_ticks_too(way: None, size: int) -> None:
 
 
 def test_a_weight_costs_nothing_and_is_not_limited() -> None:
-    """One step of the heap an item, whatever it weighs, also beyond what a machine word would hold beside its rank."""
+    """One step of the heap an item, whatever it weighs."""
     heavy = {item: (1 << 45) + item for item in range(200)}
     sketch = Sketch(10)
     for _ in range(3):
@@ -77,30 +88,37 @@ def test_a_weight_costs_nothing_and_is_not_limited() -> None:
     assert all(0 <= 3 * heavy[item] - count <= sketch.total / 11 for item, count in estimates.items())
 
 
-def test_a_tick_of_equal_items_takes_a_handful_of_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million items of weight one must not cost a million steps: the heap is never reached, and stretches are few."""
-    stretches = 0
-    whole = feeding._Pass.stretch
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 200])
+def test_counters_far_above_zero_wait_until_the_wheel_comes_round(way: None, size: int) -> None:
+    """There are as many lists as counters; heights go far beyond that."""
+    sketch, expected = Sketch(size), dict[int, int]()
+    random = np.random.default_rng(size)
+    for low in (1, 400, 1):
+        counts = low + random.integers(0, 600, size)
+        ones = np.unique(random.integers(size, 1_500, 700)).tolist()
+        tick = dict(enumerate(counts.tolist())) | dict.fromkeys(ones, 1)
+        sketch.feed(as_batch(tick))
+        expected = one_by_one(size, expected, tick)
+        assert held(sketch) == expected
 
-    def counted(self: feeding._Pass) -> None:
-        nonlocal stretches
-        stretches += 1
-        whole(self)
 
-    def never(self: feeding.Feeding, passes: object) -> None:
-        raise AssertionError("by_heap")
-
-    monkeypatch.setattr(feeding._Pass, "stretch", counted)
-    monkeypatch.setattr(feeding.Feeding, "_by_heap", never)
-    sketch = Sketch(50)
-    for _ in range(3):
-        sketch.feed(as_batch(dict.fromkeys(range(100_000), 1)))
-    assert stretches < 60
-    assert sketch.total == 300_000 and len(sketch.counts) == 50
+@given(st.lists(st.integers(0, 1000), unique=True, max_size=40), st.integers(0, 40))
+def test_counters_take_turns_by_rank(ranks: list[int], middle: int) -> None:
+    """Of the keys at zero the smallest goes first, in whatever order they came there."""
+    n, of_slot = len(ranks), np.array(ranks, dtype=np.int64)
+    middle = min(middle, n)
+    for way in WAYS:
+        slots, scratch = np.arange(n, dtype=np.int32), np.empty(n, dtype=np.int32)
+        way(kernels.sort_by_rank)(slots, 0, middle, of_slot, scratch)
+        way(kernels.sort_by_rank)(slots, middle, n, of_slot, scratch)
+        found = [ranks[slot] for slot in slots.tolist()]
+        assert found == sorted(ranks[:middle]) + sorted(ranks[middle:])
+        way(kernels.merge_by_rank)(slots, middle, n, of_slot, scratch)
+        assert [ranks[slot] for slot in slots.tolist()] == sorted(ranks)
 
 
 def test_counters_near_the_end_of_64_bits_are_lowered_as_any_others(way: None) -> None:
-    """How many rounds there are is a matter of sums over counters, which pass 64 bits long before a counter does."""
+    """A height is a count and how often everybody was lowered: it passes 63 bits only where the sketch's total would."""
     size = 60
     before = {i: 1 + i % 7 if i % 2 else (1 << 60) + i for i in range(size)}
     tick = dict.fromkeys(range(size, 10 * size), 1)

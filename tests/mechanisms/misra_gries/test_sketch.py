@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, SketchBatch, ascending, batch, positions
+from workers.mechanisms.texts import Texts
 
 Tick = dict[int, int]
 ITEMS = st.integers(0, 11)
@@ -23,7 +24,7 @@ def tag(item: int) -> list[int]:
 def as_batch(tick: Tick) -> SketchBatch:
     items = sorted(tick, reverse=True)
     tags = np.array([tag(item) for item in items], dtype=np.uint64).reshape(-1, 2)
-    return batch(tags, [b"%d" % item for item in items], np.array([tick[item] for item in items], dtype=np.int64))
+    return batch(tags, Texts.of(b"%d" % item for item in items), np.array([tick[item] for item in items], dtype=np.int64))
 
 
 def one_by_one(size: int, counters: dict[int, int], tick: Tick) -> dict[int, int]:
@@ -114,7 +115,7 @@ def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() ->
         counts = np.bincount(popular[items], minlength=domain)
         unique = np.flatnonzero(counts)
         tags = np.stack((unique * 7_368_787 % 1_000_003, unique), axis=1).astype(np.uint64)
-        labels = [b"%06d" % item for item in unique.tolist()]
+        labels = Texts.of(b"%06d" % item for item in unique.tolist())
         sketch.feed(batch(tags, labels, counts[unique]))
         exact += counts
         # 16 bytes of tag, 8 of count and 6 of label a counter; none but these arrays.

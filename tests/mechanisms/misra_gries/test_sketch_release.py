@@ -12,6 +12,7 @@ from workers.mechanisms.misra_gries.domain import DomainTags
 from workers.mechanisms.misra_gries.release import _largest, largest_parts, pure_scale, reduced, shown_above
 from workers.mechanisms.misra_gries.sketch import Sketch, batch
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 
@@ -19,7 +20,7 @@ KEY = NoiseKey(b"k" * 32)
 def test_only_what_passes_the_threshold_is_shown_sorted_by_label() -> None:
     """The order in which a sketch holds its keys would leak."""
     labels = [b"%03d" % (17 * i % 40) for i in range(40)]
-    shown = shown_above(labels, np.array([20 * (17 * i % 40) for i in range(40)]), 300)
+    shown = shown_above(Texts.of(labels), np.array([20 * (17 * i % 40) for i in range(40)]), 300)
     assert list(shown.labels) == [b"%03d" % i for i in range(16, 40)]
     assert shown.counts.tolist() == [20 * i for i in range(16, 40)]
 
@@ -29,7 +30,7 @@ def test_a_sketch_with_an_item_outside_the_domain_is_refused() -> None:
     labels = [b"%04d" % i for i in range(5)]
     tags = KEY.tags("k", labels)
     sketch = Sketch(3)
-    sketch.feed(batch(tags[3:4], labels[3:4], np.array([40_000])))
+    sketch.feed(batch(tags[3:4], Texts.of(labels[3:4]), np.array([40_000])))
     with pytest.raises(ValueError, match="not declared"):
         largest_parts(sketch, DomainTags(tags[:3]), labels[:3], np.zeros(3, dtype=np.int64))
 

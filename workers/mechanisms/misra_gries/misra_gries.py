@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from msgspec import Meta
@@ -57,8 +57,10 @@ from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, r
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.config import OptionalDomain
+from workers.mechanisms.texts import Texts
 
 USE = 0x40
+A = TypeVar("A", bound=np.generic)
 
 
 class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gries"):
@@ -281,12 +283,10 @@ def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) ->
     """All of a tick's items for each stream key, the same whatever message brought them."""
     if not contributions:
         return
-    key = np.concatenate([index[part.key_of_row] for part, index in contributions])
-    tags = np.concatenate([part.tags for part, _ in contributions])
-    counts = np.concatenate([part.counts for part, _ in contributions])
-    labels: list[bytes] = []
-    for part, _ in contributions:
-        labels += part.labels
+    key = _joined([index[part.key_of_row] for part, index in contributions])
+    tags = _joined([part.tags for part, _ in contributions])
+    counts = _joined([part.counts for part, _ in contributions])
+    labels = Texts.concat([part.labels for part, _ in contributions])
     if not len(key):
         return
     if (key == key[0]).all():
@@ -298,6 +298,11 @@ def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) ->
     for own, rows in zip(served.tolist(), np.split(order, starts[1:]), strict=True):
         if own >= 0:
             yield own, batch(tags.take(rows, axis=0), labels, counts[rows], rows)
+
+
+def _joined(columns: Sequence[NDArray[A]]) -> NDArray[A]:
+    """One column of several; itself where there is one."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def _quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float:

@@ -28,6 +28,7 @@ from workers.mechanisms.misra_gries.domain import DomainTags
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.noise.discrete_laplace import round_up_scale
 from workers.mechanisms.noise.selection import kth_largest
+from workers.mechanisms.texts import Texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Shown:
     counts: NDArray[np.int64]
 
 
-def shown_above(labels: Sequence[bytes], noisy: NDArray[np.int64], threshold: int) -> Shown:
+def shown_above(labels: Texts, noisy: NDArray[np.int64], threshold: int) -> Shown:
     """Those above the threshold, by label."""
     kept = sorted((labels[i], i) for i in np.flatnonzero(noisy > threshold).tolist())
     return Shown(tuple(label for label, _ in kept), noisy[[i for _, i in kept]])

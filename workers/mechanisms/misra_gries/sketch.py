@@ -17,7 +17,8 @@ last round (`ROUNDS`) takes all that an item has left in a row. That is a fixed 
 depend on the data. So an item added to a tick, an n-th of its kind, is one element inserted at the place of its pair, with all others in
 the order they had: the neighbours that Lemma 2 is about. An order that looked at the stream (arrival, count, first seen, the sketch's own
 items first) would have to be the same for both neighbours, and is not. "Smallest key" is the smallest tag.
-Rounds are what makes it fast, see `feeding`: where items weigh one, arithmetic does; only the last round looks at each item.
+Rounds are what makes it fast, see `workers/kernels/misra_gries.py`: where items weigh one, each takes a few steps whatever k is; only
+the last round takes O(log k) for each item.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters using the Misra-Gries Sketch",
 Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
@@ -25,15 +26,13 @@ Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.ledger import Tags
-from workers.mechanisms.misra_gries.feeding import Feeding
+from workers.mechanisms.texts import NO_TEXTS, Texts, fixed
 
 Counts = NDArray[np.int64]
 Indices = NDArray[np.int64]
@@ -41,45 +40,31 @@ Indices = NDArray[np.int64]
 
 # What a sketch of the same items holds, raised when that changes: 2 since a tick is fed in rounds, 3 since these are 24.
 SKETCH_VERSION = 3
-# In this many rounds a tick is fed, see `SketchBatch.rounds`: measured on Zipf data, 16 take a fifth longer and 48 gain nothing.
+# In this many rounds a tick is fed, the last of which takes what is left. Part of what a sketch holds: never to change without its version.
 ROUNDS = 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SketchBatch:
     """What one tick adds for one stream key: each item once, ascending by tag.
 
     Attributes:
         tags: uint64 (n, 2), strictly ascending.
-        labels: labels of more items than these, UTF-8.
+        labels: labels of these items and perhaps of others, UTF-8.
         rows: int64 (n,), where in `labels` each item's label stands.
         counts: int64 (n,), each above 0.
     """
 
     tags: Tags
-    labels: Sequence[bytes]
+    labels: Texts
     rows: Indices
     counts: Counts
 
     def __repr__(self) -> str:
         return f"SketchBatch({len(self.counts)} items)"
 
-    @cached_property
-    def rounds(self) -> list[tuple[Indices | None, Counts | None]]:
-        """The order in which a tick is fed, for `Feeding`: items, ascending (None: all), and how many of each (None: one)."""
-        found: list[tuple[Indices | None, Counts | None]] = [(None, None)]
-        left = np.flatnonzero(self.counts > 1)
-        counts = self.counts[left]
-        for fed in range(1, ROUNDS):
-            if not len(left):
-                break
-            found.append((left, None if fed < ROUNDS - 1 else counts - fed))
-            more = np.flatnonzero(counts > fed + 1)
-            left, counts = left[more], counts[more]
-        return found
 
-
-def batch(tags: Tags, labels: Sequence[bytes], counts: Counts, rows: Indices | None = None) -> SketchBatch:
+def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None) -> SketchBatch:
     """The batch of items in any order, in which an item may occur several times.
 
     Args:
@@ -130,7 +115,7 @@ class Sketch:
             raise ValueError(f"size = {size}: must be at least 1")
         self.size = size
         self.tags: Tags = np.empty((0, 2), dtype=np.uint64)
-        self.labels: list[bytes] = []
+        self.labels: Texts = NO_TEXTS
         self.counts: Counts = np.empty(0, dtype=np.int64)
         self.total = 0
 
@@ -146,17 +131,15 @@ class Sketch:
         if (self.counts > 0).all() and len(self.counts) + len(items.counts) - np.count_nonzero(known) <= self.size:
             self._merge(items)  # every miss finds a counter that was never used
             return
-        feeding = Feeding(self.size, len(items.counts), self.counts, before, known)
-        feeding.feed(items.rounds)
-        of_batch, number, self.counts = feeding.result()
+        feeding = _Feeding(self.size, items.counts, self.counts, before, known)
+        of_batch, number, self.counts = feeding.feed()
         new = number[of_batch]
         tags = np.empty((len(number), 2), dtype=np.uint64)
-        tags[of_batch], tags[~of_batch] = items.tags[new], self.tags[number[~of_batch]]
-        rows = iter(items.rows[new].tolist())
-        self.labels = [
-            items.labels[next(rows)] if own else self.labels[i]
-            for own, i in zip(of_batch.tolist(), number.tolist(), strict=True)
-        ]
+        tags[of_batch], tags[~of_batch] = items.tags.take(new, axis=0), self.tags.take(number[~of_batch], axis=0)
+        # Its own labels, and behind them those of the batch that came in.
+        rows = number.copy()
+        rows[of_batch] = len(self.labels) + np.arange(len(new))
+        self.labels = Texts.concat((self.labels, items.labels.take(items.rows[new]))).take(rows)
         self.tags = tags
 
     def add(self, items: SketchBatch) -> None:
@@ -174,14 +157,62 @@ class Sketch:
             sums -= np.partition(sums, len(sums) - self.size - 1)[len(sums) - self.size - 1]
         keep = np.flatnonzero(sums > 0)
         own, new = strangers[keep[keep < len(strangers)]], keep[keep >= len(strangers)] - len(strangers)
-        labels = [self.labels[i] for i in own.tolist()]
-        labels += [items.labels[row] for row in items.rows[new].tolist()]
+        labels = Texts.concat((self.labels.take(own), items.labels.take(items.rows[new])))
         self._set(np.concatenate((self.tags[own], items.tags[new])), labels, sums[keep])
 
-    def _set(self, tags: Tags, labels: list[bytes], counts: Counts) -> None:
+    def _set(self, tags: Tags, labels: Texts, counts: Counts) -> None:
         order = np.lexsort((tags[:, 1], tags[:, 0]))
         self.tags, self.counts = np.ascontiguousarray(tags[order]), counts[order]
-        self.labels = [labels[i] for i in order.tolist()]
+        self.labels = labels.take(order)
+
+
+class _Feeding:
+    """The counters while a batch is fed; see `workers/kernels/misra_gries.py`. Sensitive."""
+
+    def __init__(
+        self, size: int, fed: Counts, counts: Counts, before: Indices, known: NDArray[np.bool_]
+    ) -> None:
+        """
+        Args:
+            size: k.
+            fed: int64 (n,), how often each item of the batch occurs.
+            counts: int64 (held,), the counters in use, ascending by key.
+            before: int64 (held,), how many items of the batch have a smaller key than each.
+            known: bool (held,), whether the next item has that very key.
+        """
+        self._fed, self._held = fixed(fed), len(counts)
+        self._bits = size.bit_length()
+        self._ones = (1 << self._bits) - 1
+        self._heights: Counts = np.zeros(size, dtype=np.int64)
+        self._heights[: self._held] = counts
+        self._ranks: Indices = (len(fed) << self._bits) + np.arange(size, dtype=np.int64)
+        own = np.where(known, self._ones, np.arange(self._held))
+        self._ranks[: self._held] = (before << self._bits) + own
+        self._slot_of = np.full(len(fed), -1, dtype=np.int32)
+        self._slot_of[before[known]] = np.flatnonzero(known)
+
+    def __repr__(self) -> str:
+        return f"_Feeding({len(self._heights)} counters, {len(self._fed)} items)"
+
+    def feed(self) -> tuple[NDArray[np.bool_], Indices, Counts]:
+        """Feed the batch; return the counters in use, ascending by key.
+
+        Returns:
+            Whether the key is one of the batch, (m,) bool; the item's number there, or else the counter's own before, (m,); counts, (m,).
+        """
+        from workers.kernels.misra_gries import feed_rest, feed_rounds
+
+        left = np.empty(len(self._fed), dtype=np.int32)
+        counters = self._heights, self._ranks, self._slot_of, self._bits
+        lowered, remaining = feed_rounds(self._fed, ROUNDS - 1, *counters, left)
+        if remaining:
+            lowered = feed_rest(left[:remaining], self._fed, ROUNDS - 1, lowered, *counters)
+        slots = np.argsort(self._ranks)
+        number = self._ranks[slots] & self._ones
+        of_batch = number == self._ones
+        used = of_batch | (number < self._held)
+        slots, number, of_batch = slots[used], number[used], of_batch[used]
+        return of_batch, np.where(of_batch, self._ranks[slots] >> self._bits, number), self._heights[slots] - lowered
 
 
 def positions(keys: Tags, among: Tags) -> tuple[Indices, NDArray[np.bool_]]:

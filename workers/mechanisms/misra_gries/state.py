@@ -14,7 +14,7 @@ Every page begins with a version; a block without counters is one short page (a 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from workers.errors import StateRefused
 from workers.mechanisms.ledger import Tags
 from workers.mechanisms.mechanism import State
 from workers.mechanisms.misra_gries.domain import DomainTags
-from workers.mechanisms.misra_gries.sketch import Sketch
+from workers.mechanisms.misra_gries.sketch import Counts, Sketch
+from workers.mechanisms.texts import Texts
 
 VERSION = 1
 PAGE_BYTES = 512 << 10
@@ -169,19 +170,19 @@ class SketchState(State):
         sketch.total = total
         tags = np.frombuffer(content, dtype="<u8", count=2 * n, offset=_HEAD.size).reshape(n, 2)
         sketch.tags = tags.astype(np.uint64)
-        pairs = list(_unlabelled(content, _HEAD.size + 16 * n, n))
-        sketch.labels = [label for label, _ in pairs]
-        sketch.counts = np.array([count for _, count in pairs], dtype=np.int64)
+        sketch.labels, sketch.counts = _unlabelled(content, _HEAD.size + 16 * n, n)
 
     def _encode_shown(self, key: int, level: int) -> bytes:
         released = self._shown.get((key, level), {})
         labels = sorted(released)
-        return _HEAD.pack(len(labels), 0) + _labelled(labels, [released[label] for label in labels])
+        counts = np.array([released[label] for label in labels], dtype=np.int64)
+        return _HEAD.pack(len(labels), 0) + _labelled(Texts.of(labels), counts)
 
     def _decode_shown(self, where: Cell, content: bytes) -> None:
         n, _ = _HEAD.unpack_from(content)
         if n:
-            self._shown[where] = dict(_unlabelled(content, _HEAD.size, n))
+            labels, counts = _unlabelled(content, _HEAD.size, n)
+            self._shown[where] = dict(zip(labels, counts.tolist(), strict=True))
 
 
 def _each_once(sketches: Iterable[Sketch]) -> list[Sketch]:
@@ -192,7 +193,7 @@ def _encode_open(sketch: Sketch | None) -> bytes:
     if sketch is None:
         return _HEAD.pack(0, 0)
     head = _HEAD.pack(len(sketch.counts), sketch.total)
-    return b"".join((head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts.tolist())))
+    return b"".join((head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts)))
 
 
 def _decode_domain(name: str, content: bytes) -> DomainTags:
@@ -202,10 +203,9 @@ def _decode_domain(name: str, content: bytes) -> DomainTags:
     return DomainTags(np.frombuffer(content, dtype="<u8", offset=_HEAD.size).reshape(n, 2).astype(np.uint64))
 
 
-def _labelled(labels: Sequence[bytes], counts: Sequence[int]) -> bytes:
+def _labelled(labels: Texts, counts: Counts) -> bytes:
     """Counts, lengths of the labels, and the labels end to end."""
-    lengths = np.fromiter(map(len, labels), dtype="<u2", count=len(labels))
-    return np.array(counts, dtype="<i8").tobytes() + lengths.tobytes() + b"".join(labels)
+    return counts.astype("<i8").tobytes() + labels.lengths.astype("<u2").tobytes() + labels.text.tobytes()
 
 
 def _is_whole(content: bytes, tag_bytes: int) -> bool:
@@ -220,10 +220,8 @@ def _is_whole(content: bytes, tag_bytes: int) -> bool:
     return bool(len(content) == lengths_at + 2 * n + lengths.sum())
 
 
-def _unlabelled(content: bytes, at: int, n: int) -> Iterator[tuple[bytes, int]]:
+def _unlabelled(content: bytes, at: int, n: int) -> tuple[Texts, Counts]:
+    """The n labels and counts that `_labelled` wrote, from `at` on."""
     counts = np.frombuffer(content, dtype="<i8", count=n, offset=at)
     lengths = np.frombuffer(content, dtype="<u2", count=n, offset=at + 8 * n)
-    start = at + 10 * n
-    for count, length in zip(counts.tolist(), lengths.tolist(), strict=True):
-        yield content[start : start + length], count
-        start += length
+    return Texts.from_lengths(content[at + 10 * n :], lengths), counts.astype(np.int64)
