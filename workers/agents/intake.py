@@ -55,6 +55,8 @@ class Intake:
         self.watermark = self._committed_watermark = watermark
         self.first = first
         self._open = {}
+        if watermark is not None:
+            self._users.restore(watermark)
 
     def add(self, events: Events, read_ms: int | None = None) -> None:
         """Count a batch of events, in order.
@@ -89,7 +91,7 @@ class Intake:
     def _count(self, lane: Lane, ticks: NDArray[np.int64], events: Events) -> None:
         low, high = int(ticks.min()), int(ticks.max())
         if lane.max_items_per_user is not None:
-            self._of_users(lane, ticks.tolist(), events)
+            self._of_users(lane, ticks, events)
             return
         in_order = bool((ticks[1:] >= ticks[:-1]).all())
         for tick in (low,) if low == high else np.unique(ticks).tolist():
@@ -111,18 +113,40 @@ class Intake:
             else:
                 self._weighted(tallies, keys, items, lane)
 
-    def _of_users(self, lane: Lane, ticks: Sequence[int], events: Events) -> None:
-        """Counts, event by event in their order, what each user may still add."""
+    def _of_users(self, lane: Lane, ticks: NDArray[np.int64], events: Events) -> None:
+        """Count, event by event in their order, what each user may still add."""
+        # Only what counts compiles: most commands never import numba.
+        from workers.agents.user_digests import digests_of_pairs, digests_of_users
+
         if events.users is None:
             raise ValueError("events without users for a lane that bounds them")
-        for tick, key, items, user in zip(ticks, events.keys, events.items, events.users, strict=True):
-            if tick < 1:
-                continue
-            tallies = self._open.get((lane, tick))
-            if tallies is None:
-                tallies = self._open[lane, tick] = defaultdict(Counter)
-            labels = [label for label, count in bound(items, lane.max_items, 1).items() if count]
-            tallies[key].update(self._users.take(lane, tick, user, key, labels))
+        bounded = [
+            [(label, n) for label, n in bound(items, lane.max_items, lane.max_count).items() if n]
+            for items in events.items
+        ]
+        number = np.array([len(items) for items in bounded], dtype=np.int64)
+        rows = [(key, label) for key, items in zip(events.keys, bounded, strict=True) for label, _ in items]
+        counted = self._users.take(
+            lane,
+            np.array([lane.epoch(tick) if tick >= 1 else -1 for tick in ticks.tolist()], dtype=np.int64),
+            digests_of_users(events.users),
+            np.cumsum(number) - number,
+            number,
+            digests_of_pairs(rows),
+            np.array([n for items in bounded for _, n in items], dtype=np.int64),
+        ).tolist()
+        at = 0
+        for tick, key, items in zip(ticks.tolist(), events.keys, bounded, strict=True):
+            if tick >= 1:
+                tallies = self._open.get((lane, tick))
+                if tallies is None:
+                    tallies = self._open[lane, tick] = defaultdict(Counter)
+                for (label, _), n in zip(items, counted[at : at + len(items)], strict=True):
+                    if n:
+                        tallies[key][label] += n
+                # As before: a key that came is named, whether or not anything of it counted.
+                _ = tallies[key]
+            at += len(items)
 
     @staticmethod
     def _weighted(tallies: dict[str, Counter[str]], keys: Sequence[str], items: Sequence[Items], lane: Lane) -> None:

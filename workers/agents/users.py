@@ -1,15 +1,18 @@
-"""Users: which (stream key, item) pairs of a user still count, where users are protected (mechanisms.md 7). No Kafka, no clock.
+"""Users: how much of an event's items still counts, where users are protected (mechanisms.md 7). No Kafka, no clock.
 
-In each epoch of a lane the first `max_items_per_user` distinct pairs of a user count, each once, in the order of the source partition.
-The rule reads that user's own events alone, so one user moves at most m pairs by one each, whatever ticks they fall in. It holds only
-if all events of a user lie in one source partition: `kafka/placement.py` rejects those that lie elsewhere, so a producer that spreads a
+In each epoch of a lane the first `max_items_per_user` distinct (stream key, item) pairs of a user count, each at most
+`max_count` times in all, in the order of the source partition. The rule reads that user's own events alone, so one
+user moves at most m pairs by at most `max_count` each, whatever ticks they fall in. It holds only if all events of a
+user lie in one source partition: `kafka/placement.py` rejects those that lie elsewhere, so a producer that spreads a
 user's records loses events instead of weakening the promise.
 
-What is stored: for each lane, epoch and user with a pair that counted, the pairs' digests. Keys hold lanes and users as digests:
+In memory each epoch of a lane has a table (`kernels/users.py`), exact but for a user's digest of 128 bits and a pair's
+of 64, compared within one user. Two pairs of one user that collide count as one: a count may be too low, the promise holds.
 
-    b"u" + lane (8 bytes) + epoch (8, big endian) + user (16)  ->  version (1 byte), pairs (8 each)
+What is stored: what is new in each commit, in the order in which it counted, as blocks.
 
-Two pairs of one user with the same 64-bit digest would count as one: a count may be one too low, the promise holds.
+    b"U" + lane (8 bytes) + epoch (8, big endian) + sequence (8, big endian)  ->  a block, `user_epoch.py`
+    b"u" + lane (8 bytes) + epoch (8, big endian) + user (16)                 ->  the same of earlier versions, read only
 """
 
 from __future__ import annotations
@@ -17,19 +20,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from workers.changes import Change
-from workers.errors import StateRefused
 from workers.mechanisms.config import Lane
 
-VERSION = b"\x01"
-PREFIX = b"u"
-# Between commits everything that changed is held; after one, no more users than this are.
-USERS_HELD = 100_000
-PAIRS_HELD = 200_000
-# Users of an epoch that is over are forgotten in steps, so that no transaction grows with their number.
+if TYPE_CHECKING:
+    from workers.agents.user_epoch import UserEpoch
+
+PREFIX = b"U"
+PREFIX_OF_ENTRIES = b"u"
+# Rows between commits: 6 MB of blocks in one transaction.
+ROWS_HELD = 200_000
+# Blocks, or entries, of an epoch that is over are forgotten in steps, so that no transaction grows with its users.
 FORGOTTEN_AT_ONCE = 20_000
+# A store gives values with names, and blocks are long: no step reads much more than this.
+FORGOTTEN_BYTES_AT_ONCE = 64 << 20
+
+_ONE_EACH = np.empty(0, np.int64)
 
 
 class Stored(Protocol):
@@ -40,7 +51,7 @@ class Stored(Protocol):
 
 
 class Users:
-    """The pairs of one source partition's users. Sensitive."""
+    """What the users of one source partition have counted. Sensitive."""
 
     def __init__(self, lanes: Iterable[Lane], stored: Stored | None = None) -> None:
         """
@@ -48,116 +59,121 @@ class Users:
             lanes: those that bound users.
             stored: what was committed; None keeps everything in memory (replay).
         """
-        self._places = {lane: _lane_key(lane) for lane in lanes if lane.max_items_per_user is not None}
+        self._digests = {lane: _lane_digest(lane) for lane in lanes if lane.max_items_per_user is not None}
         self._stored = stored
-        self._held: dict[bytes, set[int]] = {}
-        self._changed: set[bytes] = set()
-        self._begun: list[int] = []  # the oldest epoch of each lane that is held
-        self._pairs: dict[tuple[str, str], int] = {}
-        self._digests: dict[str, bytes] = {}
+        self._epochs: dict[tuple[Lane, int], UserEpoch] = {}
+        self._oldest = dict.fromkeys(self._digests, 0)
 
     def __repr__(self) -> str:
-        return f"Users({len(self._places)} lanes)"
+        return f"Users({len(self._digests)} lanes)"
 
     @property
     def full(self) -> bool:
-        """Whether so much changed that it should be committed."""
-        return len(self._changed) >= USERS_HELD
+        """Whether so much is new that it should be committed."""
+        return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_HELD
 
-    def take(self, lane: Lane, tick: int, user: str, key: str, labels: Iterable[str]) -> list[str]:
-        """Return those of an event's labels that count, in their order, and use them up.
+    def take(
+        self,
+        lane: Lane,
+        epochs: NDArray[np.int64],
+        users: NDArray[np.uint64],
+        first: NDArray[np.int64],
+        number: NDArray[np.int64],
+        pairs: NDArray[np.uint64],
+        amounts: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.int64]:
+        """Return how much of each row counts, event by event in their order, and use it up.
 
         Args:
             lane: one that bounds users.
-            tick: global tick of the event.
-            user: the event's.
-            key: stream key.
-            labels: of the event, distinct.
+            epochs: int64 (n,), of each event; -1: it has no tick and is skipped.
+            users: uint64 (n, 2), digest of each event's user.
+            first: int64 (n,), the event's first row.
+            number: int64 (n,), how many rows it has: its distinct labels, at most `max_items`.
+            pairs: uint64 (m,), digest of each row's (stream key, label).
+            amounts: int64 (m,), how much each row adds; None: 1 each.
+
+        Returns:
+            int64 (m,); 0 for rows that do not count.
         """
-        place = self._places[lane] + lane.epoch(tick).to_bytes(8) + self._digest(user)
-        pairs = self._held.get(place)
-        if pairs is None:
-            pairs = self._held[place] = self._load(place)
-        most = lane.max_items_per_user or 0
-        counted = []
-        for label in labels:
-            if len(pairs) >= most:
-                break
-            pair = self._pair(key, label)
-            if pair not in pairs:
-                pairs.add(pair)
-                counted.append(label)
-        if counted:
-            self._changed.add(place)
+        counted = np.zeros(len(pairs), dtype=np.int64)
+        # Nothing counts in an epoch whose users are forgotten; the intake has closed its ticks.
+        oldest = self._oldest[lane]
+        for epoch, events in _by_epoch(epochs):
+            if epoch >= oldest:
+                held = self._of(lane, epoch)
+                held.take(events, users, first, number, pairs, _ONE_EACH if amounts is None else amounts, counted)
         return counted
 
     def changes(self) -> list[Change]:
-        """Return what changed since the last commit, to be committed with the contributions it belongs to."""
+        """Return what is new since the last commit, to be committed with the contributions it belongs to."""
         return [
-            (place, VERSION + b"".join(pair.to_bytes(8) for pair in sorted(self._held[place])))
-            for place in sorted(self._changed)
+            change for (lane, epoch), held in self._epochs.items() for change in held.changes(self._name(lane, epoch))
         ]
 
     def over(self, watermark_ms: int) -> list[Change]:
-        """Return deletions of stored users of epochs whose ticks are all closed: nothing of theirs can count again."""
+        """Return deletions of what is stored of epochs whose ticks are all closed: nothing of theirs can count again."""
         if self._stored is None:
             return []
         deletions: list[Change] = []
-        for lane, place in self._places.items():
-            limit = place + self._oldest(lane, watermark_ms).to_bytes(8)
-            for name, _ in islice(self._stored.items(place), FORGOTTEN_AT_ONCE):
-                if name >= limit:
-                    break
-                deletions.append((name, None))
+        size = 0
+        for lane, digest in self._digests.items():
+            oldest = _oldest(lane, watermark_ms).to_bytes(8)
+            for prefix in (PREFIX + digest, PREFIX_OF_ENTRIES + digest):
+                for name, value in islice(self._stored.items(prefix), FORGOTTEN_AT_ONCE - len(deletions)):
+                    if name >= prefix + oldest or size >= FORGOTTEN_BYTES_AT_ONCE:
+                        break
+                    size += len(value)
+                    deletions.append((name, None))
         return deletions
 
     def committed(self, watermark_ms: int) -> None:
-        """Note that what `changes` returned is stored: forget it, and what belongs to epochs that are over."""
-        self._changed.clear()
-        if self._stored is not None:
-            if len(self._held) > USERS_HELD:
-                self._held.clear()
-            return
-        oldest = [self._oldest(lane, watermark_ms) for lane in self._places]
-        if oldest == self._begun:
-            return
-        self._begun = oldest
-        for epoch, place in zip(oldest, self._places.values(), strict=True):
-            limit = place + epoch.to_bytes(8)
-            self._held = {name: pairs for name, pairs in self._held.items() if name >= limit or name[:9] != place}
+        """Note that what `changes` returned is stored: forget epochs that are over."""
+        for lane in self._oldest:
+            self._oldest[lane] = _oldest(lane, watermark_ms)
+        self._epochs = {at: held for at, held in self._epochs.items() if at[1] >= self._oldest[at[0]]}
+        for held in self._epochs.values():
+            held.committed()
 
-    @staticmethod
-    def _oldest(lane: Lane, watermark_ms: int) -> int:
-        return lane.epoch(max(1, (watermark_ms - lane.start_ms) // lane.tick_ms + 1))
+    def restore(self, watermark_ms: int) -> None:
+        """Go on after a commit that left this watermark: read what is stored of the epochs it is in."""
+        for lane in self._oldest:
+            self._oldest[lane] = _oldest(lane, watermark_ms)
+            self._of(lane, self._oldest[lane])
 
-    def _load(self, place: bytes) -> set[int]:
-        value = None if self._stored is None else self._stored.get(place)
-        if value is None:
-            return set()
-        if value[:1] != VERSION or len(value) % 8 != 1:
-            raise StateRefused("a user's stored pairs are of another version: was it written by a newer one?")
-        return {int.from_bytes(value[i : i + 8]) for i in range(1, len(value), 8)}
+    def _of(self, lane: Lane, epoch: int) -> UserEpoch:
+        # Only what counts compiles: most commands never import numba.
+        from workers.agents.user_epoch import UserEpoch
 
-    def _digest(self, user: str) -> bytes:
-        found = self._digests.get(user)
-        if found is None:
-            if len(self._digests) >= USERS_HELD:
-                self._digests.clear()
-            found = self._digests[user] = blake2b(user.encode(), digest_size=16, person=b"qc-user").digest()
-        return found
+        held = self._epochs.get((lane, epoch))
+        if held is None:
+            held = UserEpoch(lane, keeps=self._stored is not None)
+            if self._stored is not None:
+                name = self._name(lane, epoch)
+                held.read_entries(self._stored.items(PREFIX_OF_ENTRIES + name[len(PREFIX) :]))
+                held.read_blocks(self._stored.items(name))
+            self._epochs[lane, epoch] = held
+        return held
 
-    def _pair(self, key: str, label: str) -> int:
-        found = self._pairs.get((key, label))
-        if found is None:
-            if len(self._pairs) >= PAIRS_HELD:
-                self._pairs.clear()
-            name = key.encode()
-            text = len(name).to_bytes(4) + name + label.encode()
-            digest = blake2b(text, digest_size=8, person=b"qc-pair").digest()
-            found = self._pairs[key, label] = int.from_bytes(digest)
-        return found
+    def _name(self, lane: Lane, epoch: int) -> bytes:
+        return PREFIX + self._digests[lane] + epoch.to_bytes(8)
 
 
-def _lane_key(lane: Lane) -> bytes:
-    text = repr(tuple(lane)).encode()
-    return PREFIX + blake2b(text, digest_size=8, person=b"qc-lane").digest()
+def _by_epoch(epochs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield each epoch but -1 and its events, in order."""
+    if not len(epochs):
+        return
+    order = np.argsort(epochs, kind="stable")
+    for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
+        epoch = int(epochs[events[0]])
+        if epoch >= 0:
+            yield epoch, events
+
+
+def _oldest(lane: Lane, watermark_ms: int) -> int:
+    """Return the epoch of the first tick that is open."""
+    return lane.epoch(max(1, (watermark_ms - lane.start_ms) // lane.tick_ms + 1))
+
+
+def _lane_digest(lane: Lane) -> bytes:
+    return blake2b(repr(tuple(lane)).encode(), digest_size=8, person=b"qc-lane").digest()
