@@ -1,10 +1,11 @@
-"""Where users are protected, one user moves at most m (stream key, item) pairs of an epoch by one each, whatever they do."""
+"""Where users are protected, one user moves at most m (stream key, item) pairs of an epoch by `max_count` each, whatever they do."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workers.agents import user_epoch
 from workers.agents import users as module
 from workers.agents.contributions import decode
 from workers.agents.events import EventReader, Events
@@ -28,6 +30,7 @@ from workers.settings import EventsSettings
 KEY = NoiseKey(bytes(32))
 LANE = Lane(10, 0, 3, 1, 2, 4)
 ENDLESS = Lane(10, 0, 3, 1, 2, None)
+WEIGHTED = Lane(10, 0, 3, 3, 2, 4)
 Visit = tuple[str, str, list[str], int]  # user, stream key, items, time
 VISIT = st.tuples(
     st.sampled_from(["u1", "u2", "u3"]),
@@ -42,6 +45,16 @@ def columns(visits: Sequence[Visit]) -> Events:
         [v[1] for v in visits], [v[2] for v in visits], np.array([v[3] for v in visits], dtype=np.int64),
         [v[0] for v in visits],
     )  # fmt: skip
+
+
+def tallies(messages: Sequence[tuple[int, bytes]]) -> Counter[tuple[Lane, int, str, str]]:
+    total: Counter[tuple[Lane, int, str, str]] = Counter()
+    for _, value in messages:
+        for section in decode(value).sections:
+            found = section.contributions(KEY)
+            for at, label, n in zip(found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True):
+                total[section.lane, section.tick, found.keys[at], label.decode()] += n
+    return total
 
 
 class Source:
@@ -60,11 +73,7 @@ class Source:
 
     def commit(self) -> None:
         changes = self.intake.user_changes()
-        for _, value in self.intake.commit(source=0, sequences=[0], offset=0):
-            for section in decode(value).sections:
-                found = section.contributions(KEY)
-                for at, label, n in zip(found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True):
-                    self.total[section.lane, section.tick, found.keys[at], label.decode()] += n
+        self.total += tallies(self.intake.commit(source=0, sequences=[0], offset=0))
         self.offset += 1
         self.store.write(changes, self.offset)
         self.watermark, self.first = self.intake.watermark, self.intake.first
@@ -78,7 +87,7 @@ class Source:
 def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[tuple[Lane, int, str, str]]:
     """One event at a time, in words."""
     total: Counter[tuple[Lane, int, str, str]] = Counter()
-    counted: dict[tuple[int, str], set[tuple[str, str]]] = defaultdict(set)
+    counted: dict[tuple[int, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     mark = 0
     for user, key, items, time in visits:
         mark = max(mark, time)
@@ -86,89 +95,171 @@ def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[tuple[Lane, int, str
         epoch = 0 if lane.horizon is None else (tick - 1) // lane.horizon
         for label in list(dict.fromkeys(items))[: lane.max_items]:
             pairs = counted[epoch, user]
-            if (key, label) not in pairs and len(pairs) < (lane.max_items_per_user or 0):
-                pairs.add((key, label))
-                total[lane, tick, key, label] += 1
-    return total
+            if (key, label) in pairs or len(pairs) < (lane.max_items_per_user or 0):
+                added = min(items.count(label), lane.max_count - pairs[key, label])
+                pairs[key, label] += added
+                total[lane, tick, key, label] += added
+    return +total
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=200)
 @given(st.lists(VISIT, max_size=40), st.data())
-def test_the_first_m_pairs_of_a_user_count_once_an_epoch_wherever_commits_and_restarts_fall(
+def test_the_first_m_pairs_of_a_user_count_in_an_epoch_wherever_commits_restarts_and_blocks_end(
     visits: list[Visit], data: st.DataObject
 ) -> None:
     """A cap forgotten by a crash counts a user again: the promise would be off by as many crashes as there were."""
-    source = Source([LANE, ENDLESS])
-    at = 0
-    while at < len(visits):
-        size = data.draw(st.integers(1, 9))
-        source.intake.add(columns(visits[at : at + size]))
-        if data.draw(st.booleans()):
-            source.restart()  # what was added since the last commit is read again
-            continue
-        at += size
-        source.commit()
-        if data.draw(st.booleans()):
-            source.restart()
-    assert source.total == by_hand(visits, LANE) + by_hand(visits, ENDLESS)
+    with pytest.MonkeyPatch.context() as patch:
+        tail = data.draw(st.integers(1, 6))
+        patch.setattr(user_epoch, "TAIL_ROWS", tail)
+        patch.setattr(user_epoch, "BLOCK_ROWS", tail + data.draw(st.integers(0, 5)))
+        patch.setattr(user_epoch, "_ROOM", data.draw(st.sampled_from([4, 1_024])))
+        source = Source([LANE, ENDLESS, WEIGHTED])
+        at = 0
+        while at < len(visits):
+            size = data.draw(st.integers(1, 9))
+            source.intake.add(columns(visits[at : at + size]))
+            if data.draw(st.booleans()):
+                source.restart()  # what was added since the last commit is read again
+                continue
+            at += size
+            source.commit()
+            if data.draw(st.booleans()):
+                source.restart()
+    assert source.total == by_hand(visits, LANE) + by_hand(visits, ENDLESS) + by_hand(visits, WEIGHTED)
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(VISIT, max_size=40))
-def test_taking_a_user_away_moves_at_most_m_cells_an_epoch_by_one_each(visits: list[Visit]) -> None:
-    """It is what every formula with D0 = m stands on; a user's time stays, as with events."""
-    for lane in (LANE, ENDLESS):
+def test_taking_a_user_away_moves_at_most_m_pairs_an_epoch_by_max_count_each(visits: list[Visit]) -> None:
+    """It is what every formula with D0 = m and Dinf = max_count stands on; a user's time stays, as with events."""
+    for lane in (LANE, ENDLESS, WEIGHTED):
         whole = Source([lane]).run(visits)
         without = Source([lane]).run([v if v[0] != "u1" else (v[0], v[1], [], v[3]) for v in visits])
         assert not without - whole
-        difference = whole - without
-        assert set(difference.values()) <= {1}
-        epochs = Counter(lane.epoch(tick) for _, tick, _, _ in difference)
-        assert all(n <= 2 for n in epochs.values())
-        items = Counter((lane.epoch(tick), key, label) for _, tick, key, label in difference)
-        assert set(items.values()) <= {1}
+        moved: Counter[tuple[int, str, str]] = Counter()
+        for (_, tick, key, label), n in (whole - without).items():
+            moved[lane.epoch(tick), key, label] += n
+        assert set(moved.values()) <= set(range(1, lane.max_count + 1))
+        assert all(n <= 2 for n in Counter(epoch for epoch, _, _ in moved).values())
 
 
-def test_memory_and_store_agree_when_users_are_dropped_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between commits only so many users are held; who was dropped is looked up again."""
-    monkeypatch.setattr(module, "USERS_HELD", 3)
-    monkeypatch.setattr(module, "PAIRS_HELD", 2)
-    rng = random.Random(5)
-    visits = [(f"u{rng.randrange(20)}", "k", rng.choices("abcdef", k=2), 3 * i) for i in range(400)]
-    stored, held = Source([LANE]), Intake([LANE], 0)
-    for at in range(0, len(visits), 7):
-        stored.run(visits[at : at + 7])
-        held.add(columns(visits[at : at + 7]))
-        held.commit(source=0, sequences=[0], offset=0)
-    assert stored.total == by_hand(visits, LANE)
-    users: Any = held._users  # what is held: no longer users of epochs that are over
-    assert len(users._held) <= 40
-
-
-def test_users_of_epochs_that_are_over_are_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """State that only grows fills every disk; deletions of a million users do not fit one transaction."""
-    monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 4)
+def test_a_cap_that_a_restart_forgets_is_found() -> None:
+    """The control: what is compared above tells a source without its stored users from one that has them."""
+    visits = [("u", "k", ["a", "b"], 5)] * 2
     source = Source([LANE])
-    source.run([(f"u{i}", "k", ["a"], 5) for i in range(10)])
-    assert len(list(source.store.items(b"u"))) == 10
+    source.run(visits[:1])
+    source.store = Store(None, Changelog("state", 0)).open()
+    source.restart()
+    assert source.run(visits[1:]) != by_hand(visits, LANE)
+
+
+def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
+    """Tables grow many times, and what is read back is what was counted."""
+    rng = random.Random(5)
+    visits = [(f"u{rng.randrange(900)}", "k", rng.choices("abcdefgh", k=3), i // 20) for i in range(6_000)]
+    stored, held = Source([WEIGHTED]), Intake([WEIGHTED], 0)
+    total: Counter[tuple[Lane, int, str, str]] = Counter()
+    for at in range(0, len(visits), 700):
+        stored.run(visits[at : at + 700])
+        stored.restart()
+        held.add(columns(visits[at : at + 700]))
+        total += tallies(held.commit(source=0, sequences=[0], offset=0))
+    assert stored.total == total == by_hand(visits, WEIGHTED)
+    users: Any = held._users  # only those of the epoch that is open
+    assert [epoch for _, epoch in users._epochs] == [7]
+
+
+def test_small_commits_make_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block a commit would be a million names a year, all of which a new owner reads."""
+    monkeypatch.setattr(user_epoch, "TAIL_ROWS", 10)
+    source = Source([ENDLESS])
+    for i in range(35):
+        source.run([(f"u{i}", "k", ["a"], 5)])
+        if i % 4 == 0:
+            source.restart()
+    assert [len(value) for _, value in source.store.items(b"U")] == [5 + 28 * rows for rows in (10, 10, 10, 5)]
+    assert sum(source.total.values()) == 35
+
+
+def test_nothing_counts_in_an_epoch_whose_users_are_forgotten() -> None:
+    """Fail closed: its users would count again. The intake never asks, for its ticks are closed."""
+    held = Users([LANE])
+    ask: Any = np.array([0, 1, -1]), np.ones((3, 2), np.uint64), np.arange(3), np.ones(3, np.int64), np.ones(3, np.uint64)
+    held.committed(40)
+    assert held.take(LANE, *ask).tolist() == [0, 1, 0]
+
+
+def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """State that only grows fills every disk; deletions of everything do not fit one transaction."""
+    monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 4)
+    monkeypatch.setattr(user_epoch, "TAIL_ROWS", 1)
+    source = Source([LANE])
+    for i in range(10):
+        source.run([(f"u{i}", "k", ["a"], 5)])
+    assert len(list(source.store.items(b"U"))) == 10
     source.run([("v", "k", ["a"], 39)])
-    assert len(list(source.store.items(b"u"))) == 11
+    assert len(list(source.store.items(b"U"))) == 11
     for left in (8, 4, 1):
         source.run([("v", "k", ["a"], 40)])
-        assert len(list(source.store.items(b"u"))) == left
+        assert len(list(source.store.items(b"U"))) == left
     assert source.total[LANE, 5, "k", "a"] == 1
+    monkeypatch.setattr(module, "FORGOTTEN_BYTES_AT_ONCE", 40)
+    for i in range(4):
+        source.run([(f"u{i}", "k", ["a"], 79)])
+    source.run([("v", "k", [], 80)])
+    assert len(list(source.store.items(b"U"))) == 3  # of five, 33 bytes each, the first two
+
+
+def entry(lane: Lane, epoch: int, user: str, pairs: Sequence[tuple[str, str]]) -> tuple[bytes, bytes]:
+    """What earlier versions stored of a user, as they did."""
+    place = b"u" + blake2b(repr(tuple(lane)).encode(), digest_size=8, person=b"qc-lane").digest() + epoch.to_bytes(8)
+    digests = [
+        blake2b(len(key.encode()).to_bytes(4) + key.encode() + label.encode(), digest_size=8, person=b"qc-pair").digest()
+        for key, label in pairs
+    ]
+    return place + blake2b(user.encode(), digest_size=16, person=b"qc-user").digest(), b"\x01" + b"".join(sorted(digests))
+
+
+def test_users_stored_by_earlier_versions_count_on_and_are_deleted_when_over() -> None:
+    """An upgrade in the middle of an epoch must not count its users again."""
+    source = Source([LANE])
+    old = [
+        entry(LANE, 0, "ann", [("k", "a"), ("k", "b")]),
+        entry(LANE, 0, "größe", [("köln", "a")]),
+        entry(LANE, 1, "ann", [("k", "c")]),
+    ]
+    source.store.write(old, 0)
+    source.run([("ann", "k", ["a", "b", "c"], 5), ("größe", "köln", ["a", "b", "c"], 6), ("bob", "k", ["a"], 7)])
+    assert {(key, label): n for (_, _, key, label), n in source.total.items()} == {("köln", "b"): 1, ("k", "a"): 1}
+    source.restart()
+    source.run([("größe", "köln", ["d"], 8), ("bob", "k", ["a", "d", "e"], 9)])
+    assert source.total == {(LANE, 1, "köln", "b"): 1, (LANE, 1, "k", "a"): 1, (LANE, 1, "k", "d"): 1}
+    source.run([("ann", "k", ["c", "d", "e"], 41)])
+    assert source.total[LANE, 5, "k", "d"] == 1 and (LANE, 5, "k", "c") not in source.total
+    assert [name for name, _ in source.store.items(b"u")] == [old[2][0]]
+    source.run([("ann", "k", [], 81)])
+    assert not list(source.store.items(b"u")) and not list(source.store.items(b"U"))
 
 
 def test_pairs_of_another_version_are_refused() -> None:
     """Reading them wrongly would let a user count again."""
     source = Source([LANE])
     source.run([("u", "k", ["a"], 5)])
-    ((name, value),) = source.store.items(b"u")
-    for broken in (b"\x02" + value[1:], value[:-1]):
+    ((name, value),) = source.store.items(b"U")
+    old, of_old = entry(LANE, 0, "u", [("k", "a")])
+    changed = value[:29] + b"\2\0\0\0"
+    for key, broken, says in (
+        (name, b"\x02" + value[1:], "another version"),
+        (name, value[:-1], "another version"),
+        (name, b"", "another version"),
+        (name, changed, "more than their settings allow"),
+        (old, b"\x02" + of_old[1:], "another version"),
+        (old, of_old[:-1], "another version"),
+    ):
         store = Store(None, Changelog("state", 0)).open()
-        store.write([(name, broken)], 1)
-        with pytest.raises(StateRefused, match="another version"):
-            Users([LANE], store).take(LANE, 1, "u", "k", ["b"])
+        store.write([(key, broken)], 1)
+        with pytest.raises(StateRefused, match=says):
+            Users([LANE], store).restore(5)
 
 
 def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_partition() -> None:

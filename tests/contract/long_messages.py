@@ -20,6 +20,7 @@ from workers.histogram.histogram import Life
 from workers.histogram.paging import pages
 from workers.histogram.snapshots import LabelCache, Shown, snapshots
 from workers.kafka.records import Outgoing
+from workers.kafka.store import Changelog, Store
 from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release, State
@@ -172,8 +173,17 @@ def sketch_state() -> SketchState:
 
 
 def users() -> list[Outgoing]:
-    held = Users([LANE])
-    held.take(LANE, 1, "user", "k", [str(i) for i in range(20_000)])
+    """Ten users with the most pairs there may be, each counted as often as it may be, in one commit."""
+    held, rng, rows = Users([LANE], Store(None, Changelog("state", 0)).open()), np.random.default_rng(7), 10_000
+    held.take(
+        LANE,
+        np.full(10, LANE.epoch(TICK)),
+        rng.integers(0, 2**64, (10, 2), dtype=np.uint64),
+        np.arange(10) * rows,
+        np.full(10, rows),
+        rng.integers(0, 2**64, 10 * rows, dtype=np.uint64),
+        np.full(10 * rows, LARGEST),
+    )
     return [Outgoing("state", 0, name, value) for name, value in held.changes()]
 
 

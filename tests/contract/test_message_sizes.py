@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 
 from tests.contract.long_messages import MESSAGES, STATES, longest, table
 from tests.kafka.harness import create_topic, read, settled, unique
-from workers.agents import contributions
+from workers.agents import contributions, user_epoch
 from workers.errors import MessageTooLong
 from workers.histogram import answers, key_blocks, ledger_blocks, paging, snapshots
 from workers.kafka.clients import Connection
@@ -145,6 +145,7 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
         (contributions, "_SECTION_BYTES", 0, "contributions: most sections"),
         (max_state, "VALUE_BYTES", 1 << 30, "state: MaxState"),
         (pay, "_BLOCK_KEYS", 1 << 30, "state: PayState"),
+        (user_epoch, "BLOCK_ROWS", 1 << 30, "users' pairs"),
         (paging.pages, "__defaults__", (1 << 30,), "progress of stage 2"),
     ],
 )

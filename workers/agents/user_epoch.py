@@ -166,10 +166,9 @@ def _with_users(table: kernels.Table) -> kernels.Table:
     """Return a table with room for more users."""
     users = int(table.sizes[0])
     room = _room(users, 1)
-    # Copied, not resized: what numpy allocates by itself gets large pages, and these are read at random.
-    digests, used = np.empty((room, 2), dtype=np.uint64), np.empty(room, dtype=np.uint16)
-    digests[:users], used[:users] = table.digests, table.used
-    table = table._replace(digests=digests, used=used)
+    # Reallocated in place where possible: a copy would need both at once.
+    table.digests.resize((room, 2), refcheck=False)
+    table.used.resize(room, refcheck=False)
     size = _slots_for(room, len(table.user_slots))
     if size > len(table.user_slots):
         table = table._replace(user_slots=np.empty(0, np.int32))  # freed before more is taken
@@ -182,7 +181,6 @@ def _with_pairs(table: kernels.Table, rows: int) -> kernels.Table:
     """Return a table with room for so many more pairs, and some more."""
     pairs = int(table.sizes[1])
     room = _room(pairs, rows)
-    # Reallocated in place where possible: a copy would need both at once.
     table.owners.resize(room, refcheck=False)
     table.pairs.resize(room, refcheck=False)
     if len(table.counts):

@@ -166,6 +166,8 @@ def number_users(
 @kernel
 def guess_pairs(
     slots: NDArray[np.int32],
+    of_pair: NDArray[np.int32],
+    held: NDArray[np.uint64],
     seed: np.uint64,
     events: NDArray[np.int64],
     owners: NDArray[np.int32],
@@ -174,7 +176,7 @@ def guess_pairs(
     pairs: NDArray[np.uint64],
     numbers: NDArray[np.int32],
 ) -> None:
-    """Write which pair the first slot of each row's pair holds, perhaps another one, or -1.
+    """Write the number of each row's pair if the first slot has it, else -1: look on, or new.
 
     Args:
         events, owners, first, number, pairs: as in `count_pairs`.
@@ -184,6 +186,11 @@ def guess_pairs(
     for event in events:
         for row in range(first[event], first[event] + number[event]):
             numbers[row] = slots[np.int64(spread(pairs[row], np.uint64(owners[event]), seed) >> _32) & mask]
+    for event in events:
+        for row in range(first[event], first[event] + number[event]):
+            found = max(numbers[row], 0)
+            if of_pair[found] != owners[event] or held[found] != pairs[row]:
+                numbers[row] = -1
 
 
 @kernel
@@ -221,7 +228,7 @@ def count_pairs(
     of_pair, held, counts = table.owners, table.pairs, table.counts
     for start in range(at, len(events), AHEAD):
         block = events[start : start + AHEAD]
-        guess_pairs(slots, seed, block, owners, first, number, pairs, numbers)
+        guess_pairs(slots, of_pair, held, seed, block, owners, first, number, pairs, numbers)
         for i in range(len(block)):
             event = block[i]
             if sizes[1] + number[event] > len(of_pair):
@@ -232,24 +239,24 @@ def count_pairs(
                 if amount <= 0 or (max_count == 1 and used[owner] >= most):
                     # Of a user who is done every pair counted already or never will, where pairs count once.
                     continue
-                at_row = numbers[row]
-                if at_row < 0 or of_pair[at_row] != owner or held[at_row] != pairs[row]:
+                pair = numbers[row]
+                if pair < 0:
                     slot = pair_slot(slots, of_pair, held, seed, owner, pairs[row])
-                    at_row = slots[slot]
-                    if at_row < 0:
-                        if used[owner] < most:
-                            slots[slot] = sizes[1]
-                            of_pair[sizes[1]] = owner
-                            held[sizes[1]] = pairs[row]
-                            counted[row] = min(amount, max_count)
-                            if max_count > 1:
-                                counts[sizes[1]] = counted[row]
-                            used[owner] += 1
-                            sizes[1] += 1
-                        continue
-                if max_count > 1:
-                    counted[row] = min(amount, max_count - counts[at_row])
-                    counts[at_row] += counted[row]
+                    pair = slots[slot]
+                if pair >= 0:
+                    if max_count > 1:
+                        counted[row] = min(amount, max_count - counts[pair])
+                        counts[pair] += counted[row]
+                elif used[owner] < most:
+                    pair = sizes[1]
+                    slots[slot] = pair
+                    of_pair[pair] = owner
+                    held[pair] = pairs[row]
+                    counted[row] = min(amount, max_count)
+                    if max_count > 1:
+                        counts[pair] = counted[row]
+                    used[owner] += 1
+                    sizes[1] += 1
     return len(events)
 
 

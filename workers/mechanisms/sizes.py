@@ -20,7 +20,7 @@ What is written, and why it stays within MESSAGE: a label or stream key has at m
     ledger, counts           1,024 rows of 8 bytes                        histogram/ledger_blocks.py
     stream keys              keys                                         histogram/key_blocks.py
     mechanisms' state        bytes, rows or stream keys                   mechanisms/*_state.py, pay.py
-    users' pairs             max_items_per_user, 10,000 of 8 bytes        agents/users.py
+    users' pairs             rows of 28 bytes                             agents/user_epoch.py
     progress                 bytes                                        histogram/paging.py
     rejects                  bytes: the record is kept up to there        agents/contribute.py
 """
