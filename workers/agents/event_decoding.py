@@ -51,8 +51,9 @@ class GeneralReader(Frozen):
         self._decode: Callable[[Any], Any] = msgspec.json.Decoder(kind).decode
 
     def read(self, value: bytes, depth: int) -> Any:
-        """Return the event of a record, with `items` and what else is a field of it; or the reason why
-        it is none, a string.
+        """Return the event of a record, or a string: the reason why it is none.
+
+        An event has `items`, and `key`, `time` and `user` where these are fields of it.
 
         Args:
             value: the record's value.

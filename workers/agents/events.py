@@ -8,7 +8,7 @@ message: reasons name fields of the configuration only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 A = TypeVar("A", bound=np.generic)
 
-__all__ = ["AMOUNT_MAX", "TIME_MAX", "EventReader", "EventSpans", "Records", "Reject"]
+__all__ = ["AMOUNT_MAX", "TIME_MAX", "EventReader", "EventSpans", "Events", "Records", "Reject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class EventSpans:
             where users are not looked at.
         first: int64 (n,), each event's first label.
         number: int64 (n,), how many labels it has.
-        labels: int64 (m, 2), start and stop of each label. A list may repeat one; those of an object
-            are distinct, with the last count at the place of the first.
-        amounts: int64 (m,), counts of objects, at most AMOUNT_MAX, and 1 for other labels; None: all
-            are 1.
+        labels: int64 (m, 2), start and stop of each label, m the sum of `number`. A list may repeat
+            one; those of an object are distinct, with the last count at the place of the first.
+        amounts: int64 (m,), the counts of objects, at most AMOUNT_MAX, and 1 for other labels; None:
+            all are 1.
         declined: how many records the general reader decided about.
     """
 
@@ -80,13 +80,14 @@ class EventSpans:
 
 
 class EventReader(Frozen):
-    """Reads events as `[events]` in the settings says; all source partitions of a worker share it."""
+    """Reader of events as `[events]` in the settings says; all threads of a worker share it."""
 
     def __init__(self, events: EventsSettings, user_field: str | None = None) -> None:
         """
         Args:
             events: names of the JSON fields, limits.
-            user_field: what names an event's user (`Settings.user_field`); None where users are not looked at.
+            user_field: what names an event's user (`Settings.user_field`); None where users are
+                not looked at.
         """
         self._general = GeneralReader(events, user_field)
         self._max = events.max_bytes
@@ -103,18 +104,19 @@ class EventReader(Frozen):
         texts = [(names[row] or "").encode() for row in sorted(names)]
         places = _spans(texts, 0)
         places[[names[row] is None for row in sorted(names)]] = (0, -1)
-        self._names, self._places = np.frombuffer(b"".join(texts), dtype=np.uint8), read_only(places)
+        self._names = np.frombuffer(b"".join(texts), dtype=np.uint8)
+        self._places = read_only(places)
 
     def read(self, records: Records) -> tuple[EventSpans, list[Reject]]:
-        """Return the valid events of a batch, and a reject for each other record, in their order."""
+        """Return the valid events of a batch, and a reject for each other record, both in order."""
         named, values = self._named(records), records.values
         if not named.all():
-            # The scanner declines a record without a value: the general reader finds all its faults.
+            # The scanner declines what has no value; the general reader then looks for all faults.
             values = np.where(named[:, None], values, -1)
         return self._completed(records, named, self._scanned(records, values))
 
     def read_one_by_one(self, records: Records) -> tuple[EventSpans, list[Reject]]:
-        """Return the same as `read`, but for `declined`: the general reader decides about all records."""
+        """Return what `read` does, but the general reader decides about all records."""
         nothing = self._scanned(records, np.full_like(records.values, -1))
         return self._completed(records, self._named(records), nothing)
 
@@ -164,14 +166,15 @@ class EventReader(Frozen):
     def _completed(
         self, records: Records, named: NDArray[np.bool_], rows: EventSpans
     ) -> tuple[EventSpans, list[Reject]]:
-        """Have the general reader decide about the declined rows, and keep those that are events."""
+        """Have the general reader decide about declined rows, and keep those that are events."""
         declined = np.flatnonzero(rows.number == DECLINED)
         if not len(declined):
             return rows, []
         found, rejects = _Found(rows), []
         spans = records.values[declined]
+        deep = depths(_given(records.data), _given(spans))
         for row, (start, stop), depth in zip(
-            declined.tolist(), spans.tolist(), depths(_given(records.data), _given(spans)).tolist(), strict=True
+            declined.tolist(), spans.tolist(), deep.tolist(), strict=True
         ):
             if start < 0:
                 rejects.append(Reject(row, "no value"))
@@ -187,7 +190,7 @@ class EventReader(Frozen):
 
 
 class _Found:
-    """Rows of a batch, and behind them what the general reader finds in those that were declined."""
+    """Rows of a batch, filled with what the general reader finds where the scanner declined."""
 
     def __init__(self, rows: EventSpans) -> None:
         """
@@ -251,8 +254,10 @@ class _Found:
 
 
 def _given(array: NDArray[A]) -> NDArray[A]:
-    """Return an array as kernels are given it: contiguous, and read-only. For each other kind they would be
-    compiled again."""
+    """Return an array as kernels take it, contiguous and read-only.
+
+    For each other kind of array they would be compiled again.
+    """
     view = np.ascontiguousarray(array).view()
     view.flags.writeable = False
     return view

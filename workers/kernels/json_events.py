@@ -114,7 +114,7 @@ def items(
 
 @scanner
 def field(data: Bytes, start: int, stop: int, names: Bytes, places: Longs) -> int:
-    """Return which field of an event data[start:stop] names: a row of `places`, else REFUSED."""
+    """Return which field of an event data[start:stop] names, a row of `places`; else REFUSED."""
     for row in range(len(places)):
         if same(data, start, stop, names, places[row, 0], places[row, 1]):
             return row

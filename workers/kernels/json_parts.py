@@ -108,8 +108,10 @@ def character(data: Bytes, at: int, stop: int) -> int:
 
 @scanner
 def plain(data: Bytes, at: int, stop: int) -> int:
-    """Return the first place that does not go on with a string: a quote, a backslash, a control
-    character, invalid UTF-8 or `stop`."""
+    """Return the first place that does not go on with a string.
+
+    That is a quote, a backslash, a control character, invalid UTF-8 or `stop`.
+    """
     while at < stop:
         byte = int(data[at])
         if byte >= 0x80:
@@ -158,17 +160,17 @@ def digits(data: Bytes, at: int, stop: int, most: int) -> int:
 
 @scanner
 def whole(data: Bytes, at: int, stop: int, most: int) -> tuple[int, int]:
-    """Return a whole number of at most `most` (18) digits without a leading zero, and where it ends.
+    """Return a whole number without a leading zero and where it ends: `most` digits, 18 at most.
 
     Whatever ends it is the caller's to judge: one digit too many, a point, an exponent.
     """
-    end = digits(data, at, stop, most)
-    if end == at or (data[at] == ZERO and end > at + 1):
+    begin, stop, value = at, min(stop, at + most), 0
+    while at < stop and ZERO <= data[at] <= NINE:
+        value = value * 10 + (int(data[at]) - ZERO)
+        at += 1
+    if at == begin or (data[begin] == ZERO and at > begin + 1):
         return 0, REFUSED
-    value = 0
-    for place in range(at, end):
-        value = value * 10 + (int(data[place]) - ZERO)
-    return value, end
+    return value, at
 
 
 @scanner
