@@ -11,16 +11,22 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from aiokafka.partitioner import murmur2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.agents import reading
 from workers.agents import user_epoch
 from workers.agents import users as module
-from workers.agents.contributions import decode
-from workers.agents.events import EventReader, Events
+from workers.agents.contributions import Message
+from workers.agents.event_columns import EventColumns
+from workers.agents.events import EventReader
 from workers.agents.intake import Intake
+from workers.agents.source_reader import SourceReader
 from workers.agents.users import Users
 from workers.errors import StateRefused
+from workers.kafka.placement import Placement
+from workers.kafka.records import Records
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.config import KnownBaseConfig, Lane, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -40,17 +46,14 @@ VISIT = st.tuples(
 )
 
 
-def columns(visits: Sequence[Visit]) -> Events:
-    return Events(
-        [v[1] for v in visits], [v[2] for v in visits], np.array([v[3] for v in visits], dtype=np.int64),
-        [v[0] for v in visits],
-    )  # fmt: skip
+def columns(visits: Sequence[Visit]) -> EventColumns:
+    return reading.columns([(key, items, time, user) for user, key, items, time in visits], reading.reader(users=True))
 
 
-def tallies(messages: Sequence[tuple[int, bytes]]) -> Counter[tuple[Lane, int, str, str]]:
+def tallies(messages: Sequence[tuple[int, Message]]) -> Counter[tuple[Lane, int, str, str]]:
     total: Counter[tuple[Lane, int, str, str]] = Counter()
-    for _, value in messages:
-        for section in decode(value).sections:
+    for _, message in messages:
+        for section in message.sections:
             found = section.contributions(KEY)
             for at, label, n in zip(found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True):
                 total[section.lane, section.tick, found.keys[at], label.decode()] += n
@@ -68,7 +71,7 @@ class Source:
         self.restart()
 
     def restart(self) -> None:
-        self.intake = Intake(self.lanes, 0, self.store)
+        self.intake = Intake(self.lanes, 0, KEY, self.store)
         self.intake.restore(self.watermark, self.first)
 
     def commit(self) -> None:
@@ -157,7 +160,7 @@ def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
     """Tables grow many times, and what is read back is what was counted."""
     rng = random.Random(5)
     visits = [(f"u{rng.randrange(900)}", "k", rng.choices("abcdefgh", k=3), i // 20) for i in range(6_000)]
-    stored, held = Source([WEIGHTED]), Intake([WEIGHTED], 0)
+    stored, held = Source([WEIGHTED]), Intake([WEIGHTED], 0, KEY)
     total: Counter[tuple[Lane, int, str, str]] = Counter()
     for at in range(0, len(visits), 700):
         stored.run(visits[at : at + 700])
@@ -265,24 +268,36 @@ def test_pairs_of_another_version_are_refused() -> None:
 def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_partition() -> None:
     """A user whose records lie in several partitions would be counted in each."""
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
-    reader = EventReader(events, None, "who")
+    reader = SourceReader(EventReader(events, "who"), None)
     good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']
     bad = [b'{"shop":"s","q":["a"]}', b'{"shop":"s","q":["a"],"who":1.5}', b'{"shop":"s","q":["a"],"who":true}']
-    found, rejects = reader.read(good + bad, [None] * 5, [0] * 5, latest_ms=None)
-    assert found.users == ["ann", "17"]
+    found, rejects = reader.read(Records.of(good + bad))
+    assert users_of(found) == [digest("ann"), digest("17")]
     assert [r.reason for r in rejects] == ["missing field 'who'"] + [
         "field 'who' is not a string or a whole number"
     ] * 2
-    found, rejects = reader.read(good, [None] * 2, [0] * 2, latest_ms=None, here=lambda user: user == "17")
-    assert (found.users, [(r.index, r.reason) for r in rejects]) == (
-        ["17"],
+    at = int(murmur2(b"17") & 0x7FFFFFFF) % 64
+    placed = SourceReader(EventReader(events, "who"), None, Placement("murmur2", at, 64))
+    found, rejects = placed.read(Records.of(good))
+    assert (users_of(found), [(r.index, r.reason) for r in rejects]) == (
+        [digest("17")],
         [(0, "user's records belong in another partition")],
     )
     long = b'{"shop":"s","q":["a"],"who":"' + b"x" * 1025 + b'"}'
-    assert [r.reason for r in reader.read([long], [None], [0], latest_ms=None)[1]] == ["label too long"]
-    keyed = EventReader(msgspec.structs.replace(events, user="$key"), None, "$key")
-    found, rejects = keyed.read([good[0], good[0]], [b"ann", None], [0, 0], latest_ms=None)
-    assert (found.users, [r.reason for r in rejects]) == (["ann"], ["record key is no label"])
+    assert [r.reason for r in reader.read(Records.of([long]))[1]] == ["label too long"]
+    keyed = SourceReader(EventReader(msgspec.structs.replace(events, user="$key"), "$key"), None)
+    found, rejects = keyed.read(Records.of([good[0], good[0]], [b"ann", None]))
+    assert (users_of(found), [r.reason for r in rejects]) == ([digest("ann")], ["record key is no label"])
+
+
+def digest(user: str) -> bytes:
+    return blake2b(user.encode(), digest_size=16, person=b"qc-user").digest()
+
+
+def users_of(events: EventColumns) -> list[bytes]:
+    """Return the digests of the events' users."""
+    assert events.users is not None
+    return [row.tobytes() for row in events.users]
 
 
 def configs() -> Iterator[KnownBaseConfig | UnkBaseConfig]:

@@ -210,7 +210,7 @@ def test_depth_is_that_of_brackets_outside_strings() -> None:
 def test_an_index_beyond_the_bytes_raises() -> None:
     """A mistake of ours in where records lie must not read the memory behind them."""
     records = Records.of([record()])
-    beyond = Records(records.data[:-9], records.values, records.keys, records.timestamps)
+    beyond = Records(records.data[:-9], records.keys, records.values, records.times, records.offsets)
     with pytest.raises(IndexError):
         EventReader(EVENTS).read(beyond)
     assert np.array_equal(records.values, [[0, len(records.data)]])

@@ -8,7 +8,7 @@ message: reasons name fields of the configuration only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 A = TypeVar("A", bound=np.generic)
 
-__all__ = ["AMOUNT_MAX", "TIME_MAX", "EventReader", "EventSpans", "Events", "Records", "Reject"]
+__all__ = ["AMOUNT_MAX", "TIME_MAX", "EventReader", "EventSpans", "Records", "Reject"]
 
 
 @dataclass(frozen=True, slots=True)

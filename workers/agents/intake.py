@@ -61,6 +61,8 @@ class Intake:
         self.watermark = self._committed_watermark = watermark
         self.first = first
         self._tallies = Tallies()
+        if watermark is not None:
+            self._users.restore(watermark)
 
     def add(self, events: EventColumns, read_ms: int | None = None) -> None:
         """Count a batch of events, in order.

@@ -62,7 +62,7 @@ def _kept() -> Path | None:
 
 _DIRECTORY = _kept()
 if _DIRECTORY is not None:
-    numba.config.CACHE_DIR = str(_DIRECTORY)
+    cast(Any, numba.config).CACHE_DIR = str(_DIRECTORY)
 
 
 def complete() -> bool:
