@@ -59,8 +59,8 @@ class EventSpans:
         number: int64 (n,), how many labels it has.
         labels: int64 (m, 2), start and stop of each label, m the sum of `number`. A list may repeat
             one; those of an object are distinct, with the last count at the place of the first.
-        amounts: int64 (m,), the counts of objects, at most AMOUNT_MAX, and 1 for other labels; None:
-            all are 1.
+        amounts: int64 (m,), counts of objects, at most AMOUNT_MAX; 1 for other labels. None: all
+            are 1.
         declined: how many records the general reader decided about.
     """
 
