@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel, kernel_with_arrays
 
 BLOCK_BYTES: Final = 128
 PERSON_BYTES: Final = 16
@@ -164,7 +164,7 @@ def compress(words: NDArray[np.uint64], block: NDArray[np.uint64], length: np.ui
     words[7] ^= v7 ^ v15
 
 
-@kernel
+@kernel_with_arrays
 def digests(
     words: NDArray[np.uint64],
     rest: NDArray[np.uint8],

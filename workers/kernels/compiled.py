@@ -77,8 +77,13 @@ def mark_complete() -> None:
 
 
 def kernel(function: F) -> F:
-    """Compile a loop over arrays whose indices follow from their own lengths."""
+    """Compile a loop over arrays whose indices follow from their own lengths; it makes no arrays."""
     return _compiled(function, boundscheck=False)
+
+
+def kernel_with_arrays(function: F) -> F:
+    """Compile the same of a loop that makes arrays of its own."""
+    return _compiled(function, boundscheck=False, counts_references=True)
 
 
 def reads_outside(function: F) -> F:
@@ -86,6 +91,16 @@ def reads_outside(function: F) -> F:
     return _compiled(function, boundscheck=True)
 
 
-def _compiled(function: F, *, boundscheck: bool) -> F:
-    made = numba.njit(nogil=True, cache=_DIRECTORY is not None, boundscheck=boundscheck)(function)
-    return cast(F, made)
+def reads_outside_with_arrays(function: F) -> F:
+    """Compile the same of a loop that makes arrays of its own."""
+    return _compiled(function, boundscheck=True, counts_references=True)
+
+
+def _compiled(function: F, *, boundscheck: bool, counts_references: bool = False) -> F:
+    """Compile without counting references to arrays, where none is made.
+
+    Whoever calls a kernel holds its arguments. Counting them all the same takes 10 ns for each call
+    within a kernel: 580 of the 720 ns that the scanner took for an event.
+    """
+    options: dict[str, Any] = {"nogil": True, "boundscheck": boundscheck, "_nrt": counts_references}
+    return cast(F, numba.njit(cache=_DIRECTORY is not None, **options)(function))

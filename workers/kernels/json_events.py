@@ -15,6 +15,7 @@ then the general reader (`agents.events`) decides about that record alone. It ne
 
 from __future__ import annotations
 
+from workers.kernels.compiled import reads_outside
 from workers.kernels.json_parts import (
     CLOSE_LIST,
     CLOSE_OBJECT,
@@ -28,7 +29,6 @@ from workers.kernels.json_parts import (
     Longs,
     look,
     same,
-    scanner,
     skip,
     space,
     text,
@@ -51,14 +51,14 @@ FULL = -2
 DECLINED = -1
 
 
-@scanner
+@reads_outside
 def label(data: Bytes, at: int, stop: int) -> int:
     """Return the closing quote of a string without escapes that is no longer than a label."""
     end = text(data, at, stop)
     return end if end - at - 1 <= LABEL_BYTES_MAX else REFUSED
 
 
-@scanner
+@reads_outside
 def items(
     data: Bytes, at: int, stop: int, labels: Longs, amounts: Longs, used: int
 ) -> tuple[int, int, bool]:
@@ -112,7 +112,7 @@ def items(
         at = space(data, at + 1, stop)
 
 
-@scanner
+@reads_outside
 def field(data: Bytes, start: int, stop: int, names: Bytes, places: Longs) -> int:
     """Return which field of an event data[start:stop] names, a row of `places`; else REFUSED."""
     for row in range(len(places)):
@@ -121,7 +121,7 @@ def field(data: Bytes, start: int, stop: int, names: Bytes, places: Longs) -> in
     return REFUSED
 
 
-@scanner
+@reads_outside
 def event(
     data: Bytes, at: int, stop: int, names: Bytes, places: Longs,
     row: int, times: Longs, keys: Longs, users: Longs,
@@ -187,7 +187,7 @@ def event(
     return used, counted
 
 
-@scanner
+@reads_outside
 def scan(
     data: Bytes, values: Longs, bytes_max: int, names: Bytes, places: Longs, begin: int,
     times: Longs, keys: Longs, users: Longs, first: Longs, number: Longs,

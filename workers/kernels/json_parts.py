@@ -16,16 +16,10 @@ something is not plain.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import reads_outside
-
-F = TypeVar("F", bound=Callable[..., Any])
+from workers.kernels.compiled import reads_outside, reads_outside_with_arrays
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -45,27 +39,13 @@ NUMBER_DIGITS = 15
 DEPTH_MAX = 32
 
 
-def scanner(function: F) -> F:
-    """Compile a part of a scanner: like `reads_outside`, for what makes no arrays of its own.
-
-    It does not count references to its arguments, as whoever calls it holds them: some 40 small
-    calls an event spent 580 of 720 ns on that counting.
-    """
-    options: dict[str, Any] = {"nogil": True, "boundscheck": True, "_nrt": False}
-    try:
-        return cast(F, numba.njit(cache=True, **options)(function))
-    except RuntimeError:
-        # Neither beside the source nor in the user's cache directory can anything be written.
-        return cast(F, numba.njit(**options)(function))
-
-
-@scanner
+@reads_outside
 def look(data: Bytes, at: int, stop: int) -> int:
     """Return the byte at `at`, or END behind the record, which is no byte."""
     return int(data[at]) if at < stop else END
 
 
-@scanner
+@reads_outside
 def space(data: Bytes, at: int, stop: int) -> int:
     """Return where the white space that begins at `at` ends."""
     while at < stop:
@@ -76,7 +56,7 @@ def space(data: Bytes, at: int, stop: int) -> int:
     return at
 
 
-@scanner
+@reads_outside
 def character(data: Bytes, at: int, stop: int) -> int:
     """Return how many bytes the UTF-8 character beyond ASCII at `at` has; 0 where it is invalid.
 
@@ -106,7 +86,7 @@ def character(data: Bytes, at: int, stop: int) -> int:
     return length
 
 
-@scanner
+@reads_outside
 def plain(data: Bytes, at: int, stop: int) -> int:
     """Return the first place that does not go on with a string.
 
@@ -126,7 +106,7 @@ def plain(data: Bytes, at: int, stop: int) -> int:
     return at
 
 
-@scanner
+@reads_outside
 def text(data: Bytes, at: int, stop: int) -> int:
     """Return the closing quote of a string without escapes; `at` is its opening quote."""
     if look(data, at, stop) != QUOTE:
@@ -135,7 +115,7 @@ def text(data: Bytes, at: int, stop: int) -> int:
     return end if look(data, end, stop) == QUOTE else REFUSED
 
 
-@scanner
+@reads_outside
 def escaped_text(data: Bytes, at: int, stop: int) -> int:
     """Return the closing quote of a string with escapes of two characters."""
     if look(data, at, stop) != QUOTE:
@@ -149,7 +129,7 @@ def escaped_text(data: Bytes, at: int, stop: int) -> int:
     return at if look(data, at, stop) == QUOTE else REFUSED
 
 
-@scanner
+@reads_outside
 def digits(data: Bytes, at: int, stop: int, most: int) -> int:
     """Return where the digits that begin at `at` end, at most `most` of them."""
     stop = min(stop, at + most)
@@ -158,7 +138,7 @@ def digits(data: Bytes, at: int, stop: int, most: int) -> int:
     return at
 
 
-@scanner
+@reads_outside
 def whole(data: Bytes, at: int, stop: int, most: int) -> tuple[int, int]:
     """Return a whole number without a leading zero and where it ends: `most` digits, 18 at most.
 
@@ -173,7 +153,7 @@ def whole(data: Bytes, at: int, stop: int, most: int) -> tuple[int, int]:
     return value, at
 
 
-@scanner
+@reads_outside
 def skip_number(data: Bytes, at: int, stop: int) -> int:
     """Return where a number without exponent ends."""
     if look(data, at, stop) == MINUS:
@@ -185,14 +165,14 @@ def skip_number(data: Bytes, at: int, stop: int) -> int:
     return end if end > at + 1 else REFUSED
 
 
-@scanner
+@reads_outside
 def skip_word(data: Bytes, at: int, stop: int, word: Bytes) -> int:
     """Return where the word at `at` ends."""
     end = at + len(word)
     return end if end <= stop and same(data, at, end, word, 0, len(word)) else REFUSED
 
 
-@scanner
+@reads_outside
 def skip_name(data: Bytes, at: int, stop: int) -> int:
     """Return where the value of a name at `at`, which may be anything, begins."""
     at = escaped_text(data, at, stop)
@@ -202,7 +182,7 @@ def skip_name(data: Bytes, at: int, stop: int) -> int:
     return space(data, at + 1, stop) if look(data, at, stop) == COLON else REFUSED
 
 
-@scanner
+@reads_outside
 def skip_flat(data: Bytes, at: int, stop: int) -> int:
     """Return where a value that is neither a list nor an object ends."""
     byte = look(data, at, stop)
@@ -218,7 +198,7 @@ def skip_flat(data: Bytes, at: int, stop: int) -> int:
     return skip_number(data, at, stop)
 
 
-@scanner
+@reads_outside
 def skip(data: Bytes, at: int, stop: int) -> int:
     """Return where the value at `at` ends, whatever it is."""
     depth = 0
@@ -257,7 +237,7 @@ def skip(data: Bytes, at: int, stop: int) -> int:
                 return REFUSED
 
 
-@scanner
+@reads_outside
 def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int) -> bool:
     """Return whether data[start:stop] and other[begin:end] are equal."""
     if stop - start != end - begin:
@@ -268,7 +248,7 @@ def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int)
     return start == stop
 
 
-@reads_outside
+@reads_outside_with_arrays
 def depths(data: Bytes, values: Longs) -> Longs:
     """Return how many lists and objects each record opens in each other, at most.
 
@@ -302,7 +282,7 @@ def depths(data: Bytes, values: Longs) -> Longs:
     return deepest
 
 
-@reads_outside
+@reads_outside_with_arrays
 def are_texts(data: Bytes, texts: Longs, most: int) -> Flags:
     """Return which texts are valid UTF-8 of at most `most` bytes; quotes and controls are allowed.
 

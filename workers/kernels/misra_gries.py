@@ -31,13 +31,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel, kernel_with_arrays
 
 Integers = NDArray[np.int64]
 Places = NDArray[np.int32]
 
 
-@kernel
+@kernel_with_arrays
 def feed_rounds(
     counts: Integers,
     rounds: int,
@@ -213,7 +213,7 @@ def same_again(
     return place, lowered, misses, now
 
 
-@kernel
+@kernel_with_arrays
 def feed_rest(
     items: Places,
     counts: Integers,

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel, kernel_with_arrays
 
 # Odd constants of MurmurHash3's and SplitMix64's finalizers.
 _FIRST = np.uint64(0xFF51AFD7ED558CCD)
@@ -284,7 +284,7 @@ def index_pairs(
         slots[at] = number
 
 
-@kernel
+@kernel_with_arrays
 def entries(
     events: NDArray[np.int64],
     users: NDArray[np.uint64],
