@@ -1,4 +1,4 @@
-"""Where users are protected, one user moves at most m (stream key, item) pairs of an epoch by `max_count` each, whatever they do."""
+"""Where users are protected, one moves at most m pairs of an epoch by `max_count` each."""
 
 from __future__ import annotations
 

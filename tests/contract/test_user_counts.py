@@ -1,4 +1,5 @@
-"""Where a user's item counts several times: its parts may come in several ticks, and each is charged."""
+"""Where a user's item counts several times: its parts may come in several ticks, and each is
+charged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users have counted, through a kill at every step of a commit, on a real broker: each event counts once, each cap holds."""
+"""Users through a kill at every step of a commit, on a real broker: events count once, caps hold."""
 
 from __future__ import annotations
 

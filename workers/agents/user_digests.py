@@ -1,7 +1,7 @@
 """Digests of users and of their (stream key, label) pairs, as they are compared and stored.
 
     user    BLAKE2b-128 of the name
-    pair    BLAKE2b-64 of the stream key's length (4 bytes, big endian), the stream key and the label
+    pair    BLAKE2b-64 of the stream key's length (4 bytes, big endian), stream key and label
 
 They have no key: what is stored with them is the operator's, like the events themselves.
 """
@@ -20,7 +20,7 @@ _PAIR = start(b"", person=b"qc-pair", digest_size=8)
 
 
 def pair_state(stream_key: str) -> State:
-    """Return the digest of one stream key's pairs before the label, for `blake2b.digests`: column 0 is the pair's."""
+    """Return the digest of one stream key's pairs before the label: `blake2b.digests`, column 0."""
     return start(_prefix(stream_key), person=b"qc-pair", digest_size=8)
 
 
