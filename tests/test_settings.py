@@ -238,10 +238,6 @@ REFUSALS = {
         with_users(),
         ["histogram 'products': max_items_per_user is missing", 'privacy.unit = "user" needs it'],
     ),
-    "users and counts": (
-        with_users("max_items_per_user = 5\nmax_count = 2\n"),
-        ["max_count = 2", "1 with max_items_per_user"],
-    ),
     "users with a top k": (
         with_users("max_items_per_user = 5\nkbar = 5\nk = 2\n").replace('"unk_base"', '"limit_dom"'),
         ['mechanism = "limit_dom"', 'privacy.unit = "user" needs known_base, unk_base, '],

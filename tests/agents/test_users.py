@@ -1,4 +1,4 @@
-"""Where users are protected, one user moves at most m (stream key, item) pairs of an epoch by `max_count` each, whatever they do."""
+"""Where users are protected, one moves at most m pairs of an epoch by `max_count` each."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ def configs() -> Iterator[KnownBaseConfig | UnkBaseConfig]:
 
 def test_a_user_with_m_items_costs_what_an_event_with_m_items_costs() -> None:
     """D0 := m in every formula: noise and thresholds are those of max_items = 7 at event level."""
-    for config in configs():
+    for config in [*configs(), *(msgspec.structs.replace(config, max_count=3) for config in configs())]:
         of_users = build(config, "user")
         of_events = build(msgspec.structs.replace(config, max_items=7, max_items_per_user=None))
         assert of_users.guarantee.unit == "user"

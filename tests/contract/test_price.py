@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Iterator
 from fractions import Fraction
 from unittest.mock import MagicMock, patch
 
@@ -44,7 +45,7 @@ LESS = {
     # 40 ticks are paid for; 13 are looked at, which 2 of 25 weighted levels serve.
     "known_base-tree_unbounded": 0.32, "unk_base-tree_unbounded": 0.32,
     # One item's tick lies in the last block of its parent, which is never released.
-    "meta-user": 0.88,
+    "meta-user": 0.88, "meta-user_counts": 0.88,
     # An item is only shown part of the time, so not all of its counter is; as printed, tests are charged 16 times what they cost.
     "sparse_gumb-tight": 0.79, "sparse_gumb-tree": 0.79, "sparse_gumb-sqrt": 0.9, "sparse_gumb-unbounded": 0.9, "sparse_gumb-two": 0.67,
     "sparse_gumb-paper": 0.32,
@@ -207,7 +208,21 @@ def exposure(variant: Variant, lower: int = 0) -> float:
     kbar = variant.options.get("kbar")
     items = min(d0, kbar) if limited and isinstance(kbar, int) else d0
     threshold = (algorithm.threshold or 0) - lower
+    if variant.unit == "user":
+        # A user's item comes in one of Dinf, or in several releases in smaller parts: the dearest way is what counts.
+        return levels * items * max(
+            sum(tail(algorithm.table, 1, threshold + 1 - part) for part in parts) for parts in partitions(dinf, dinf)
+        )
     return levels * items * tail(algorithm.table, 2 if limited else 1, threshold + 1 - dinf)
+
+
+def partitions(whole: int, largest: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a sum of parts, none of them above the largest."""
+    if whole == 0:
+        yield ()
+    for part in range(min(whole, largest), 0, -1):
+        for others in partitions(whole - part, part):
+            yield part, *others
 
 
 def bottom(public: object, d0: int, dinf: int, lower: int) -> float:

@@ -44,7 +44,8 @@ TEMPLATES = st.lists(st.dictionaries(st.sampled_from(LABELS), COUNTS, max_size=6
 PATTERNS = st.lists(st.integers(0, 3), min_size=TICKS, max_size=TICKS)
 TICK = st.one_of(st.sampled_from(EDGES), st.integers(1, TICKS))
 EVENTS = st.dictionaries(st.sampled_from(LABELS), st.integers(1, 7), min_size=1, max_size=6)
-USERS = st.dictionaries(st.sampled_from(LABELS), TICK, min_size=1, max_size=6)
+# When a user counts an item, each time by one.
+USERS = st.dictionaries(st.sampled_from(LABELS), st.lists(TICK, min_size=1, max_size=4), min_size=1, max_size=6)
 
 
 def streams(templates: list[dict[str, int]], pattern: list[int]) -> list[Tick]:
@@ -62,7 +63,7 @@ def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
     pattern: list[int],
     tick: int,
     event: dict[str, int],
-    user: dict[str, int],
+    user: dict[str, list[int]],
     seed: int,
 ) -> None:
     """The guarantee is nothing but this; events may be larger than the bound, which is then applied.
@@ -71,7 +72,8 @@ def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
     """
     events: list[tuple[int, Histogram]] = [(tick, bounded(event, variant.max_items, variant.max_count))]
     if variant.unit == "user":
-        events = [(at, {label: 1}) for label, at in list(user.items())[: variant.max_items]]
+        pairs = list(user.items())[: variant.max_items]
+        events = [(at, {label: 1}) for label, ticks in pairs for at in ticks[: variant.max_count]]
     check(adapter_of(variant), streams(templates, pattern), events, seed)
 
 

@@ -32,6 +32,7 @@ _COMMON: dict[str, object] = {
 }  # fmt: skip
 _UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": START}
 _USER: dict[str, object] = {"max_items": 1, "max_items_per_user": 3, "max_count": 1}
+_COUNTS: dict[str, object] = _USER | {"max_count": 3}
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,15 @@ _SEVERAL: dict[str, object] = {"domain": DOMAIN, "queries": ("max", "quantile:0.
 
 VARIANTS = [
     *_of("known_base", _KNOWN, haar={}, tree=_TREE, sqrt={"counter": "sqrt"}, haar_unbounded=_UNBOUNDED,
-         tree_unbounded=_UNBOUNDED | {"counter": "tree"}, user=_USER),
+         tree_unbounded=_UNBOUNDED | {"counter": "tree"}, user=_USER, user_counts=_COUNTS),
     *_of("unk_base", {}, per_tick={}, constant={"threshold": "constant"}, every={"threshold": "every", "every": 4}, tree=_TREE,
-         unbounded=_UNBOUNDED, tree_unbounded=_UNBOUNDED | {"counter": "tree"}, user=_USER),
+         unbounded=_UNBOUNDED, tree_unbounded=_UNBOUNDED | {"counter": "tree"}, user=_USER, user_counts=_COUNTS),
     *_of("meta", {"radix": 3}, known_gauss=_KNOWN | {"algorithm": "known_gauss"},
          known_gumbel=_KNOWN | {"algorithm": "known_gumbel", "k": 2}, positive_laplace={"algorithm": "positive_laplace"},
          positive_gauss={"algorithm": "positive_gauss"}, unk_gauss={"algorithm": "unk_gauss", "kbar": 3},
          limit_dom_laplace={"algorithm": "limit_dom_laplace", "kbar": 3},
-         limit_dom={"algorithm": "limit_dom", "kbar": 3, "k": 2}, user=_USER | {"algorithm": "positive_gauss"}),
+         limit_dom={"algorithm": "limit_dom", "kbar": 3, "k": 2}, user=_USER | {"algorithm": "positive_gauss"},
+         user_counts=_COUNTS | {"algorithm": "positive_laplace"}),
     *_of("sparse_gumb", _SPARSE, tight={}, paper={"accounting": "paper"}, tree=_TREE, sqrt={"counter": "sqrt"},
          unbounded=_UNBOUNDED, two={"top_k": 2}),
     *_of("bounded_max", _KNOWN | {"c_max": 2000}, haar={}, tree=_TREE, pure=_PURE, quantile={"query": "quantile:0.5"}),
@@ -100,10 +102,10 @@ VARIANTS = [
     *_of("misra_gries", {"size": 4, "radix": 3}, pmg={"release": "pmg"}, merge={"release": "merge"},
          one={"release": "pmg", "max_items": 1, "max_count": 1}, pure=_KNOWN | {"release": "pure"},
          pure_one=_KNOWN | {"release": "pure", "max_items": 1}),
-    *_of("known_gauss", _KNOWN, **{"": {}}, user=_USER),
+    *_of("known_gauss", _KNOWN, **{"": {}}, user=_USER, user_counts=_COUNTS),
     *_of("known_gumbel", _KNOWN | {"k": 2}, **{"": {}}),
-    *_of("positive_gauss", {}, **{"": {}}, user=_USER),
-    *_of("positive_laplace", {}, **{"": {}}, user=_USER),
+    *_of("positive_gauss", {}, **{"": {}}, user=_USER, user_counts=_COUNTS),
+    *_of("positive_laplace", {}, **{"": {}}, user=_USER, user_counts=_COUNTS),
     *_of("unk_gauss", {"kbar": 3}, **{"": {}}),
     *_of("limit_dom_laplace", {"kbar": 3}, **{"": {}}),
     *_of("limit_dom", {"k": 2}, given={"kbar": 3}, private={"kbar": "private", "kbar_max": 5}),

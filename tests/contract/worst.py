@@ -19,7 +19,7 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
     """A stream of TICKS ticks, and the events (one, or those of one user) of the neighbour."""
     most = variant.max_count
     if variant.unit == "user":
-        return _steady(), [(1 + 2 * i, {label: 1}) for i, label in enumerate(DOMAIN[: variant.max_items])]
+        return _steady(), [(1 + 2 * i, {label: most}) for i, label in enumerate(DOMAIN[: variant.max_items])]
     if variant.mechanism == "sparse_gumb":
         items = DOMAIN[: variant.max_items]
         ever = -(-len(items) // 3)

@@ -1,9 +1,11 @@
-"""What the users of one epoch have counted, and how that is stored: as blocks of what is new in each commit.
+"""What the users of one epoch have counted, and how that is stored: as blocks of what is new in
+each commit.
 
     version (1), n (4, big endian), users (16 each), pairs (8 each), added (4 each, little endian)
 
-A block is written again with what follows until it has TAIL_ROWS rows, so that many small commits do not leave many
-small blocks. Earlier versions wrote one entry a user instead, in which each pair counts once: it is still read.
+A block is written again with what follows until it has TAIL_ROWS rows, so that many small commits
+do not leave many small blocks. Earlier versions wrote one entry a user instead, in which each pair
+counts once: it is still read.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ BLOCK_ROWS = (VALUE_BYTES - HEAD_BYTES) // ROW_BYTES
 TAIL_ROWS = 1_024
 # How many entries of the old form are put into arrays together.
 _READ_AT_ONCE = 10_000
-# Room to begin with, and how much more each time: without doubling, for tables may be most of a worker's memory.
+# Room to begin with, and how much more each time: tables may be most of a worker's memory.
 _ROOM = 1_024
 _GROWTH = 1.25
 _NUMBERS = 2**31 - 1

@@ -1,18 +1,22 @@
-"""Users: how much of an event's items still counts, where users are protected (mechanisms.md 7). No Kafka, no clock.
+"""Users: how much of an event's items still counts, where users are protected. No Kafka, no clock.
 
-In each epoch of a lane the first `max_items_per_user` distinct (stream key, item) pairs of a user count, each at most
-`max_count` times in all, in the order of the source partition. The rule reads that user's own events alone, so one
-user moves at most m pairs by at most `max_count` each, whatever ticks they fall in. It holds only if all events of a
-user lie in one source partition: `kafka/placement.py` rejects those that lie elsewhere, so a producer that spreads a
-user's records loses events instead of weakening the promise.
+In each epoch of a lane the first `max_items_per_user` distinct (stream key, item) pairs of a user
+count, each at most `max_count` times in all, in the order of the source partition. The rule reads
+that user's own events alone, so one user moves at most m pairs by at most `max_count` each,
+whatever ticks they fall in. It holds only if all events of a user lie in one source partition:
+`kafka/placement.py` rejects those that lie elsewhere, so a producer that spreads a user's records
+loses events instead of weakening the promise.
 
-In memory each epoch of a lane has a table (`kernels/users.py`), exact but for a user's digest of 128 bits and a pair's
-of 64, compared within one user. Two pairs of one user that collide count as one: a count may be too low, the promise holds.
+In memory each epoch of a lane has a table (`kernels/users.py`), exact but for a user's digest of
+128 bits and a pair's of 64, compared within one user. Two pairs of one user that collide count as
+one: a count may be too low, the promise holds.
 
 What is stored: what is new in each commit, in the order in which it counted, as blocks.
 
-    b"U" + lane (8 bytes) + epoch (8, big endian) + sequence (8, big endian)  ->  a block, `user_epoch.py`
-    b"u" + lane (8 bytes) + epoch (8, big endian) + user (16)                 ->  the same of earlier versions, read only
+    b"U" + lane (8 bytes) + epoch (8, big endian) + sequence (8, big endian)  ->  a block
+    b"u" + lane (8 bytes) + epoch (8, big endian) + user (16)  ->  of earlier versions, only read
+
+Both are in `user_epoch.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ PREFIX = b"U"
 PREFIX_OF_ENTRIES = b"u"
 # Rows between commits: 6 MB of blocks in one transaction.
 ROWS_HELD = 200_000
-# Blocks, or entries, of an epoch that is over are forgotten in steps, so that no transaction grows with its users.
+# Blocks, or entries, of epochs that are over go in steps, so that no transaction grows with users.
 FORGOTTEN_AT_ONCE = 20_000
 # A store gives values with names, and blocks are long: no step reads much more than this.
 FORGOTTEN_BYTES_AT_ONCE = 64 << 20
@@ -106,13 +110,13 @@ class Users:
         return counted
 
     def changes(self) -> list[Change]:
-        """Return what is new since the last commit, to be committed with the contributions it belongs to."""
+        """Return what is new since the last commit, for the transaction of its contributions."""
         return [
             change for (lane, epoch), held in self._epochs.items() for change in held.changes(self._name(lane, epoch))
         ]
 
     def over(self, watermark_ms: int) -> list[Change]:
-        """Return deletions of what is stored of epochs whose ticks are all closed: nothing of theirs can count again."""
+        """Return deletions of what is stored of epochs that are over: nothing of theirs can count again."""
         if self._stored is None:
             return []
         deletions: list[Change] = []
@@ -136,7 +140,7 @@ class Users:
             held.committed()
 
     def restore(self, watermark_ms: int) -> None:
-        """Go on after a commit that left this watermark: read what is stored of the epochs it is in."""
+        """Go on after a commit that left this watermark: read what is stored of its epochs."""
         for lane in self._oldest:
             self._oldest[lane] = _oldest(lane, watermark_ms)
             self._of(lane, self._oldest[lane])

@@ -1,7 +1,8 @@
 """BLAKE2b of many texts with one prefix: whole arrays at a time, the same digests as hashlib's.
 
-What: `start` absorbs key, person and prefix once; `digests` finishes that state for each of n spans of a buffer.
-Why: hashlib costs 0.5 us and two Python objects a text, and holds the GIL; a text of one block takes 0.15 us here.
+What: `start` absorbs key, person and prefix once; `digests` finishes that state for each of n spans
+of a buffer. Why: hashlib costs 0.5 us and two Python objects a text, and holds the GIL; a text of
+one block takes 0.15 us here.
 
     Symbol (RFC 7693)   Here
     h                   `State.words`: eight state words, little-endian in the digest
@@ -9,9 +10,11 @@ Why: hashlib costs 0.5 us and two Python objects a text, and holds the GIL; a te
     m                   `block`: 128 bytes, or 16 words
     SIGMA, IV, F, G     `_SIGMA`, `_IV`, `compress`, `mix`
 
-Words are read from bytes in the machine's order: numba runs on little-endian machines only, as BLAKE2b reads them.
+Words are read from bytes in the machine's order: numba runs on little-endian machines only, as
+BLAKE2b reads them.
 
-Source: RFC 7693, sections 2.5 to 3.3; parameter block with key length and personalisation: BLAKE2 (2013), section 2.5.
+Source: RFC 7693, sections 2.5 to 3.3; parameter block with key length and personalisation: BLAKE2
+(2013), section 2.5.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ made, by whoever makes it (a settings file, a stored record, a test), so an inst
 learned from data ever enters here.
 
     D0    max_items    most items of one event that count
-    Dinf  max_count    most that one event adds to one item
+    Dinf  max_count    most that one event adds to one item; where users are protected, one user in an epoch
     T     horizon      ticks in one epoch
 """
 
@@ -118,8 +118,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         horizon: ticks in an epoch, or "unbounded": one epoch without an end.
         start: tick 1 begins here; None is 1970-01-01.
         max_items: D0, most items of one event that count.
-        max_count: Dinf, most that one event adds to one item.
-        max_items_per_user: most items that count of one user in an epoch, each once; only where users are protected.
+        max_count: Dinf, most that one event adds to one item; where users are protected, one user in an epoch.
+        max_items_per_user: most items that count of one user in an epoch; only where users are protected.
         epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.
         rho: total of one epoch in zCDP.
         delta: probability, over one epoch, that the guarantee does not cover.
@@ -223,8 +223,6 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield 'start is missing: horizon = "unbounded" needs it, such as 2026-11-21T00:00:00Z'
         if self.start is not None and (self.start < EPOCH or self.start.microsecond % 1000):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
-        if self.max_items_per_user is not None and self.max_count != 1:
-            yield f"max_count = {self.max_count}: 1 with max_items_per_user, for a user's item counts once in an epoch"
         if self.counter == "sqrt" and (self.horizon_ticks is None or self.horizon_ticks > SQRT_HORIZON_MAX):
             yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
         if self.counter == "sqrt" and self.mechanism not in SQRT_MECHANISMS:

@@ -46,6 +46,17 @@ def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, 
     }
 
 
+def ticks_of_item(config: HistogramConfig, unit: str) -> int:
+    """Return in how many ticks at most one item counts of what is hidden.
+
+    Of an event it is one. What a user adds to an item, at most Dinf, may come in as many parts: each is
+    tested for being shown, and drawn with noise of its own, where ticks are released by themselves.
+    """
+    if unit == "event":
+        return 1
+    return min(config.max_count, config.horizon_ticks or config.max_count)
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """What one tick shows: rows of the columns with noisy counts. Safe for anyone once the rows are turned into labels.

@@ -67,8 +67,9 @@ PER_ITEM = ("known_base", "unk_base", "known_gauss", "positive_gauss", "positive
 def protects_users(config: HistogramConfig) -> bool:
     """Whether the mechanism's analysis covers a user whose items count in different ticks (mechanisms.md 7).
 
-    It does where the cost is a sum over the items touched, each at one tick: then a user with m items in an epoch, each counted once,
-    costs what one event with m items costs. It does not where an event's cost is one for a whole release, whatever it touches (picks of
+    It does where the cost is a sum over the items touched: then a user with m items in an epoch, each counted at most Dinf times in
+    whatever ticks, costs what one event with m items of Dinf costs, and discovery is charged for the ticks that the parts of an item
+    may come in (`mechanism.ticks_of_item`). It does not where an event's cost is one for a whole release, whatever it touches (picks of
     a top k, thresholds that all counts share): such a user takes part in up to m releases.
     """
     algorithm = config.algorithm if isinstance(config, MetaConfig) else config.mechanism

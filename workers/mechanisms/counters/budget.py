@@ -1,6 +1,8 @@
 """The mechanisms that spend their budget on a counter for each item: what each counter may cost.
 
 An event touches at most D0 items by at most Dinf, so each item's counter gets rho / (D0 Dinf^2) (000 Alg. 2 and 3).
+A user's item may come in parts a_1 + ... <= Dinf, each at a tick of its own: its shift of the counter is
+sum a_i times that of a one at the tick, so no longer than Dinf times the longest of these, and costs no more.
 The samplers' distance counts twice: in the noise on counts, and in every tick's test of whether an item may be
 shown, whose bound is one on the ideal noise.
 """
@@ -15,7 +17,7 @@ from workers.mechanisms.budget import OnSplit, Split, split
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.tree import LONGEST_HORIZON
-from workers.mechanisms.mechanism import Noise, State
+from workers.mechanisms.mechanism import Noise, State, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
 
 
@@ -43,10 +45,12 @@ class OnCounters(OnSplit):
         spent = math.nextafter(counter.rho_item * (config.max_items * config.max_count**2), math.inf)
         tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
         tests_tv = float_up(tests * Fraction(counter.test_tv))
+        # Parts of a user's item at different ticks have different cells.
+        tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
         # Both parts of `sampler_delta`: which of them is the larger says what to change.
-        of_counts = (1 + math.exp(self._split.epsilon)) * counter.tv
+        of_counts = (1 + math.exp(self._split.epsilon)) * tv
         otherwise = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
-        self._promise(unit, spent, counter.tv, times=config.max_items, tests_tv=tests_tv, otherwise=otherwise)
+        self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=otherwise)
 
     def sd(self, t: int) -> float:
         return self._counter.sd(t)

@@ -68,6 +68,8 @@ class Parameters:
         kbar: so many of the largest are looked at (`LIMITED`); where `private`, at most so many.
         private: whether kbar is chosen from k..kbar by the exponential mechanism (`limit_dom`).
         domain: size of the declared domain (`KNOWN`).
+        releases: how many releases one item may count in, in parts of Dinf together: one of an event, several of a
+            user. More than one only where each count is released by itself (`registry.PER_ITEM`).
     """
 
     max_items: int
@@ -76,6 +78,7 @@ class Parameters:
     kbar: int = 0
     private: bool = False
     domain: int = 0
+    releases: int = 1
 
 
 class Algorithm(Protocol):
@@ -115,11 +118,24 @@ class Noisy(Frozen):
         self.rho = min(rho, float_up(changed / (2 * spread)))
         self.delta = 0.0 if name == "known_gauss" else delta
         self._kbar = p.kbar if name in LIMITED else None
-        self.tv = float_up((p.max_items + (self._kbar is not None)) * Fraction(self.table.tv))
+        self.tv = float_up(p.releases * (p.max_items + (self._kbar is not None)) * Fraction(self.table.tv))
         self.threshold: int | None = None
         if name != "known_gauss":
             items = p.max_items if self._kbar is None else min(p.max_items, self._kbar)
-            self.threshold = p.max_count - 1 + self._quantile(delta / items * (1 - 1e-12))
+            self.threshold = self._least_threshold(p.max_count, p.releases, delta / items * (1 - 1e-12))
+
+    def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
+        """Return m such that an item of at most `whole` shows in any of its releases with probability at most delta.
+
+        In n releases none of its parts is above whole - n + 1, so with m at least that less one and the quantile of
+        delta / n they show with at most delta together. For n up to twice as large the largest quantile does.
+        """
+        found, n = 0, 1
+        while n <= releases:
+            last = min(2 * n - 1, releases)
+            found = max(found, whole - n + self._quantile(delta / last))
+            n = last + 1
+        return found
 
     def _quantile(self, delta: float) -> int:
         difference = self._kbar is not None

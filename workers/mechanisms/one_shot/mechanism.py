@@ -1,7 +1,9 @@
 """The one-shot mechanisms: each tick shows a one-shot release of what was contributed to that tick alone.
 
 An event lies in one tick, and a tick's release depends on its own contributions only: the ticks compose in parallel, and a whole epoch
-costs what one release costs, however long it is. The snapshots are counts per tick, not running counts.
+costs what one release costs, however long it is. The snapshots are counts per tick, not running counts. A user's item
+may come in parts a_1 + ... <= Dinf in several ticks: these cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together, and each
+is tested for being shown, so discovery and samplers are charged for so many releases (`Parameters.releases`).
 
 Source: `one_shot_algorithms`.
 """
@@ -10,13 +12,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from workers.errors import HorizonExceeded
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Tags
-from workers.mechanisms.mechanism import Items, Noise, Release, State, head
+from workers.mechanisms.mechanism import Items, Noise, Release, State, head, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import PICKING, Name, make_algorithm
 from workers.mechanisms.one_shot.config import OneShotConfig
@@ -34,6 +37,7 @@ class OneShot(OnSplit):
     def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
         self.config = config
         self._name, parameters = config.algorithm()
+        parameters = replace(parameters, releases=ticks_of_item(config, unit))
         self._domain = tuple(label.encode() for label in config.labels())
         self._split = split(config, discovers=not self._domain)
         self.algorithm = make_algorithm(self._name, parameters, self._split.rho, self._split.delta_discovery)

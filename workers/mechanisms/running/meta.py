@@ -15,6 +15,8 @@ what the cells show is at most each threshold short.
 
 Settings: restricted (`known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace`, `limit_dom_laplace`: cost grows with D0) or
 unrestricted (`known_gumbel`, `limit_dom`: cost grows with k), over a known or an unknown domain.
+A user's item may come in parts, at most Dinf of them, in as many cells of a level: as with `OneShot` these cost no more
+rho than one of Dinf, and discovery and samplers are charged for each (`Parameters.releases`).
 Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are the same split.
 """
 
@@ -22,13 +24,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.ledger import Tags
-from workers.mechanisms.mechanism import Noise, Release, State, head
+from workers.mechanisms.mechanism import Noise, Release, State, head, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import KNOWN, make_algorithm
 from workers.mechanisms.one_shot.config import MetaConfig
@@ -59,7 +62,7 @@ class Meta(OnSplit):
         self._split = split(config, discovers=not self._known)
         self.algorithm = make_algorithm(
             config.algorithm,
-            config.parameters(),
+            replace(config.parameters(), releases=ticks_of_item(config, unit)),
             math.nextafter(self._split.rho / self.levels, 0.0),
             self._split.delta_discovery / self.levels * (1 - 1e-12),
         )

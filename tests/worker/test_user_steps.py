@@ -1,0 +1,172 @@
+"""Users through a kill at every step of a commit, on a real broker: events count once, caps hold."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agents.test_users import ENDLESS, LANE, WEIGHTED, Visit, by_hand, tallies
+from tests.kafka.harness import create_topic, read, settled, unique
+from workers.agents import user_epoch
+from workers.agents.contribute import ContributeShard, Stream
+from workers.agents.events import EventReader
+from workers.kafka.clients import Connection
+from workers.kafka.records import Batch
+from workers.kafka.store import Changelog, Store
+from workers.settings import EventsSettings
+
+LANES = [LANE, ENDLESS, WEIGHTED]
+SIZE = 12
+
+
+class Killed(Exception):
+    """Here the process ends."""
+
+
+def kill(*_: object) -> None:
+    raise Killed
+
+
+def before_the_transaction(shard: Any) -> None:
+    shard.transact = kill
+
+
+def with_everything_sent(shard: Any) -> None:
+    def sent(producer: Any) -> None:
+        producer.flush(60)
+        kill()
+
+    shard.transactions._commit = sent
+
+
+def committed_but_not_written_locally(shard: Any) -> None:
+    shard.store.write = kill
+
+
+def after_the_commit(shard: Any) -> None:
+    transact = shard.transact
+
+    def whole(*arguments: Any) -> None:
+        transact(*arguments)
+        kill()
+
+    shard.transact = whole
+
+
+STEPS: list[Callable[[Any], None]] = [
+    before_the_transaction,
+    with_everything_sent,
+    committed_but_not_written_locally,
+    after_the_commit,
+]
+
+
+def visits_of(seed: int) -> list[Visit]:
+    """Four users in four epochs, more pairs and more of each than may count."""
+    rng = random.Random(seed)
+    return [
+        (f"u{rng.randrange(4)}", rng.choice(["k1", "k2"]), rng.choices("abcde", k=rng.randint(0, 4)), i)
+        for i in range(156)
+    ]
+
+
+class Source:
+    """One source partition of events, and shards that follow each other on it."""
+
+    def __init__(self, bootstrap: str, directory: Path, visits: list[Visit]) -> None:
+        self.connection, self.directory, self.visits = Connection(bootstrap), directory, visits
+        self.name = unique("users")
+        create_topic(self.connection, f"{self.name}.state", cleanup_policy="compact")
+        create_topic(self.connection, f"{self.name}.contributions")
+        self.opened = 0
+
+    def shard(self, *, local_copy: bool) -> ContributeShard:
+        """The next owner; without the local copy it reads everything from the changelog."""
+        self.opened += not local_copy
+        events = EventsSettings(topic="t", key="shop", items="q", user="who", timestamp="ts", grace_ms=0)
+        state = f"{self.name}.state"
+        made = ContributeShard(
+            self.connection,
+            self.name,
+            0,
+            state,
+            Store(self.directory / f"copy-{self.opened}", Changelog(state, 0)),
+            stream=Stream(
+                events=events,
+                events_id=None,
+                sources=1,
+                contributions=f"{self.name}.contributions",
+                owners=1,
+                rejects="none",
+            ),
+            lanes=LANES,
+            reader=EventReader(events, None, "who"),
+            commit_interval_s=0.0,
+        )
+        made.open()
+        if made.offset is None:
+            made.offset = 0  # as the hand-over does: from where the log begins
+        return made
+
+    def feed(self, shard: ContributeShard) -> int:
+        """Give the shard its next events; return where it reads on."""
+        start = shard.offset or 0
+        some = self.visits[start : start + SIZE]
+        values: list[bytes | None] = [
+            json.dumps({"who": user, "shop": key, "q": items, "ts": at}).encode() for user, key, items, at in some
+        ]
+        end = start + len(some)
+        shard.feed(Batch(start, end, values, [None] * len(some), [0] * len(some), list(range(start, end))))
+        return end
+
+    def contributed(self) -> Any:
+        topic = f"{self.name}.contributions"
+        settled(self.connection, topic)
+        return tallies([(0, message.value() or b"") for message in read(self.connection, topic)])
+
+
+@pytest.mark.parametrize("local_copy", [True, False])
+def test_caps_hold_through_a_kill_at_every_step_of_every_commit(
+    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_copy: bool
+) -> None:
+    """One step at which users and counts come apart, and whoever is killed there counts a user twice or not at all."""
+    monkeypatch.setattr(user_epoch, "TAIL_ROWS", 7)
+    source = Source(bootstrap, tmp_path, visits_of(3))
+    done = kills = 0
+    while done < len(source.visits):
+        for step in STEPS:
+            if done < len(source.visits):
+                shard = source.shard(local_copy=local_copy)
+                step(shard)
+                with pytest.raises(Killed):
+                    source.feed(shard)
+                shard.store.close()
+                kills += 1
+                after = source.shard(local_copy=local_copy)
+                done = after.offset or 0
+                after.store.close()
+    assert source.contributed() == sum((by_hand(source.visits, lane) for lane in LANES[1:]), by_hand(source.visits, LANE))
+    assert kills > 2 * len(STEPS)
+    last = source.shard(local_copy=local_copy)
+    # Of the lanes with epochs nothing is left but of the one that is open.
+    open_epoch = LANE.epoch(source.visits[-1][3] // LANE.tick_ms + 1)
+    epochs = {int.from_bytes(name[9:17]) for name, _ in last.store.items(b"U")}
+    assert epochs <= {0, open_epoch}
+    last.store.close()
+
+
+def test_a_shard_that_forgets_its_users_is_found(bootstrap: str, tmp_path: Path) -> None:
+    """The control: users' blocks that are not in the transaction."""
+    source = Source(bootstrap, tmp_path, visits_of(3))
+    done = 0
+    while done < len(source.visits):
+        shard: Any = source.shard(local_copy=True)
+        shard._intake.user_changes = list
+        done = source.feed(shard)
+        shard.store.close()
+    assert source.contributed() != sum((by_hand(source.visits, lane) for lane in LANES[1:]), by_hand(source.visits, LANE))
