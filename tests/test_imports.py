@@ -41,9 +41,11 @@ LAYERS = (
     "progress",
     "changes",
     "metrics",
+    "serving",
     "durations",
     "logs",
     "errors",
+    "version",
 )
 # What the pure core may use: itself, arithmetic, and what turns keys into words.
 CORE = {

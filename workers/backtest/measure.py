@@ -28,7 +28,7 @@ from workers.backtest.numbers import (
 from workers.backtest.results import BoardRow, Series
 from workers.backtest.truth import MIRRORED, SIZES
 from workers.backtest.view import View, kendall, released_top
-from workers.histogram.snapshots import Shown
+from workers.histogram.snapshots import ReleasedTick
 from workers.mechanisms.ledger import Ledger, Rows, grown
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.one_shot.algorithms import LIMITED
@@ -55,7 +55,7 @@ class Watch:
         # Elsewhere a threshold is a distance from another item's count.
         config = combination.config
         self._barred = (config.algorithm if isinstance(config, MetaConfig) else config.mechanism) not in LIMITED
-        self.latest: Shown | None = None
+        self.latest: ReleasedTick | None = None
         self.first_tick = self.last_tick = 0
         self.ticks = 0
         self._threshold: int | None = None
@@ -69,7 +69,7 @@ class Watch:
 
     # ---- at every tick ---------------------------------------------------------------------------------------------
 
-    def seen(self, shown: Shown) -> None:
+    def seen(self, shown: ReleasedTick) -> None:
         """Takes what a tick shows."""
         if self.latest is not None and shown.epoch != self.latest.epoch:
             self._end_epoch()
@@ -140,7 +140,7 @@ class Watch:
         if board:
             self._boards[self.last_tick] = list(self.board(self.latest))
 
-    def fill(self, out: Numbers, shown: Shown) -> None:
+    def fill(self, out: Numbers, shown: ReleasedTick) -> None:
         """The metrics of one tick: row 0 of all stream keys together, then of each that is measured."""
         view, release = self.view, shown.release
         if isinstance(release, Answers):
@@ -213,7 +213,7 @@ class Watch:
 
     # ---- boards ----------------------------------------------------------------------------------------------------
 
-    def board(self, shown: Shown) -> Iterator[BoardRow]:
+    def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         """Exact beside published."""
         view, release = self.view, shown.release
         if isinstance(release, Answers):
@@ -227,7 +227,7 @@ class Watch:
             yield from self.board_rows(shown, index, one.top.rows.tolist(), named, published)
 
     def board_rows(
-        self, shown: Shown, index: int, best: Sequence[int], named: Sequence[int], published: dict[int, int]
+        self, shown: ReleasedTick, index: int, best: Sequence[int], named: Sequence[int], published: dict[int, int]
     ) -> Iterator[BoardRow]:
         """One stream key's exact top, and what else was named.
 
@@ -248,7 +248,7 @@ class Watch:
             )  # fmt: skip
 
     @staticmethod
-    def _published(shown: Shown) -> tuple[float | None, int | None]:
+    def _published(shown: ReleasedTick) -> tuple[float | None, int | None]:
         release = shown.release
         return (release.sd, None) if isinstance(release, Answers) else (release.sd, release.threshold)
 

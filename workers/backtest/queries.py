@@ -13,7 +13,7 @@ from workers.backtest.measure import Watch
 from workers.backtest.numbers import METRICS, PLACE, Numbers, fill_errors, fill_unbounded, hits
 from workers.backtest.results import BoardRow
 from workers.backtest.view import View, kendall
-from workers.histogram.snapshots import Shown
+from workers.histogram.snapshots import ReleasedTick
 from workers.mechanisms.ledger import Rows
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.order_statistics.config import MaxConfig
@@ -43,7 +43,7 @@ class QueryWatch(Watch):
         self._queries = Queries(config.asked, config.domain)
         self._place = {label: i for i, label in enumerate(config.domain)}
 
-    def fill(self, out: Numbers, shown: Shown) -> None:
+    def fill(self, out: Numbers, shown: ReleasedTick) -> None:
         if not isinstance(shown.release, Answers):
             return
         numbers: list[Pair] = []
@@ -112,7 +112,7 @@ class QueryWatch(Watch):
             elif isinstance(answer["value"], int):
                 yield Pair(query, 0, *of)
 
-    def board(self, shown: Shown) -> Iterator[BoardRow]:
+    def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         """The answers, exact and published, in the order of the queries."""
         if not isinstance(shown.release, Answers):
             return
@@ -129,7 +129,7 @@ class QueryWatch(Watch):
                     yield self._row(shown, index, rank, name, int(exact[place]), int(unbounded[place]), None)
 
     def _row(
-        self, shown: Shown, index: int, rank: int, label: str, exact: int, unbounded: int, published: int | None
+        self, shown: ReleasedTick, index: int, rank: int, label: str, exact: int, unbounded: int, published: int | None
     ) -> BoardRow:
         return BoardRow(
             self.combination.run, self.seed, self.histogram.name, self.view.names[index], self.last_tick, shown.end_ms, rank, label,
@@ -144,7 +144,7 @@ class LabelsWatch(Watch):
         super().__init__(combination, seed, histogram, view)
         self._last: dict[int, Sequence[str]] = {}
 
-    def seen(self, shown: Shown) -> None:
+    def seen(self, shown: ReleasedTick) -> None:
         if self.latest is not None and shown.epoch != self.latest.epoch:
             self._last = {}
         if isinstance(shown.release, Answers):
@@ -167,7 +167,7 @@ class LabelsWatch(Watch):
     def _rows_of(self, index: int, labels: Sequence[str]) -> Rows:
         return self.view.rows_of(index, [label.encode() for label in labels])
 
-    def fill(self, out: Numbers, shown: Shown) -> None:
+    def fill(self, out: Numbers, shown: ReleasedTick) -> None:
         view = self.view
         out[0, PLACE["shown"]] = sum(map(len, self._last.values()))
         for index, one in enumerate(view.keys):
@@ -187,7 +187,7 @@ class LabelsWatch(Watch):
             first = len(METRICS) + view.top
             row[first : first + len(best)] = np.isin(best, rows)
 
-    def board(self, shown: Shown) -> Iterator[BoardRow]:
+    def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         for index, one in enumerate(self.view.keys):
             named = self._rows_of(index, self._last.get(index, ())).tolist()
             yield from self.board_rows(shown, index, one.top.rows.tolist(), named, {})

@@ -20,7 +20,7 @@ from workers.backtest.queries import watch
 from workers.backtest.results import Input, Results, Run
 from workers.backtest.truth import Truth, mirrored, remembering, truth_of, unbounded
 from workers.backtest.view import View
-from workers.histogram.snapshots import Shown, Snapshot
+from workers.histogram.snapshots import ReleasedTick, Snapshot
 from workers.mechanisms.config import HistogramConfig, Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import OneShotConfig
@@ -99,7 +99,7 @@ class Group:
         """Whether every run stands at the tick that was counted last: no tick is half done."""
         return all(watch.last_tick == self._tick for watch in self.watches)
 
-    def _seen(self, shown: Shown) -> None:
+    def _seen(self, shown: ReleasedTick) -> None:
         """The tick is counted: all runs have released it."""
         self._tick = (self.wide.next or 1) - 1
         ticks, boards = len(self._measured.ticks), len(self._boards.ticks)

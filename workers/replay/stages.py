@@ -11,7 +11,7 @@ from workers.agents.intake import Intake
 from workers.agents.merge import Merge
 from workers.agents.users import Stored
 from workers.histogram.histogram import Histogram
-from workers.histogram.snapshots import Shown, Snapshot
+from workers.histogram.snapshots import ReleasedTick, Snapshot
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Contributions
 
@@ -72,7 +72,7 @@ class ReplayHistogram(Histogram):
         written: whether its ticks become snapshots; False where nobody reads them.
     """
 
-    observe: Callable[[Shown], object] | None = None
+    observe: Callable[[ReleasedTick], object] | None = None
     written = True
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
