@@ -210,7 +210,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     caller started, None for a real one.
 
     Returns:
-        The exit status: 0 after SIGTERM or SIGINT, 2 for refused settings or state, 75 when it stays fenced.
+        The exit status: 0 after SIGTERM or SIGINT, 2 for refused settings or state, 75 if fenced.
 
     Raises:
         SettingsError: it cannot start.

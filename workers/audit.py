@@ -54,7 +54,7 @@ class Repeated(Histogram):
     """A histogram that repeats what was published."""
 
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
-        """Begin at tick `first`, and serve each stream key from the tick from which it was served."""
+        """Begin at tick `first`, and serve each stream key from its tick in `since`."""
         self.start_at(first)
         self._public, self._declared = False, dict(since)
 
@@ -127,7 +127,7 @@ class Auditor:
         return Merge(fresh, key=self._key, sources=sources, owners=self._owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
-        """Release the ticks of an owner partition again and strike each snapshot off the published ones."""
+        """Release an owner partition's ticks again; strike each snapshot off the published."""
         for message in read_partition(self._connection, self._settings.contributions_topic, owner, whole=True):
             offset = message.offset() or 0
             if offset >= position:
@@ -191,7 +191,7 @@ class Auditor:
         return f"{_name(snapshot.value)}: missing"
 
     def _explain_rest(self) -> None:
-        """Check that the rest is of an earlier generation, or newer than the state that was read."""
+        """Check that the rest is of an earlier generation, or newer than the state."""
         for topic in self._outputs:
             for message in self._all(topic):
                 value = message.value() or b""

@@ -350,7 +350,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     """Run a command; every exception becomes an exit code and a line on stderr."""
     state: dict[str, Any] = {}
     try:
-        # Not cli.main(): it exits with 1 when our reader has gone, and `audit` means a difference by 1.
+        # Not cli.main(): it exits with 1 when our reader has gone, which `audit` uses otherwise.
         with cli.make_context(
             "quietcount", list(sys.argv[1:] if arguments is None else arguments), obj=state
         ) as context:

@@ -8,7 +8,6 @@ import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Self
 
 logger = logging.getLogger(__name__)
@@ -65,9 +64,7 @@ class InThread:
             raise self._error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._stopped is not None:
             self.call(self._stopped.set)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Contributions to ticks that are not complete: in memory up to a limit, then in an unlinked file."""
+"""Contributions to incomplete ticks: in memory up to a limit, then in an unlinked file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 
 
 class Part(Protocol):
-    """What one commit of one source contributed to one tick: a message's `Section`, or replay's columns."""
+    """One commit's contributions to one tick: a message's `Section`, or replay's columns."""
 
     @property
     def lane(self) -> Lane: ...
@@ -24,7 +24,7 @@ class Part(Protocol):
     def tick(self) -> int: ...
     @property
     def nbytes(self) -> int:
-        """About what it takes in memory."""
+        """About the bytes that it takes in memory."""
 
     def encoded(self) -> bytes:
         """Return it as a section in MessagePack."""
@@ -37,11 +37,7 @@ class Waiting:
     """Parts of ticks that are not complete, by (lane, tick)."""
 
     def __init__(self, directory: Path | None, limit: int) -> None:
-        """
-        Args:
-            directory: where the file is made; None: the system's place for temporary files.
-            limit: bytes that may wait in memory.
-        """
+        """Keep `limit` bytes in memory, the rest in a file in `directory` (None: the system's)."""
         self._directory, self._limit, self._held = directory, limit, 0
         # A part, or its place in the file.
         self._parts: dict[tuple[Lane, int], list[tuple[int, Part | tuple[int, int]]]] = {}
@@ -65,12 +61,12 @@ class Waiting:
 
     @property
     def held_bytes(self) -> int:
-        """About what waits in memory."""
+        """About the bytes that wait in memory."""
         return self._held
 
     @property
     def spilled_bytes(self) -> int:
-        """What waits in the file, with what was dropped there since it was last empty."""
+        """The bytes in the file, with those dropped since it was last empty."""
         return self._end if self._spilled else 0
 
     def get(self, lane: Lane, tick: int) -> list[Part]:
@@ -94,7 +90,7 @@ class Waiting:
                 self.drop(own, waiting)
 
     def first_offset(self, default: int) -> int:
-        """Return the offset from which all that waits would be read again."""
+        """Return the offset from which everything that waits can be read again."""
         return min((entries[0][0] for entries in self._parts.values()), default=default)
 
     def _read(self, entry: Part | tuple[int, int]) -> Part:

@@ -17,7 +17,7 @@ import msgspec
 from workers.errors import SettingsError
 from workers.files import client_values, read_file
 from workers.kafka.clients import Connection
-from workers.mechanisms.config import Checked, HistogramConfig, display, rules
+from workers.mechanisms.config import Checked, HistogramConfig, Rule, display, rules
 from workers.settings import KafkaSettings, WorkerSettings, from_file
 
 TOKEN_CHARACTERS = 16
@@ -74,9 +74,11 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
             raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
     worker = _value(WorkerSettings, "name", document["worker"], "worker.")
     kafka = {name: value for name, value in document["kafka"].items() if name in ("bootstrap", "client")}
+    if "bootstrap" not in kafka:
+        raise ValueError("kafka.bootstrap is missing: " + _rule(KafkaSettings, "bootstrap").allowed)
     if "client" in kafka:
         kafka["client"] = client_values(kafka["client"], base)
-    settings = KafkaSettings(**{**kafka, "bootstrap": _value(KafkaSettings, "bootstrap", kafka, "kafka.")})
+    settings = KafkaSettings(**kafka)
     histograms = document.get("histogram")
     if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
         raise ValueError("histogram is missing: one or more sections, each begun by [[histogram]]")
@@ -98,9 +100,13 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
     return HistogramTopic(name=name, topic=topic, horizon=horizon if known else None)
 
 
+def _rule(record: type[Checked], name: str) -> Rule:
+    return next(rule for rule in rules(record) if rule.name == name)
+
+
 def _value(record: type[Checked], name: str, values: Mapping[str, Any], where: str) -> str:
     """Return a string, checked as the worker checks it."""
-    rule = next(rule for rule in rules(record) if rule.name == name)
+    rule = _rule(record, name)
     if name not in values:
         raise ValueError(f"{where}{name} is missing: {rule.allowed}")
     try:

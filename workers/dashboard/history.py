@@ -25,7 +25,7 @@ class History:
         self.number = 0
 
     def add(self, snapshot: SeenSnapshot) -> bool:
-        """Keep a snapshot unless it repeats one; forget what there is no room for; return whether it is new."""
+        """Keep a snapshot if it is new, and return whether it is; make room for it."""
         stream = snapshot.stream
         kept = self._of.setdefault(stream, deque())
         if kept and snapshot.end <= kept[-1].end:
@@ -54,7 +54,7 @@ class History:
         return kept[-1] if kept else None
 
     def all_newest(self, after: int = 0) -> list[SeenSnapshot]:
-        """Return each stream's newest snapshot if its number is above `after`, in order of arrival."""
+        """Return each stream's newest snapshot, if numbered above `after`, in order of arrival."""
         found = [kept[-1] for kept in self._of.values() if kept and kept[-1].number > after]
         return sorted(found, key=lambda snapshot: snapshot.number)
 

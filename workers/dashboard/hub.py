@@ -1,4 +1,4 @@
-"""Hands each new snapshot to all viewers. A slow viewer skips snapshots: it gets each stream's newest.
+"""Hands each new snapshot to all viewers; a slow viewer skips to the newest of each stream.
 
 So at most one event a stream waits for a viewer. All viewers share these events: each is made once.
 """
@@ -40,7 +40,7 @@ class Wanted:
 
 
 class Viewer:
-    """The events that wait for one viewer, at most one a stream, the one that waits longest first."""
+    """The events that wait for one viewer, at most one a stream, oldest first."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted

@@ -40,15 +40,7 @@ class Dashboard:
         routes: Iterable[web.RouteDef] = (),
         further: Mapping[str, object] | None = None,
     ) -> None:
-        """
-        Args:
-            settings: from the settings file.
-            host: address to listen on.
-            port: port; 0: any free one.
-            token: what readers of the API must send; None: nothing.
-            routes: further ones; only the demo has any.
-            further: fields of /api/histograms beside the usual; where the demo's exact counts are.
-        """
+        """Take what the command is given; only the demo has `routes` and `further` fields."""
         self._settings, self._host, self._port = settings, host, port
         self.hub = Hub()
         histograms = [(histogram.name, histogram.horizon) for histogram in settings.histograms]

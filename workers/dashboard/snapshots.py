@@ -148,7 +148,7 @@ def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: i
 
 
 def _decoded(value: bytes) -> Frame:
-    """Return the frame of a record that is JSON from end to end, so that cutting it later cannot fail."""
+    """Return the frame of a record that is JSON throughout, so that cutting it cannot fail."""
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
         return _WHOLE.decode(value)
     try:

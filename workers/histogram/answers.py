@@ -3,9 +3,8 @@
     items      of a histogram                go on from page to page
     labels     of a budget of labels         go on from page to page
     value      of one query, where a list    goes on from page to page
-    answers    of several queries            go on from page to page; the last one of a page may go on
-                                             as the first of the next: it names its query again,
-                                             and its `value`, a list, goes on
+    answers    of several queries            go on from page to page; the last of a page may go on
+                                             as the first of the next, with its query named again
 
 `parts` cuts and `joined` puts together again: `joined(parts(fields)) == fields`.
 """

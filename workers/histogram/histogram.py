@@ -207,7 +207,7 @@ class Histogram:
         counts = zip(rows.tolist(), ledger.counts[rows].tolist(), strict=True)
         return {ledger.label(row).decode(): count for row, count in counts}
 
-    # ---- what is stored ------------------------------------------------------------------------------------------
+    # ---- what is stored --------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
         """Return what changed in the store since the last call."""
@@ -299,7 +299,7 @@ class Histogram:
             f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
         )
 
-    # ---- epochs and keys -----------------------------------------------------------------------------------------
+    # ---- epochs and keys -------------------------------------------------------------------------
 
     def _open(self, epoch: int) -> None:
         if self._epoch is not None:

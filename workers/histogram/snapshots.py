@@ -105,7 +105,7 @@ class LabelCache:
 def snapshots(
     tick: ReleasedTick, ledger: Ledger, keys: list[str], labels: LabelCache, max_bytes: int = VALUE_BYTES
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield (stream key, JSON) for every stream key, also those with nothing to show; in pages where needed.
+    """Yield (stream key, JSON) for every stream key, even with nothing to show; in pages if needed.
 
     Args:
         tick: to write.
@@ -157,7 +157,7 @@ def _largest_first(
 
 
 def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray, unranked: NDArray[np.bool_]) -> int:
-    """Sort by label, in place, each tie of one key that holds an unranked label; return how many."""
+    """Sort by label, in place, each tie of a key that has an unranked label; return how many."""
     if len(names) < 2 or not unranked.any():
         return 0
     edges = np.flatnonzero((noisy[1:] != noisy[:-1]) | (key_of[1:] != key_of[:-1])) + 1

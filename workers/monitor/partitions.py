@@ -69,14 +69,7 @@ class Partitions(Collector):
         ticks_ms: Mapping[str, int],
         grace_ms: int,
     ) -> None:
-        """
-        Args:
-            handover: whose shards they are.
-            health: says whether the worker is ready.
-            topic_partitions: of the input topic of each stage.
-            ticks_ms: width of each histogram's tick.
-            grace_ms: how long a tick stays open for late events.
-        """
+        """Take what the settings say, and the partitions of each stage's input topic."""
         self._handover, self._health, self._topic_partitions = handover, health, topic_partitions
         self._ticks_ms, self._grace_ms = ticks_ms, grace_ms
 

@@ -1,4 +1,4 @@
-"""The operator's port: HTTP from a thread of its own, so that it answers even when the worker is stuck.
+"""The operator's port: HTTP from a thread of its own, which answers even when the worker is stuck.
 
 GET and HEAD only. Its figures are exact, so it listens on 127.0.0.1 unless told otherwise.
 """
@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from workers.errors import SettingsError
 from workers.kafka.handover import Handover
 from workers.metrics import CONTRIBUTE, RELEASE, OfWorker
-from workers.monitor.health import Answer, Health, Rhythm, answers
+from workers.monitor.health import Answer, Health, answers
 from workers.monitor.partitions import Partitions
 from workers.serving import InThread, listening, url_of
 from workers.settings import Settings
@@ -34,7 +34,7 @@ HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Se
 def registry_of(
     settings: Settings, handover: Handover, health: Health, partitions: Mapping[str, int]
 ) -> CollectorRegistry:
-    """Return everything that /metrics shows; `partitions` counts those of each stage's input topic."""
+    """Return everything that /metrics shows; `partitions` are those of each stage's input topic."""
     # When each series began would be told too, and there would be twice as many series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     ticks_ms = {config.name: config.tick_ms for config in settings.histograms}
@@ -56,11 +56,7 @@ def monitor(
 ) -> Iterator[str | None]:
     """Serve the operator's port while the block runs; yield its address, or None without a port.
 
-    Args:
-        settings: of the worker.
-        handover: whose shards are looked at.
-        partitions: of the input topic of each stage.
-        port: to listen on; 0: any free one.
+    `partitions` are those of each stage's input topic; port 0 is any free one.
 
     Raises:
         SettingsError: the port cannot be had.
@@ -68,12 +64,12 @@ def monitor(
     if port is None:
         yield None
         return
-    rhythm = Rhythm(
+    health = Health(
+        handover,
         commit_interval_s=settings.worker.commit_interval_ms / 1000,
         tick_s=min(config.tick_ms for config in settings.histograms) / 1000,
         grace_ms=settings.events.grace_ms,
     )
-    health = Health(handover, rhythm)
     app = _application(registry_of(settings, handover, health, partitions), answers(health, handover))
     host = settings.worker.metrics_host
     try:
