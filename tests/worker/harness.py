@@ -226,9 +226,9 @@ class Site:
         """`quietcount audit`."""
         return quietcount("audit", "-c", str(self.config), *further)
 
-    def assert_clean(self) -> None:
-        """Audit finds nothing, and every page of every snapshot stands there once, without a tick missing."""
-        done = self.audit()
+    def assert_clean(self, *further: str) -> None:
+        """Audit finds nothing, and every page of every snapshot is there once, without a tick missing."""
+        done = self.audit(*further)
         assert done.returncode == 0, done.stdout + done.stderr
         assert_contiguous(self.snapshots())
 

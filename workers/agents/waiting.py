@@ -38,7 +38,8 @@ class Waiting:
 
     def __init__(self, directory: Path | None, limit: int) -> None:
         """Keep `limit` bytes in memory, the rest in a file in `directory` (None: the system's)."""
-        self._directory, self._limit, self._held = directory, limit, 0
+        self._directory, self._limit = directory, limit
+        self.held_bytes = 0  # about what waits in memory
         # A part, or its place in the file.
         self._parts: dict[tuple[Lane, int], list[tuple[int, Part | tuple[int, int]]]] = {}
         self._file: IO[bytes] | None = None
@@ -47,7 +48,7 @@ class Waiting:
     def add(self, offset: int, part: Part) -> None:
         """Keep a part of the message at `offset`."""
         entry: Part | tuple[int, int] = part
-        if self._held + part.nbytes > self._limit:
+        if self.held_bytes + part.nbytes > self._limit:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115  # lives as long as this object
             text = part.encoded()
@@ -56,13 +57,8 @@ class Waiting:
             self._end = entry[0] + len(text)
             self._spilled += 1
         else:
-            self._held += part.nbytes
+            self.held_bytes += part.nbytes
         self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
-
-    @property
-    def held_bytes(self) -> int:
-        """About the bytes that wait in memory."""
-        return self._held
 
     @property
     def spilled_bytes(self) -> int:
@@ -79,7 +75,7 @@ class Waiting:
             if isinstance(entry, tuple):
                 self._spilled -= 1
             else:
-                self._held -= entry.nbytes
+                self.held_bytes -= entry.nbytes
         if self._file is not None and not self._spilled:
             self._file.truncate(0)
 

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 import orjson
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
 from multidict import MultiMapping
 
-from workers.dashboard.guard import Handler, add_headers, guard, refusal
+from workers.dashboard.guard import add_headers, guard, refusal
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
 from workers.dashboard.snapshots import Stream, only
 

@@ -230,9 +230,8 @@ class Feed:
         self._say({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
 
     def _say(self, state: Mapping[str, object]) -> None:
-        if state != self._hub.state:
+        if self._hub.set_state(state):
             logger.info("Kafka: %s", state["kafka"])
-            self._hub.set_state(state)
 
     def _complain(self, error: KafkaError) -> None:
         """Log an error: librdkafka's message names brokers, topics and reasons, no record."""

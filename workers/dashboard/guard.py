@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 
 from aiohttp import hdrs, web
-from aiohttp.typedefs import Middleware
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from aiohttp.typedefs import Handler, Middleware
 
 HEADERS = {
     # Scripts and styles from this server's files only: even a label that got into the page as

@@ -102,11 +102,13 @@ class Hub:
             self._streams = streams
             self._tell(_STREAMS, {"streams": streams})
 
-    def set_state(self, state: Mapping[str, object]) -> None:
-        """Tell everybody how the connection to Kafka is."""
-        if state != self.state:
+    def set_state(self, state: Mapping[str, object]) -> bool:
+        """Tell all viewers how the connection to Kafka is; return whether that has changed."""
+        changed = state != self.state
+        if changed:
             self.state = dict(state)
             self._tell(_STATE, self.state)
+        return changed
 
     def join(self, wanted: Wanted, last_event: str | None = None) -> Viewer:
         """Add a viewer, whose first events are the newest snapshots.

@@ -122,14 +122,12 @@ class Background(InThread):
         return self.dashboard.url
 
 
-def is_free(port: int, host: str = "127.0.0.1") -> bool:
+def is_free(port: int) -> bool:
     """Return whether a port seems to be free; another program may still take it."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
+    try:
+        listening("127.0.0.1", port).close()
+    except OSError:
+        return False
     return True
 
 

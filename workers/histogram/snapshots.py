@@ -62,24 +62,20 @@ class LabelCache:
 
     def __init__(self) -> None:
         self._labels: NDArray[np.object_] = np.full(1024, None)  # by row
-        self._known: NDArray[np.bool_] = np.zeros(1024, dtype=np.bool_)
-        self._rank: NDArray[np.int64] = np.zeros(1024, dtype=np.int64)
+        self._rank: NDArray[np.int64] = np.full(1024, -1)  # by row; -1: not met
         self.ranks = 0
         self._names, self._sorted = 0, 0
 
     def meet(self, columns: Ledger, rows: NDArray[np.int64]) -> None:
         """Read the labels of those `rows` that are new."""
         size = int(rows.max(initial=-1)) + 1
-        if size > len(self._known):
-            more = max(size, 2 * len(self._known)) - len(self._known)
+        if size > len(self._rank):
+            more = max(size, 2 * len(self._rank)) - len(self._rank)
             self._labels = np.concatenate((self._labels, np.full(more, None)))
-            self._known = np.concatenate((self._known, np.zeros(more, dtype=np.bool_)))
-            self._rank = np.concatenate((self._rank, np.full(more, self.ranks)))
-        known = self._known[rows]
-        if not known.all():
-            new = rows[~known]
+            self._rank = np.concatenate((self._rank, np.full(more, -1)))
+        new = rows[self._rank[rows] < 0]
+        if len(new):
             self._labels[new] = [columns.label(row).decode() for row in new.tolist()]
-            self._known[new] = True
             self._rank[new] = self.ranks
             self._names += len(new)
 
@@ -96,7 +92,7 @@ class LabelCache:
         """Count names sorted for want of ranks, and rank all labels when it pays."""
         self._sorted += names
         if self._sorted > self._names:
-            rows = np.flatnonzero(self._known)
+            rows = np.flatnonzero(self._rank >= 0)
             order = sorted(range(len(rows)), key=self._labels[rows].tolist().__getitem__)
             self._rank[rows[order]] = np.arange(len(rows))
             self.ranks, self._sorted = len(rows), 0
