@@ -20,6 +20,7 @@ LAYERS = (
     "audit",
     "replay",
     "app",
+    "topics",
     "dashboard",
     "plan",
     "monitor",

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.worker.harness import Site, known, unk
-from workers.app import connection_of, look_at_topics
 from workers.cli import execute
 from workers.histogram.snapshots import Snapshot
 from workers.kafka.topic_ids import stream_name
 from workers.replay.offline import Summary, replay
 from workers.replay.quick_key import QuickKey
 from workers.replay.sources_topic import open_topic
+from workers.topics import connection_of, look_at_topics
 
 PARTITIONS = 4
 GRACE_MS = 2_000

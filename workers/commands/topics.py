@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from workers.app import connection_of, look_at_topics
 from workers.durations import format_duration
 from workers.kafka.topics import (
     INFINITE,
@@ -20,6 +19,7 @@ from workers.kafka.topics import (
     problems,
 )
 from workers.settings import Settings
+from workers.topics import connection_of, look_at_topics
 
 EXIT_NOT_READY = 1
 PLAIN_WIDTH = 240

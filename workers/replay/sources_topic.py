@@ -23,12 +23,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from workers.agents.event_columns import Vocabulary, columns_of_events, distinct
 from workers.agents.events import EventReader, Events
 from workers.agents.factory import declared_keys, lanes
-from workers.app import connection_of
 from workers.errors import SettingsError
 from workers.kafka.placement import Placement
 from workers.kafka.topics import describe
 from workers.replay.source import EventBatch, Source, when
 from workers.settings import Settings
+from workers.topics import connection_of
 
 # Asked for at once, of all partitions together; and handed on at once, of one.
 RECORDS = 5_000
