@@ -8,10 +8,14 @@ Neighbours: the content of one event emptied, or the reverse.
     D0, Dinf        `max_items`, `max_count`
     delta           `delta`, for discovery in total; D0 sum_t delta_t <= delta
     delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0), k = floor(log2 t);
-                    other schedules are in `discovery_schedule`
+                    with `every` = n only the ticks n, 2n, ... test, the first as test 1: then T and t count tests;
+                    one constant m for all ticks is in `discovery_schedule`
     X               sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
     x_t             a value with P(X >= x_t) <= delta_t, proved
     m_t             `threshold(t)`, an integer: shown iff count + floor(X + 1/2) > m_t
+
+With haar and n a power of two, the ticks n, 2n, ... also have the least noise: the levels up to n contribute nothing
+at a multiple of n. A tick that does not test shows no new item with any probability.
 
 With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf; so m_t is the
 smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are integers, and so X is one).
@@ -59,60 +63,66 @@ class Discovery(Frozen):
         max_items: D0, at least 1.
         max_count: Dinf, at least 1.
         delta: what discovery may cost in total, inside 0..1.
+        every: n, from 1 to the horizon: new items only at ticks n, 2n, ...; None is every tick.
 
     Raises:
         ValueError: a parameter is outside its range.
     """
 
-    schedule = "per_tick"
-
-    def __init__(self, counter: Counter, max_items: int, max_count: int, delta: float) -> None:
+    def __init__(
+        self, counter: Counter, max_items: int, max_count: int, delta: float, every: int | None = None
+    ) -> None:
         if max_items < 1:
             raise ValueError(f"max_items = {max_items}: must be at least 1")
         if max_count < 1:
             raise ValueError(f"max_count = {max_count}: must be at least 1")
         if not 0 < delta < 1:
             raise ValueError(f"delta = {delta}: must be a number above 0 and below 1")
+        if every is not None and not 1 <= every <= (counter.horizon or every):
+            raise ValueError(f"every = {every}: must be from 1 to the horizon, {counter.horizon or 'unbounded'}")
         self.counter = counter
         self.max_items = max_items
         self.max_count = max_count
         self.delta = delta
+        self._every = every
 
     def cost(self) -> Cost:
-        """No rho, and delta for showing an item that is there because of one event."""
+        """Return no rho, and delta for showing an item that is there because of one event."""
         return Cost(rho=0.0, deltas=(("discovery", self.delta),))
 
     def public(self) -> dict[str, object]:
-        """Every parameter that changes a threshold: part of the mechanism id."""
-        return {"delta": repr(self.delta), "schedule": self.schedule}
+        """Return every parameter that changes a threshold: part of the mechanism id."""
+        schedule = {"schedule": "per_tick"} if self._every is None else {"schedule": "every", "every": self._every}
+        return {"delta": repr(self.delta), **schedule}
 
     def discovers(self, t: int) -> bool:
-        """Whether an item may be shown for the first time at tick t; whatever is in the data."""
-        return True
+        """Return whether an item may be shown for the first time at tick t, whatever is in the data."""
+        return t % (self._every or 1) == 0
 
     def delta_at(self, t: int) -> float:
-        """What tick t may spend on one item.
+        """Return what tick t may spend on one item, 0 where nothing is tested.
 
         Raises:
             HorizonExceeded: t is outside the counter's horizon.
         """
-        horizon = self.counter.horizon
+        horizon, every = self.counter.horizon, self._every or 1
         check_tick("discovery", t, _LAST_TICK if horizon is None else horizon)
-        return self._share(t, horizon)
-
-    def _share(self, test: int, tests: int | None) -> float:
-        """What the test-th of so many tests (None: without an end) may spend on one item."""
-        if tests is not None:
-            return self.delta / (self.max_items * tests) * _INWARD
-        octave = test.bit_length() - 1
+        if not self.discovers(t):
+            return 0.0
+        if horizon is not None:
+            return self.delta / (self.max_items * (horizon // every)) * _INWARD
+        octave = (t // every).bit_length() - 1
         return self.delta * 6 / (math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items) * _INWARD
 
     def threshold(self, t: int) -> int:
-        """m_t: an item not shown before is shown at tick t iff `discovers(t)` and its noisy count is above this.
+        """Return m_t: an item not shown before is shown at tick t iff its noisy count is above this.
 
         Raises:
             HorizonExceeded: t is outside the counter's horizon.
+            ValueError: nothing is tested at t.
         """
+        if not self.discovers(t):
+            raise ValueError(f"t = {t}: discovery only at multiples of {self._every}")
         terms = self.counter.terms(t)
         # Noise that is an integer already reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
         integral = all(coefficient.denominator == 1 for coefficient, _ in terms)
@@ -122,7 +132,7 @@ class Discovery(Frozen):
         return math.ceil(quantile + self.max_count - (1.0 if integral else 0.5))
 
     def _quantile(self, delta: float, terms: list[tuple[Fraction, Fraction]]) -> float:
-        """x_t, the smaller of the two bounds, rounded up."""
+        """Return x_t, the smaller of the two bounds, rounded up."""
         squares = [float(coefficient) ** 2 for coefficient, _ in terms]
         constants = [constants_of(sigma_squared) for _, sigma_squared in terms]
         variance = sum(square * row[0] for square, row in zip(squares, constants, strict=True)) * _OUTWARD
@@ -142,14 +152,14 @@ class Discovery(Frozen):
 
 @kept(1024)
 def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
-    """sigma^2 and ln theta for each smoothing variance, rounded up."""
+    """Return sigma^2 and ln theta for each smoothing variance, rounded up."""
     variance = float_up(sigma_squared)
     thetas = (_log_theta(variance * smoothing / (variance + smoothing)) for smoothing in _SMOOTHING_VARIANCES)
     return (variance, *thetas)
 
 
 def _log_theta(variance: float) -> float:
-    """ln(1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v)), rounded up; infinite where the series is not short.
+    """Return ln(1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v)), rounded up; infinite where the series is not short.
 
     The terms after n weigh less than the n-th times 1/(1 - exp(-2 pi^2 v)).
     """

@@ -21,14 +21,13 @@ Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.counters.tree import best_radix, digits_of
-from workers.mechanisms.ledger import Tags
-from workers.mechanisms.mechanism import Noise, Release, State, head
+from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import KNOWN, make_algorithm
 from workers.mechanisms.one_shot.config import MetaConfig
@@ -38,7 +37,7 @@ from workers.mechanisms.running.meta_state import MetaState
 from workers.mechanisms.tick_rows import Parts
 
 
-class Meta(OnSplit):
+class Meta(OnSplit, Domained):
     """Running counts from one-shot releases.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -79,7 +78,7 @@ class Meta(OnSplit):
         }
 
     def cells(self, t: int) -> int:
-        """Cells whose noisy histograms are added at t: the sum of its digits."""
+        """Return how many cells' noisy histograms are added at t: the sum of its digits."""
         check_horizon(self.kind, t, self._horizon)
         total = 0
         while t:
@@ -88,11 +87,11 @@ class Meta(OnSplit):
         return total
 
     def sd(self, t: int) -> float:
-        """Of an item that every cell of t shows; at most this of others."""
+        """Return that of an item which every cell of t shows; others have less."""
         return self.algorithm.sd * math.sqrt(self.cells(t))
 
     def threshold(self, t: int) -> int | None:
-        """A cell's own: an item is shown once one cell shows it."""
+        """Return a cell's own: an item is shown once one cell shows it."""
         check_horizon(self.kind, t, self._horizon)
         return self.algorithm.threshold
 
@@ -102,15 +101,8 @@ class Meta(OnSplit):
     def noise(self, stream: NoiseStream) -> Noise:
         return OneShotNoise(stream, self.algorithm.table)
 
-    def domain(self) -> Sequence[bytes]:
-        return self._domain
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Gives every item of the domain its row, seen or not."""
-        state.add_domain(key, tags, labels)
-
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
-        """Releases the largest cell that is complete with t, and adds up; see `Mechanism.step`."""
+        """Release the largest cell that is complete with t, and add up; see `Mechanism.step`."""
         check_horizon(self.kind, t, self._horizon)
         if not isinstance(state, MetaState):
             raise TypeError(f"state = {state!r}: must be the mechanism's own")

@@ -42,8 +42,7 @@ from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, Split, split
 from workers.mechanisms.config import HistogramConfig, display, label_complaints
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.ledger import Contributions, Tags
-from workers.mechanisms.mechanism import Noise, Release, State, head
+from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
 from workers.mechanisms.noise.discrete_laplace import (
     TABLE_VERSION,
     DiscreteLaplace,
@@ -55,6 +54,7 @@ from workers.mechanisms.noise.discrete_laplace import (
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, selection_tv
 from workers.mechanisms.running.sparse_state import SparseNoise, SparseState
+from workers.mechanisms.tick_rows import Parts
 
 _UNBOUNDED_TICKS = 1 << 40
 
@@ -88,7 +88,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
             yield f"top_k = {display(self.top_k)}: must be below the {len(self.domain):,} labels of domain; else take known_base"
 
 
-class SparseGumb(OnSplit):
+class SparseGumb(OnSplit, Domained):
     """Continual top k with at most s switches for each stream key.
 
     Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, whatever number of items it has, over
@@ -135,11 +135,8 @@ class SparseGumb(OnSplit):
     def sd(self, t: int) -> float:
         return self._counter.sd(t)
 
-    def threshold(self, t: int) -> int | None:
-        return None
-
     def eta(self, t: int) -> int:
-        """How far above the least one shown an item outside must lie, at tick t."""
+        """Return how far above the least one shown an item outside must lie at tick t."""
         if self.config.eta is not None:
             return self.config.eta
         return math.ceil(2 * self.sd(t) + float(self._test_scale) * math.log(len(self._domain) * (t + 1)))
@@ -150,17 +147,8 @@ class SparseGumb(OnSplit):
     def noise(self, stream: NoiseStream) -> Noise:
         return SparseNoise(stream, self._counter, self._test_table, self._threshold_table)
 
-    def domain(self) -> Sequence[bytes]:
-        return self._domain
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Gives every item of the domain its row: those of stream key i are rows i d .. (i + 1) d - 1."""
-        state.add_domain(key, tags, labels)
-
-    def step(
-        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
-    ) -> tuple[State, Release]:
-        """The chosen of each stream key with their noisy counts; see `Mechanism.step`."""
+    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
+        """Show the chosen of each stream key with their noisy counts; see `Mechanism.step`."""
         if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
             raise TypeError("sparse_gumb: the state and the noise must be its own")
         columns, s = state.ledger, self.config.switches
@@ -190,12 +178,12 @@ class SparseGumb(OnSplit):
         state.choose(key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used)
 
     def _rows(self, state: SparseState, keys: Sequence[int]) -> NDArray[np.int64]:
-        """The rows of the chosen, (keys, k)."""
+        """Return the rows of the chosen, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
         places = np.array([state.chosen[key] for key in keys], dtype=np.int64).reshape(len(keys), self.config.top_k)
         return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
 
     def _counts(self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise) -> NDArray[np.int64]:
-        """Their noisy counts, (keys, k)."""
+        """Return their noisy counts, (keys, k)."""
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
         noisy: NDArray[np.int64] = state.ledger.counts[rows] + drawn
@@ -224,6 +212,6 @@ def rho_of_item(config: SparseGumbConfig, tau_squared: Fraction) -> float:
 
 
 def _root_up(value: Fraction) -> Fraction:
-    """The square root, rounded up to 2^-40."""
+    """Return the square root, rounded up to 2^-40."""
     root = math.isqrt(math.ceil(value * (1 << 80)))
     return Fraction(root + 1, 1 << 40)

@@ -16,19 +16,18 @@ nobody has analysed. An item's noise is that of a counter which ran from tick 1,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.mechanisms.config import UnkBaseConfig
 from workers.mechanisms.counters.budget import OnCounters
-from workers.mechanisms.ledger import Contributions, Tags
-from workers.mechanisms.mechanism import Noise, Release, State, head
+from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
 from workers.mechanisms.running.discovery_schedule import make_discovery
+from workers.mechanisms.tick_rows import Parts
 
 
-class UnkBase(OnCounters):
+class UnkBase(OnCounters, Domained):
     """Running counts over an unknown domain.
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
@@ -40,13 +39,9 @@ class UnkBase(OnCounters):
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
         self.config = config
         super().__init__(config, unit, discovers=True, every=config.every or 1)
+        delta = self._split.delta_discovery
         self._discovery = make_discovery(
-            self._counter,
-            config.max_items,
-            config.max_count,
-            self._split.delta_discovery,
-            config.threshold,
-            config.every,
+            self._counter, config.max_items, config.max_count, delta, config.threshold, config.every
         )
 
     def public(self) -> Mapping[str, object]:
@@ -57,19 +52,11 @@ class UnkBase(OnCounters):
         }
 
     def threshold(self, t: int) -> int | None:
-        """None at a tick that shows no new item, whatever its count (`threshold = "every"`)."""
+        """Return m_t; None at a tick that shows no new item, whatever its count (`threshold = "every"`)."""
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
 
-    def domain(self) -> Sequence[bytes]:
-        return ()
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Nothing: rows come with the items."""
-
-    def step(
-        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
-    ) -> tuple[State, Release]:
-        """The items above the threshold at t or before, with their noisy counts; see `Mechanism.step`."""
+    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
+        """Show the items that passed a threshold by now, with their noisy counts; see `Mechanism.step`."""
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)
