@@ -28,14 +28,10 @@ from workers.kafka.topics import (
     Existing,
     Topic,
     cautions,
-    contribute_state_topic,
-    contributions_topic,
     describe,
     missing,
     plan_topics,
     problems,
-    rejects_topic,
-    release_state_topic,
 )
 from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_app
 from workers.mechanisms.frozen import check_frozen
@@ -43,7 +39,7 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.metrics import CONTRIBUTE, RELEASE, Metrics
 from workers.monitor.server import monitor
-from workers.settings import Settings, read_key
+from workers.settings import Settings, internal_topics, read_key
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +78,7 @@ def look_at_topics(settings: Settings, connection: Connection) -> Topics:
     """
     name, events = settings.worker.name, settings.events.topic
     outputs = [settings.output_topic(config) for config in settings.histograms]
-    internal = [contributions_topic(name), contribute_state_topic(name), release_state_topic(name), rejects_topic(name)]
-    existing = describe(connection, [events, *internal, *outputs])
+    existing = describe(connection, [events, *internal_topics(settings.worker.name), *outputs])
     plan = plan_topics(name, events, None, settings.worker.owner_partitions, outputs, existing)
     return Topics(plan=plan, existing=existing, embedded=connection.embedded is not None)
 
@@ -131,14 +126,13 @@ class Factory:
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
         self._reader = EventReader(settings.events, declared_keys(settings), settings.user_field)
-        name = settings.worker.name
         self._stream = Stream(
             events=settings.events,
             events_id=topics.id(settings.events.topic),
             sources=topics.partitions(settings.events.topic),
-            contributions=contributions_topic(name),
-            owners=topics.partitions(contributions_topic(name)),
-            rejects=rejects_topic(name),
+            contributions=settings.contributions_topic,
+            owners=topics.partitions(settings.contributions_topic),
+            rejects=settings.rejects_topic,
         )
         # Every shard's thread reads these; what else a shard has it makes for itself, and `metrics` has locks.
         shared = {"key": key, "mechanisms": self.mechanisms, "reader": self._reader, "stream": self._stream}
@@ -148,7 +142,7 @@ class Factory:
     def contribute(self, partition: int) -> ContributeShard:
         """Stage 1 of a source partition."""
         settings = self._settings
-        state = contribute_state_topic(settings.worker.name)
+        state = settings.contribute_state_topic
         return ContributeShard(
             self._connection,
             f"{settings.worker.name}-contribute-{partition}",
@@ -165,7 +159,7 @@ class Factory:
     def release(self, partition: int) -> ReleaseShard:
         """Stage 2 of an owner partition."""
         settings = self._settings
-        state = release_state_topic(settings.worker.name)
+        state = settings.release_state_topic
         contributions = self._stream.contributions
         owners = self._stream.owners
         merge = Merge(
@@ -201,7 +195,7 @@ class Factory:
 
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
     """Return the Faust application: two agents over shards."""
-    contributions = contributions_topic(settings.worker.name)
+    contributions = settings.contributions_topic
     stages = {settings.events.topic: factory.contribute, contributions: factory.release}
     handover = Handover(stages, metrics=factory.metrics)
     app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)

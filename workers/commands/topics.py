@@ -21,7 +21,7 @@ from workers.kafka.topics import (
     plan_topics,
     problems,
 )
-from workers.settings import Settings
+from workers.settings import Settings, internal_topics
 
 EXIT_NOT_READY = 1
 PLAIN_WIDTH = 240
@@ -35,14 +35,7 @@ def show_topics(settings: Settings, *, create: bool) -> int:
     """
     connection = Connection(settings.kafka.bootstrap, settings.kafka.client)
     outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
-    names = [
-        settings.events.topic,
-        settings.contributions_topic,
-        settings.contribute_state_topic,
-        settings.release_state_topic,
-        settings.rejects_topic,
-        *outputs,
-    ]
+    names = [settings.events.topic, *internal_topics(settings.worker.name), *outputs]
     existing = describe(connection, names)
     plan = plan_topics(
         settings.worker.name, settings.events.topic, None, settings.worker.owner_partitions, outputs, existing

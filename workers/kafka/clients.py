@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -38,13 +38,7 @@ _TLS_NAMES = frozenset(
     }
 )
 _SASL_NAMES = frozenset(
-    {
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.username",
-        "sasl.password",
-        "sasl.kerberos.service.name",
-    }
+    {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.kerberos.service.name"}
 )
 
 #: What no waiting will cure, and where to look.
@@ -154,11 +148,6 @@ class Connection:
         )
 
 
-def connect(bootstrap: str, client: Mapping[str, str | int | bool] | None = None) -> Connection:
-    """Return a `Connection`; values from TOML become the strings librdkafka takes."""
-    return Connection(bootstrap, {name: _text(value) for name, value in (client or {}).items()})
-
-
 def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
     """Return Faust's `broker_credentials` for the security names in `connection.client` (None: plaintext).
 
@@ -197,7 +186,7 @@ def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredential
 
 
 def forbidden(error: BaseException) -> str | None:
-    """Return what to tell the operator when the broker does not let us do something, in either library's words; None for other errors."""
+    """Return what to tell the operator when the broker does not let us do something; None for other errors."""
     first = error.args[0] if isinstance(error, KafkaException) and error.args else None
     name = first.name() if isinstance(first, KafkaError) else type(error).__name__
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
@@ -207,26 +196,12 @@ def forbidden(error: BaseException) -> str | None:
 
 
 def of_no_group(error: KafkaError) -> bool:
-    """Return whether an error says that a reader may not use its group, which it never joins: librdkafka asks for it all the same."""
+    """Return whether a reader may not use its group, which it never joins: librdkafka asks for it all the same."""
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
-def error_callback(log: Callable[[str], None]) -> Callable[[KafkaError], None]:
-    """Return an `error_cb` that hands librdkafka's client-level errors to `log` as text."""
-
-    def on_error(error: KafkaError) -> None:
-        log(f"Kafka client: {error.name()}: {error.str()}")
-
-    return on_error
-
-
-_log_error = error_callback(logger.warning)
-
-
-def _text(value: str | int | bool) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+def _log_error(error: KafkaError) -> None:
+    logger.warning("Kafka client: %s: %s", error.name(), error.str())
 
 
 def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 from aiokafka import TopicPartition
@@ -62,22 +62,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     # ---- called from the main thread ----------------------------------------------------------
 
-    async def seek_all(self, epoch: int, offsets: Mapping[Partition, int]) -> None:
-        """Go on at `offsets`; what is fetched from now on belongs to `epoch`.
-
-        Raises:
-            IllegalStateError: a partition is no longer assigned.
-        """
-        await self.call_thread(self._seek_all, epoch, dict(offsets))
-
-    async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
-        """Return the last stable offset that each log has now, asked of the broker; nothing if a seek came meanwhile."""
-        return cast(dict[Partition, int], await self.call_thread(self._ends, epoch, partitions))
-
-    async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Return first position and last stable offset of each log."""
-        return cast(dict[Partition, tuple[int, int]], await self.call_thread(self._bounds, partitions))
-
     def readings(self) -> dict[Partition, Reading]:
         """Return the consumer's position in each partition and what its last fetch said of the end; asks nobody."""
         subscription = None if self._consumer is None else self._consumer._subscription.subscription
@@ -91,34 +75,38 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return found
 
     def kept_out(self) -> BaseException | None:
-        """Return what keeps the consumer out of its group. aiokafka raises it to who fetches, which nobody does before an assignment."""
+        """Return what keeps the consumer out of its group: aiokafka raises that only to who fetches."""
         coordinator = None if self._consumer is None else self._consumer._coordinator
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
 
-    async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit the group's offsets, or do not: nothing depends on them."""
-        await self.call_thread(self._commit_group, dict(offsets))
+    # ---- in the consumer thread, through `call_thread` ----------------------------------------
 
-    # ---- in the consumer thread ---------------------------------------------------------------
+    async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
+        """Go on at `offsets`; what is fetched from now on belongs to `epoch`.
 
-    async def _seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
+        Raises:
+            IllegalStateError: a partition is no longer assigned.
+        """
         consumer = self._ensure_consumer()
         for tp, offset in offsets.items():
             consumer.seek(TopicPartition(*tp), offset)
         self._chain, self._consumed, self.epoch = dict(offsets), dict(offsets), epoch
 
-    async def _ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
+    async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
+        """Return the last stable offset that each log has now; nothing if a seek came meanwhile."""
         consumer = self._ensure_consumer()
         ends = await asyncio.wait_for(consumer.end_offsets([TopicPartition(*tp) for tp in partitions]), _ASK_S)
         return {(tp.topic, tp.partition): end for tp, end in ends.items()} if self.epoch == epoch else {}
 
-    async def _bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
+    async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
+        """Return first position and last stable offset of each log."""
         consumer = self._ensure_consumer()
         asked = [TopicPartition(*tp) for tp in partitions]
         low, high = await asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
         return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
 
-    async def _commit_group(self, offsets: dict[Partition, int]) -> None:
+    async def commit_group(self, offsets: dict[Partition, int]) -> None:
+        """Commit the group's offsets, or do not: nothing depends on them."""
         consumer = self._ensure_consumer()
         assigned = consumer.assignment()
         group = {TopicPartition(*tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()}

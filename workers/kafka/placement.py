@@ -1,7 +1,7 @@
-"""Which partition a record key belongs into, as the two partitioners that nearly all producers use say.
+"""Which partition a record key belongs in, by the two partitioners that nearly all producers use.
 
-What: a promise to users (`privacy.unit = "user"`) needs all records of a user in one source partition. That is checked, record by
-record, by computing where the user's partition is.
+What: a promise to users (`privacy.unit = "user"`) needs all records of a user in one source partition. That is
+checked, record by record, by computing the user's partition.
 
     murmur2   Java's default, and that of Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff) mod partitions
     crc32     librdkafka's default ("consistent_random"): crc32(key) mod partitions
@@ -16,25 +16,16 @@ from types import MappingProxyType
 from aiokafka.partitioner import murmur2
 
 USERS_HELD = 100_000
-
-
-def _murmur2(key: bytes) -> int:
-    return int(murmur2(key)) & 0x7FFFFFFF
-
-
-PARTITIONERS: Mapping[str, Callable[[bytes], int]] = MappingProxyType({"murmur2": _murmur2, "crc32": zlib.crc32})
+PARTITIONERS: Mapping[str, Callable[[bytes], int]] = MappingProxyType(
+    {"murmur2": lambda key: int(murmur2(key)) & 0x7FFFFFFF, "crc32": zlib.crc32}
+)
 
 
 class Placement:
     """Tells whether a user's records belong in the partition that is read."""
 
     def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
-        """
-        Args:
-            partitioner: a name in `PARTITIONERS`; the record key is the user's UTF-8.
-            partition: the one that is read.
-            partitions: of the topic.
-        """
+        """Take one of `PARTITIONERS`, the partition that is read, and how many the topic has."""
         self._hash = PARTITIONERS[partitioner]
         self._partition, self._partitions = partition, partitions
         self._known: dict[str, bool] = {}

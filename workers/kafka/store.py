@@ -18,31 +18,24 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 from workers.changes import Change
 from workers.errors import SettingsError, StateRefused
-from workers.kafka.clients import of_no_group
+from workers.kafka.clients import Connection
+from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.topics import current_id
-
-if TYPE_CHECKING:
-    from workers.kafka.clients import Connection
 
 logger = logging.getLogger(__name__)
 
-
 _META = b"m"
 _DATA = b"d"
-#: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that was away longer may
-#: hold keys whose deletion can no longer be read. Half of that is left as a margin.
+#: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that was
+#: away longer may hold keys whose deletion can no longer be read. Half of that is left as a margin.
 _TRUSTED_S = 12 * 3600
-_READ_RECORDS = 5000
-_POLL_S = 0.02  # waited out once a load, at the end
-_PATIENCE_S = 60.0
 _MOST_COPIES = 4
 
 
@@ -89,12 +82,7 @@ class Store:
     """Key-value copy of one changelog partition; used by one thread at a time."""
 
     def __init__(self, path: Path | str | None, changelog: Changelog) -> None:
-        """Describe the store; nothing is opened until `open` or `load`.
-
-        Args:
-            path: directory of the copy, made when missing; None keeps the copy in memory.
-            changelog: the partition it copies. A copy of another one found at `path` is discarded.
-        """
+        """Describe the store; nothing is opened until `open` or `load`. Without a path the copy is in memory."""
         self.changelog = changelog
         self.path = None if path is None else Path(path)
         self._copy: _Copy | None = None
@@ -160,25 +148,16 @@ class Store:
         """
         started = time.perf_counter()
         self.open()
-        records = 0
-        consumer = connection.consumer(
-            **{
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 10,  # the default 500 ms would be waited out at the end
-                "fetch.queue.backoff.ms": 10,
-                "fetch.message.max.bytes": 8_000_000,
-                "queued.max.messages.kbytes": 65_536,
-            }
-        )
-        try:
-            low, high = consumer.get_watermark_offsets(
-                TopicPartition(self.changelog.topic, self.changelog.partition), timeout=30
-            )
+        log, records = self.changelog, 0
+        with reader(connection) as consumer:
+            low, high = bounds_of(consumer, log.topic, log.partition)
             self._distrust(low, high)
             if self._offset is None or self._offset < high:
-                records = self._read(consumer, low if self._offset is None else self._offset, high)
-        finally:
-            consumer.close()
+                start = low if self._offset is None else self._offset
+                for taken in take(consumer, log.topic, {log.partition: (start, high)}):
+                    changes = [(message.key() or b"", message.value()) for message in taken.messages]
+                    self.write(changes, max(taken.position, self._offset or 0))
+                    records += len(changes)
         self._check_id(connection)  # after reading: what was read is then of the topic that has this id
         rebuilt, self._wiped = self._wiped, False
         return Loading(records, time.perf_counter() - started, rebuilt)
@@ -209,39 +188,6 @@ class Store:
             return
         logger.warning("%s: reading all of it again", name)
         self.wipe()
-
-    def _read(self, consumer: Any, start: int, high: int) -> int:
-        """Apply the changelog from `start` to its end; returns how many records that were."""
-        # An explicit offset: OFFSET_BEGINNING costs a 500 ms retry (measured).
-        consumer.assign([TopicPartition(self.changelog.topic, self.changelog.partition, start)])
-        records = 0
-        deadline = time.monotonic() + _PATIENCE_S
-        problem = KafkaError(KafkaError._TIMED_OUT, f"reading {self.changelog.topic}[{self.changelog.partition}]")
-        while time.monotonic() < deadline:
-            changes: list[Change] = []
-            position = end = -1
-            for message in consumer.consume(num_messages=_READ_RECORDS, timeout=_POLL_S):
-                error = message.error()
-                if error is None:
-                    changes.append((message.key() or b"", message.value()))
-                    position = message.offset() + 1
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    end = message.offset()  # a position: it is past the control records
-                elif of_no_group(error):
-                    continue
-                elif error.fatal() or not error.retriable():
-                    raise KafkaException(error)
-                else:
-                    problem = error
-            if end >= high:
-                position = max(position, end)
-            if position >= 0:
-                self.write(changes, max(position, self._offset or 0))
-                records += len(changes)
-                deadline = time.monotonic() + _PATIENCE_S
-            if end >= high:
-                return records
-        raise KafkaException(problem)
 
     def _recognise(self, copy: _Copy) -> None:
         """Go on from the position of `copy` if it is of our changelog, else wipe it."""

@@ -8,8 +8,9 @@ topic                        partitions        cleanup   retention   holds
 <name>.rejects               as events         delete    default     dead letters
 <name>.<histogram>           owners            delete    infinite    what is published, with the ticks' times
 
-All but the events topic take record batches of 1,048,588 bytes (Kafka's default) and need 1,000,000: see mechanisms/sizes.py.
-Snapshots have their tick's time, so with a finite retention those of an old stream would go as soon as they come.
+All but the events topic take record batches of 1,048,588 bytes (Kafka's default) and need 1,000,000: see
+mechanisms/sizes.py. Snapshots have their tick's time, so with a finite retention those of an old stream would
+go as soon as they come.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
@@ -32,6 +33,7 @@ from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.topic_ids import checked_id
 from workers.mechanisms.sizes import BATCH_BYTES, TOPIC_BYTES
+from workers.settings import internal_topics
 
 INFINITE = -1
 #: Partitions of an events topic that does not exist yet and whose number nobody gave.
@@ -74,26 +76,6 @@ class Existing:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
-def contributions_topic(name: str) -> str:
-    """Return the topic between the two stages."""
-    return f"{name}.contributions"
-
-
-def contribute_state_topic(name: str) -> str:
-    """Return stage 1's state topic."""
-    return f"{name}.contribute-state"
-
-
-def release_state_topic(name: str) -> str:
-    """Return stage 2's state topic."""
-    return f"{name}.release-state"
-
-
-def rejects_topic(name: str) -> str:
-    """Return the dead-letter topic."""
-    return f"{name}.rejects"
-
-
 def plan_topics(
     name: str,
     events_topic: str,
@@ -102,12 +84,12 @@ def plan_topics(
     histogram_topics: Sequence[str],
     existing: Mapping[str, Existing],
 ) -> list[Topic]:
-    """Return every topic the worker needs, in the order of the table above.
+    """Return every topic the worker needs, in the order of the table above; what exists decides over what is asked for.
 
     Args:
         name: worker.name.
         events_topic: the source.
-        events_partitions: its partitions when it does not exist yet (default 4); what exists wins.
+        events_partitions: its partitions when it does not exist yet (default 4).
         owners: worker.owner_partitions; None: as topics of an earlier start have it, else as the events topic.
         histogram_topics: output topics.
         existing: from `describe`.
@@ -115,10 +97,11 @@ def plan_topics(
     Raises:
         SettingsError: topics of an earlier start contradict each other or `owners`.
     """
+    contributions, contribute_state, release_state, rejects = internal_topics(name)
     sources = events_partitions or DEFAULT_PARTITIONS
     if events_topic in existing:
         sources = existing[events_topic].partitions
-    siblings = [topic for topic in (contributions_topic(name), release_state_topic(name)) if topic in existing]
+    siblings = [topic for topic in (contributions, release_state) if topic in existing]
     for topic in siblings:
         found = existing[topic].partitions
         if owners is not None and owners != found:
@@ -135,10 +118,10 @@ def plan_topics(
     owners = counts.pop() if counts else owners or sources
     return [
         Topic(events_topic, sources, "delete", None, None, "events"),
-        Topic(contributions_topic(name), owners, "delete", INFINITE, TOPIC_BYTES, "contributions"),
-        Topic(contribute_state_topic(name), sources, "compact", None, TOPIC_BYTES, "state of stage 1"),
-        Topic(release_state_topic(name), owners, "compact", None, TOPIC_BYTES, "state of stage 2"),
-        Topic(rejects_topic(name), sources, "delete", None, TOPIC_BYTES, "dead letters"),
+        Topic(contributions, owners, "delete", INFINITE, TOPIC_BYTES, "contributions"),
+        Topic(contribute_state, sources, "compact", None, TOPIC_BYTES, "state of stage 1"),
+        Topic(release_state, owners, "compact", None, TOPIC_BYTES, "state of stage 2"),
+        Topic(rejects, sources, "delete", None, TOPIC_BYTES, "dead letters"),
         *(Topic(topic, owners, "delete", INFINITE, TOPIC_BYTES, "snapshots") for topic in histogram_topics),
     ]
 
@@ -169,7 +152,7 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
         except KafkaException:  # not authorised to see them: the rest is still worth showing
             continue
         configs[resource.name] = {key: str(entries[key].value) for key in _SHOWN if key in entries}
-    return {name: Existing(name, topic.partitions, ids[name], configs.get(name, {})) for name, topic in found.items()}
+    return {name: replace(topic, topic_id=ids[name], config=configs.get(name, {})) for name, topic in found.items()}
 
 
 def current_id(connection: Connection, topic: str) -> str:
@@ -235,8 +218,8 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
         if topic.max_message_bytes is not None and limit < BATCH_BYTES:
             found.append(
-                f"{topic.name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could stop the worker; "
-                f"raise it with kafka-configs.sh, to {TOPIC_BYTES} as Kafka has it by default"
+                f"{topic.name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could "
+                f"stop the worker; raise it with kafka-configs.sh, to {TOPIC_BYTES} as Kafka has it by default"
             )
     return found
 
@@ -289,7 +272,7 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
 
 
 def _wait_until_seen(admin: AdminClient, names: Sequence[str]) -> None:
-    """Return when the brokers know of topics that the controller has made, or do not in good time: then whoever uses one is told."""
+    """Wait until the brokers know of topics that the controller has made; give up after a while without a word."""
     deadline = time.monotonic() + _ANSWER_S
     with suppress(KafkaException):
         while time.monotonic() < deadline:

@@ -77,13 +77,7 @@ class Transactions:
     """The producer of one transactional id and its transactions; used by the shard's thread only."""
 
     def __init__(self, connection: Connection, transactional_id: str, state: tuple[str, int], owner: Owner) -> None:
-        """
-        Args:
-            connection: to the cluster.
-            transactional_id: whose newest producer alone may commit.
-            state: topic and partition of the state changes.
-            owner: the shard.
-        """
+        """Describe them; `state` is topic and partition of the state changes. Nothing is opened until `take_over`."""
         self._connection, self._id, self._owner = connection, transactional_id, owner
         self._state_topic, self._state_partition = state
         self._producer: Producer | None = None
@@ -158,7 +152,7 @@ class Transactions:
                 )
 
     def _attempt(self, producer: Producer, messages: Sequence[Outgoing], changes: Sequence[Change]) -> bool:
-        """Try one transaction; False: it was aborted and may be repeated (`_failure` says why)."""
+        """Return whether one transaction was committed; if not, it may be repeated (`_failure` says why)."""
         self._state_end, self._failure = -1, None
         try:
             producer.begin_transaction()
@@ -235,7 +229,7 @@ class Transactions:
         self._insist("commit", producer.commit_transaction, producer)
 
     def _insist(self, name: str, call: Callable[[float], object], sending: Producer | None = None) -> None:
-        """Call, and call again while the outcome is not known or `sending` sends, unless the owner is given up."""
+        """Call, and again while the outcome is unknown or `sending` sends, unless the owner is given up."""
         deadline, left = time.monotonic() + _PATIENCE_S, 0 if sending is None else len(sending)
         while True:
             try:
@@ -255,8 +249,8 @@ class Transactions:
     def _raise_if_fenced(self, error: KafkaError) -> None:
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             raise SettingsError(
-                f"the brokers' transaction.max.timeout.ms is below {TRANSACTION_TIMEOUT_MS}, the time that a commit of this "
-                "worker may take: raise it (Kafka's default is 900000)"
+                f"the brokers' transaction.max.timeout.ms is below {TRANSACTION_TIMEOUT_MS}, the time that a commit "
+                "of this worker may take: raise it (Kafka's default is 900000)"
             )
         if error.code() in _FENCED or (error.fatal() and error.code() not in _HOPELESS):
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from KafkaException(error)

@@ -1,8 +1,8 @@
 """Faust transport `quietcount`: agents receive the fetched records of a partition as one `Batch`, already in columns.
 
-Three kinds of threads: aiokafka and the decoding of records are in Faust's consumer thread (`fetch`), Faust itself and
-the hand-over in the main one (here), every shard in its own. Between the first two go `Fetched` (batches, tagged with
-the seek they follow) and `seek_all`.
+Three kinds of threads: aiokafka and the decoding of records are in Faust's consumer thread (`fetch`), Faust
+itself and the hand-over in the main one (here), every shard in its own. Between the first two go `Fetched`
+(batches, tagged with the seek they follow) and `seek_all`.
 
 What keeps records from being lost or given twice:
 
@@ -67,7 +67,7 @@ class Consumer(driver.Consumer):
 
     @property
     def thread(self) -> ConsumerThread:
-        """The consumer's thread, as what it is."""
+        """Return the consumer's thread with its own type."""
         return cast(ConsumerThread, self._thread)
 
     # ---- hand-over ----------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Consumer(driver.Consumer):
         try:
             offsets = await self.handover.acquire(assigned, lambda: self.epoch == epoch)
             if self.epoch == epoch:
-                await self.thread.seek_all(epoch, offsets)
+                await self.thread.call_thread(self.thread.seek_all, epoch, dict(offsets))
         except IllegalStateError:
             logger.info("the partitions were taken away while they were taken over")
         except Exception as exc:
@@ -126,11 +126,13 @@ class Consumer(driver.Consumer):
 
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
         """Return the first position of each log and its last stable offset."""
-        return await self.thread.bounds(list(partitions))
+        found = await self.thread.call_thread(self.thread.bounds, list(partitions))
+        return cast(Mapping[Partition, tuple[int, int]], found)
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         """Return the last stable offset that each log has now, asked of the broker."""
-        return await self.thread.ends(self.epoch, list(partitions))
+        found = await self.thread.call_thread(self.thread.ends, self.epoch, list(partitions))
+        return cast(Mapping[Partition, int], found)
 
     def readings(self) -> Mapping[Partition, Reading]:
         """Return the consumer's position in each partition, from what the last fetches said."""
@@ -138,7 +140,7 @@ class Consumer(driver.Consumer):
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the consumer group's offsets, for lag tools."""
-        await self.thread.commit_group(offsets)
+        await self.thread.call_thread(self.thread.commit_group, dict(offsets))
 
     # ---- records ------------------------------------------------------------------------------
 
@@ -209,9 +211,7 @@ class Consumer(driver.Consumer):
         """Do nothing: the shards commit."""
         return False
 
-    async def force_commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
-        """Do nothing: the shards commit."""
-        return False
+    force_commit = commit
 
     def verify_event_path(self, now: float, tp: TP) -> None:
         """Do nothing: Faust would warn that nothing was committed."""
@@ -248,17 +248,7 @@ def create_app(
     heartbeat_s: float = 3.0,
     **settings: Any,
 ) -> QuietcountApp:
-    """Return the Faust application of a worker, without its agents.
-
-    Args:
-        name: application id; the consumer group.
-        connection: the cluster.
-        handover: where this worker's shards live.
-        data_dir: directory Faust may use for its own files.
-        session_timeout_s: silence after which the group gives our partitions to others.
-        heartbeat_s: how often we show that we live.
-        settings: further Faust settings.
-    """
+    """Return the Faust application of a worker, without its agents; its name is also that of the consumer group."""
     defaults: dict[str, Any] = {
         "broker": [f"quietcount://{server.strip()}" for server in connection.bootstrap.split(",")],
         "broker_credentials": faust_credentials(connection),
