@@ -26,7 +26,7 @@ _OUTWARD = 1 + 1e-8
 
 
 def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float | None:
-    """The smallest x of X's lattice with P(X >= x) <= delta; None where adding up would cost too much.
+    """Return the smallest x of X's lattice with P(X >= x) <= delta; None where adding up would cost too much.
 
     Args:
         terms: (c_j, sigma_j^2) of the independent terms.
@@ -47,14 +47,13 @@ def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> 
     for (step, s2), bound in zip(steps, bounds, strict=True):
         mass = _add(mass, step, _weights(float(s2), bound))
     tail = np.cumsum(mass[::-1]) * _OUTWARD + len(steps) * CUT
-    inside = int(
-        np.searchsorted(tail, delta, side="right")
-    )  # so many of the largest points together weigh at most delta
+    # This many of the largest points together weigh at most delta.
+    inside = int(np.searchsorted(tail, delta, side="right"))
     return (len(mass) // 2 - inside + 1) / denominator
 
 
 def _weights(s2: float, bound: int) -> NDArray[np.float64]:
-    """Probabilities of N_Z(0, s2) on -bound..bound, not less than the true ones."""
+    """Return probabilities of N_Z(0, s2) on -bound..bound, not less than the true ones."""
     z = np.arange(-bound, bound + 1, dtype=np.float64)
     weights = np.exp(-z * z / (2 * s2))
     scaled: NDArray[np.float64] = weights / weights.sum() * _OUTWARD
@@ -62,7 +61,7 @@ def _weights(s2: float, bound: int) -> NDArray[np.float64]:
 
 
 def _add(mass: NDArray[np.float64], step: int, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities of Y + step * Z from those of Y (a whole number of lattice points around 0) and Z."""
+    """Return probabilities of Y + step * Z from those of Y (a whole number of lattice points around 0) and Z."""
     if step == 1:
         return np.convolve(mass, weights)
     out = np.zeros(len(mass) + step * (len(weights) - 1))

@@ -31,13 +31,8 @@ _TAIL_BITS = 180
 
 
 def round_up_sigma_squared(sigma_squared: Fraction) -> Fraction:
-    """A variance on the grid all machines share, rounded up, the private side.
-
-    The grid's step is 2^-16, and 2^-30 of the power of two below it for variances under 1.
-    """
-    if sigma_squared <= 0:
-        raise ValueError(f"sigma_squared = {sigma_squared}: must be above 0")
-    return round_up_to_grid(sigma_squared)
+    """Return a variance on the grid that all machines share, rounded up; see `round_up_to_grid`."""
+    return round_up_to_grid(sigma_squared, "sigma_squared")
 
 
 class IntegerGaussian(InversionTable):
@@ -47,8 +42,7 @@ class IntegerGaussian(InversionTable):
         sigma_squared: above 0, at most LARGEST_SIGMA_SQUARED.
 
     Attributes:
-        bound: the largest absolute value it can give.
-        dtype: int16 where every value fits, else int32.
+        bound, dtype: see `InversionTable`.
         tv: upper bound on the total variation distance to N_Z(0, sigma_squared): half of 2 bound + 1 values that are
             off by at most one unit of 2^-128 each, one unit for values whose threshold rounded to 0, and the tail left
             out.
@@ -77,12 +71,12 @@ class IntegerGaussian(InversionTable):
 
 @kept(256)
 def integer_gaussian(sigma_squared: Fraction) -> IntegerGaussian:
-    """The sampler of this variance; tables in use are kept, as many counters share them."""
+    """Return the sampler of this variance; tables in use are kept, as many counters share them."""
     return IntegerGaussian(sigma_squared)
 
 
 def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
-    """round(2^128 P(X <= x)) for x = -bound .. -1, and an upper bound on the mass beyond the bound.
+    """Return round(2^128 P(X <= x)) for x = -bound .. -1, and an upper bound on the mass beyond the bound.
 
     The recurrence loses at most 2 x^2 units in the last place for x steps, 2^42 at the largest sigma^2: of 90 digits 77 are left.
     """

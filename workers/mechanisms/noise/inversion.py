@@ -60,7 +60,7 @@ class InversionTable(Frozen):
         self._guide = read_only(self._make_guide())
 
     def sample(self, words: NDArray[np.uint64], out: NDArray[np.signedinteger[Any]]) -> None:
-        """One noise value for each word.
+        """Fill `out` with a noise value for each word.
 
         Args:
             words: uint64 (n, 2), column 0 the more significant half.
@@ -79,7 +79,7 @@ class InversionTable(Frozen):
         tags: NDArray[np.uint64],
         out: NDArray[np.signedinteger[Any]],
     ) -> None:
-        """The noise of one cell for each item: `sample` of the stream's words.
+        """Fill `out` with the noise of one cell for each item: `sample` of the stream's words.
 
         Args:
             stream: the mechanism's noise.
@@ -92,7 +92,7 @@ class InversionTable(Frozen):
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
 
     def _search(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The number of thresholds at or below each word, as a value; all 128 bits count."""
+        """Return the number of thresholds at or below each word, as a value; all 128 bits count."""
         high = words[:, 0]
         below = np.searchsorted(self._high, high, side="right").astype(np.int64)
         # A word whose upper half equals that of a threshold (once in 2^64 words) is decided by the lower half.
@@ -102,7 +102,7 @@ class InversionTable(Frozen):
         return below + self._lowest
 
     def _make_guide(self) -> NDArray[np.signedinteger[Any]]:
-        """For each top 16 bits the value, or the mark that a threshold lies among the words that begin so."""
+        """Return the value of each top 16 bits, or the mark that a threshold lies among the words that begin so."""
         slots = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
         rest = np.uint64((1 << (_HALF_BITS - _GUIDE_BITS)) - 1)
         first = np.searchsorted(self._high, slots, side="left")
@@ -111,7 +111,7 @@ class InversionTable(Frozen):
 
 
 def mirrored(lower: Sequence[int]) -> list[int]:
-    """All thresholds of a law symmetric about 0, from those of its negative values.
+    """Return all thresholds of a law symmetric about 0, from those of its negative values.
 
     P(X <= x) = 1 - P(X <= -x - 1): the upper half mirrors the lower one exactly.
     """
@@ -119,15 +119,20 @@ def mirrored(lower: Sequence[int]) -> list[int]:
 
 
 def table_context() -> Context:
-    """Arithmetic that is the same everywhere: Decimal's exp, product and quotient are correctly rounded by specification."""
+    """Return arithmetic that is the same everywhere: Decimal's operations are correctly rounded by specification."""
     return Context(prec=DIGITS, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
-def round_up_to_grid(value: Fraction) -> Fraction:
-    """A noise parameter above 0 on the grid all machines share, rounded up, the private side.
+def round_up_to_grid(value: Fraction, name: str) -> Fraction:
+    """Return a noise parameter on the grid that all machines share, rounded up, the private side.
 
     The grid's step is 2^-16, and 2^-30 of the power of two below it for values under 1.
+
+    Raises:
+        ValueError: it is not above 0.
     """
+    if value <= 0:
+        raise ValueError(f"{name} = {value}: must be above 0")
     steps = 1 << 16
     if value < 1:
         steps = 1 << (30 + (value.denominator // value.numerator).bit_length())

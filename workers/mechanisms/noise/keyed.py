@@ -60,11 +60,11 @@ class NoiseKey(Frozen):
 
     @property
     def fingerprint(self) -> bytes:
-        """16 bytes that tell whether two keys are the same one; the key cannot be computed from them."""
+        """Return 16 bytes that tell whether two keys are the same; the key cannot be computed from them."""
         return hashlib.blake2b(key=self.__root, person=b"qc-fingerprint", digest_size=16).digest()
 
     def tags(self, stream_key: str, labels: Sequence[bytes]) -> NDArray[np.uint64]:
-        """The 128-bit tag of each item of one stream key.
+        """Return the 128-bit tag of each item of one stream key.
 
         The stream key is absorbed with its length before it, so (stream key, label) is encoded injectively: ("a", "bc")
         and ("ab", "c") have different tags.
@@ -88,7 +88,7 @@ class NoiseKey(Frozen):
         return np.frombuffer(digests, dtype=_WORD).reshape(-1, 2).astype(np.uint64, copy=False)
 
     def stream(self, mechanism_id: bytes) -> "NoiseStream":
-        """The noise of one mechanism.
+        """Return the noise of one mechanism.
 
         Args:
             mechanism_id: 16 bytes that differ whenever a public parameter, the epoch or the generation does.
@@ -128,7 +128,7 @@ class NoiseStream(Frozen):
         raise TypeError("a NoiseStream is not pickled: it holds key material")
 
     def words(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
-        """One word for each row.
+        """Return one word for each row.
 
         Args:
             tags: uint64 (n, 2).
@@ -144,7 +144,7 @@ class NoiseStream(Frozen):
         return out
 
     def chunk(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
-        """`words` for at most CHUNK_ROWS rows, without a copy: the result is valid until this thread's next call.
+        """Return `words` of at most CHUNK_ROWS rows, without a copy: they are valid until this thread's next call.
 
         Raises:
             ValueError: there are more rows than CHUNK_ROWS.

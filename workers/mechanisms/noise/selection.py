@@ -12,7 +12,7 @@ Why: a float Gumbel gives the chance of rare picks wrongly, and differently on e
 
 Candidates are grouped by count, so a pick costs time in the number of distinct counts near the largest, not in n. A word u picks the
 candidate that holds floor(u W / 2^128), W the weight of all that are left. Where the largest weight left falls under 2^192 the weights
-are made anew from the largest count left.
+are computed again from the largest count left.
 Distance: `selection_tv`.
 """
 
@@ -41,7 +41,7 @@ _DIGIT_VALUES = 1 << _DIGIT_BITS
 def gumbel_top_k(
     counts: NDArray[np.int64], scale: Fraction, k: int, words: Sequence[tuple[int, int]]
 ) -> NDArray[np.int64]:
-    """The picks in order, equal in law to the top k of counts + Gumbel(scale).
+    """Return the picks in order, equal in law to the top k of counts + Gumbel(scale).
 
     Args:
         counts: int64 (n,).
@@ -62,7 +62,7 @@ def gumbel_top_k(
 def gumbel_top_k_or_bottom(
     counts: NDArray[np.int64], bottom: int, scale: Fraction, k: int, words: Sequence[tuple[int, int]]
 ) -> tuple[NDArray[np.int64], bool]:
-    """As `gumbel_top_k`, with a further candidate BOTTOM of count `bottom` that ends the picks.
+    """Pick as `gumbel_top_k` does, with a further candidate BOTTOM of count `bottom` that ends the picks.
 
     Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom + Gumbel(scale), whichever is first.
 
@@ -73,7 +73,7 @@ def gumbel_top_k_or_bottom(
 
 
 def selection_tv(candidates: int, picks: int) -> float:
-    """Upper bound on the total variation distance of `picks` picks out of `candidates` (BOTTOM included) from the law.
+    """Return a bound on the total variation distance of picks out of candidates (BOTTOM included) from the law.
 
     A pick's chance is off by at most 2^-128 because the word is split, and less than 2^-150 because weights are rounded or left out.
     """
@@ -122,7 +122,7 @@ class _Groups:
         self._weigh()
 
     def _weigh(self) -> None:
-        """Weights from the largest count left on, as far down as they are above 0."""
+        """Weigh from the largest count left on, as far down as weights are above 0."""
         top = self._counts[self._top]
         self._weights = [0] * self._top
         for value in self._counts[self._top :]:
@@ -133,7 +133,7 @@ class _Groups:
         self._total = sum(w * m for w, m in zip(self._weights, self._left, strict=False))
 
     def pick(self, word: tuple[int, int]) -> int:
-        """One candidate, which is then gone."""
+        """Return one candidate, which is then gone."""
         offset = (((word[0] << 64) | word[1]) * self._total) >> WORD_BITS
         group = self._top
         while offset >= (mass := self._weights[group] * self._left[group]):
@@ -155,7 +155,7 @@ class _Groups:
 
 
 def kth_largest(counts: NDArray[np.int64], k: int) -> int:
-    """The k-th largest, k from 1 to len(counts).
+    """Return the k-th largest, k from 1 to len(counts).
 
     Counted where counts lie close together: np.partition takes ten times as long where most are equal (measured).
     """
@@ -188,7 +188,7 @@ class _Powers(Frozen):
         )
 
     def weight(self, gap: int) -> int:
-        """The weight of a candidate that lies `gap` below the largest."""
+        """Return the weight of a candidate that lies `gap` below the largest."""
         if gap > self.reach:
             return 0
         value, digit = 1 << (_WEIGHT_BITS + _GUARD_BITS), 0
@@ -200,7 +200,7 @@ class _Powers(Frozen):
 
 
 def _table(scale: Fraction, digit: int, values: int) -> tuple[int, ...]:
-    """2^336 exp(-j 2^(8 digit) / scale) for j = 0..values-1, rounded down."""
+    """Return 2^336 exp(-j 2^(8 digit) / scale) for j = 0..values-1, rounded down."""
     context = table_context()
     context.prec = 2 * context.prec
     unit = 1 << (_WEIGHT_BITS + _GUARD_BITS)

@@ -231,13 +231,13 @@ class OrderStatistics(Domained):
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)
             for key in key_index[key_index >= 0].tolist():
-                _key(own, key).stale = True
+                own.key(key).stale = True
         return state, Answers({key: self._tick(own, key, t, noise) for key in range(len(own.of))}, None)
 
     # ---- one stream key --------------------------------------------------------------------------------------------
 
     def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
-        one, tag = _key(state, key), state.key_tags[key : key + 1]
+        one, tag = state.key(key), state.key_tags[key : key + 1]
         if one.stale:
             self._look(state, key, one)
         if self.segments is not None and one.segment < self.segments.most:
@@ -258,7 +258,7 @@ class OrderStatistics(Domained):
         """Work out what the comparisons need, after a column, G, N or a threshold changed."""
         sums = self._sums(state, key) + one.start
         if self.segments is not None:
-            one.outer = self.queries.highest(sums)
+            one.outer = int(self.queries.values(sums).max())
         if self.inner is not None:
             one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
         one.stale = False
@@ -332,10 +332,3 @@ def _of(state: State) -> MaxState:
     if not isinstance(state, MaxState):
         raise TypeError(f"state = {state!r}: must be this mechanism's own")
     return state
-
-
-def _key(state: MaxState, key: int) -> KeyState:
-    one = state.of[key]
-    if one is None:
-        raise TypeError(f"stream key {key} has no state")
-    return one
