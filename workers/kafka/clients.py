@@ -1,8 +1,8 @@
-"""How this worker reaches Kafka: one `Connection`, from which every librdkafka client and Faust's credentials are made.
+"""How this worker reaches Kafka: one `Connection`, from which every client is made.
 
-The operator's names in `[kafka.client]` are librdkafka's. Faust reads through aiokafka, which has other names for the
-same things: `faust_credentials` translates the security ones and refuses what it cannot translate, so that no client
-silently connects with less security than was asked for.
+The operator's names in `[kafka.client]` are librdkafka's. Faust reads through aiokafka, which has
+other names for the same things: `faust_credentials` translates the security ones and refuses what
+it cannot translate, so that no client silently connects with less security than was asked for.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _UNHEARD.setLevel(logging.CRITICAL + 1)
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the cluster is and how to log in; makes every client, all of them with the same settings.
+    """Where the cluster is and how to log in; makes every client, with the same settings.
 
     `client` holds secrets, so the repr leaves it out. `embedded` is the cluster id of the embedded
     Kafka that this leads to, known from whoever started it; None means a cluster of somebody's own.
@@ -98,7 +98,7 @@ class Connection:
         return Producer(config)
 
     def consumer(self, **extra: Any) -> Consumer:
-        """Return a read_committed consumer outside any group: it is given its partitions and commits nothing.
+        """Return a read_committed consumer outside any group, which is given its partitions.
 
         Its errors may be about that group: see `of_no_group`.
         """
@@ -118,7 +118,8 @@ class Connection:
         """Return an admin client and what the cluster said to its first question.
 
         Raises:
-            SettingsError: no broker answered in time, or one refused us: then at once, with its reason.
+            SettingsError: no broker answered in time, or one refused us: then at once, with its
+                reason.
         """
         errors: list[KafkaError] = []
         admin = self.admin(error_cb=errors.append, logger=_UNHEARD)
@@ -149,7 +150,7 @@ class Connection:
 
 
 def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
-    """Return Faust's `broker_credentials` for the security names in `connection.client` (None: plaintext).
+    """Return Faust's `broker_credentials` for the security names of a connection (None: plaintext).
 
     Raises:
         SettingsError: a security name or value that the Faust consumer has no counterpart for.
@@ -186,7 +187,7 @@ def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredential
 
 
 def forbidden(error: BaseException) -> str | None:
-    """Return what to tell the operator when the broker does not let us do something; None for other errors."""
+    """Return what to tell the operator where the broker forbids something, else None."""
     first = error.args[0] if isinstance(error, KafkaException) and error.args else None
     name = first.name() if isinstance(first, KafkaError) else type(error).__name__
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
@@ -196,7 +197,7 @@ def forbidden(error: BaseException) -> str | None:
 
 
 def of_no_group(error: KafkaError) -> bool:
-    """Return whether a reader may not use its group, which it never joins: librdkafka asks for it all the same."""
+    """Return whether a reader may not use its group: it never joins it, but librdkafka asks."""
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 

@@ -1,4 +1,4 @@
-"""Where a log ended at which time: what lets the wall clock close ticks without asking how fast a shard is.
+"""Where a log ended at which time: lets the wall clock close ticks however fast a shard is.
 
 At a beat the event loop takes the time, asks the broker for the log's end, and notes both. Whatever
 the clock closes at that time it closes *at that offset*: records before it were processed before,
@@ -23,7 +23,7 @@ class End(NamedTuple):
 
 
 class Ends:
-    """The ends of one log that its shard has not reached. One thread notes them, another takes them."""
+    """The ends of one log that its shard has not reached: one thread notes, another takes them."""
 
     def __init__(self) -> None:
         # append, popleft and len of a deque are atomic.

@@ -1,9 +1,11 @@
-"""The consumer thread: takes what aiokafka has fetched, as columns; knows where every partition's next batch starts.
+"""The consumer thread: takes what aiokafka has fetched, as columns; knows where batches start.
 
 Rules that keep records from being lost or given twice (see also `transport`):
 
-- A batch starts where the one before it ended; `_drain` awaits nothing, so a fetch's epoch and positions are exact.
-- aiokafka's position must be where this thread left it. If it is not, aiokafka moved it by itself because the broker no
+- A batch starts where the one before it ended; `_drain` awaits nothing, so a fetch's epoch and
+positions are exact.
+- aiokafka's position must be where this thread left it. If it is not, aiokafka moved it by itself
+because the broker no
   longer had that position: `StateRefused`, for what lies between was never counted.
 """
 
@@ -32,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 #: Records of one partition handed over at once (a Kafka record batch is never split).
 MAX_BATCH_RECORDS = 10_000
-#: How long the broker may hold a fetch. aiokafka has one fetch under way for each broker, so a partition whose records
-#: were just taken waits this long while the others have none.
+#: How long the broker may hold a fetch. aiokafka has one fetch under way for each broker, so a
+#: partition whose records were just taken waits this long while the others have none.
 FETCH_WAIT_MS = 100
 _ASK_S = 10.0
 
@@ -60,10 +62,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         return consumer
 
-    # ---- called from the main thread ----------------------------------------------------------
-
     def readings(self) -> dict[Partition, Reading]:
-        """Return the consumer's position in each partition and what its last fetch said of the end; asks nobody."""
+        """Return the position in each partition and the end by its last fetch; asks nobody."""
         subscription = None if self._consumer is None else self._consumer._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         found: dict[Partition, Reading] = {}
@@ -75,11 +75,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return found
 
     def kept_out(self) -> BaseException | None:
-        """Return what keeps the consumer out of its group: aiokafka raises that only to who fetches."""
+        """Return what keeps the consumer out of its group; aiokafka tells only those who fetch."""
         coordinator = None if self._consumer is None else self._consumer._coordinator
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
-
-    # ---- in the consumer thread, through `call_thread` ----------------------------------------
 
     async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
         """Go on at `offsets`; what is fetched from now on belongs to `epoch`.
@@ -118,7 +116,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     async def _fetch_records(
         self, consumer: Any, active_partitions: Any, timeout: float | None = None, max_records: int | None = None
     ) -> Any:
-        """Take what aiokafka has fetched, waiting up to `timeout` for something; replaces `Fetcher.fetched_records`."""
+        """Take what was fetched, waiting up to `timeout`; replaces `Fetcher.fetched_records`."""
         fetcher: Fetcher = consumer._fetcher
         if consumer._closed or fetcher._closed:
             raise ConsumerStoppedError
@@ -139,7 +137,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             return fetched
 
     def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
-        """Take the fetched records of `partitions`. There is no await in here: tag and positions are exact."""
+        """Take fetched records of `partitions`, with no await: tag and positions are exact."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -171,7 +169,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return batch
 
     def _take(self, tp: TopicPartition, result: FetchResult) -> Batch | None:
-        """Decode up to `MAX_BATCH_RECORDS` of a partition's records and move aiokafka's position past them."""
+        """Decode up to `MAX_BATCH_RECORDS` and move aiokafka's position past them."""
         state = result._assignment.state_value(tp)
         if state is None or not state.has_valid_position or not result.check_assignment(tp):
             result._partition_records = None  # as aiokafka does: fetched for another position, fetched again

@@ -1,7 +1,7 @@
-"""How far a shard is behind its log, in records and in seconds, from what the fetches say of the log's end. Asks nobody.
+"""How far a shard is behind its log, in records and in seconds, by what fetches say of its end.
 
-Seconds are those since the log first had a record that the shard has not processed; the records' own times do not matter, so
-old events in a topic do not look like a lag.
+Seconds are those since the log first had a record that the shard has not processed; the records'
+own times do not matter, so old events in a topic do not look like a lag.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Reading(NamedTuple):
     end: int
 
     def passed(self, offset: int) -> int:
-        """Return how far a shard at `offset` has come: past what nobody may see, once it has all that was handed over."""
+        """Return how far a shard at `offset` is: past what nobody may see, if it has the rest."""
         return self.position if offset == self.handed else offset
 
 

@@ -1,4 +1,4 @@
-"""Reading logs from where they begin to the ends they have now: read_committed, bounded, and in one loop for all."""
+"""Reading logs to the ends they have now: read_committed, in one loop for all who do it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ASK_S = 30.0
 
 
 class Taken(NamedTuple):
-    """The next committed records of a partition; `position` is past them, and `ended` says that nothing follows."""
+    """The next records of a partition, the position past them, and whether nothing follows."""
 
     partition: int
     messages: list[Message]
@@ -54,7 +54,7 @@ def bounds_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
 
 
 def take(consumer: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> Iterator[Taken]:
-    """Yield what partitions have in their spans of offsets, until each has ended or was removed from `spans`.
+    """Yield what is in spans of offsets, until each has ended or was removed from `spans`.
 
     Raises:
         KafkaException: nothing could be read within a minute of trying, or at all.
@@ -106,7 +106,7 @@ def read_partition(
     newest: int | None = None,
     since: int = 0,
 ) -> Iterator[Message]:
-    """Yield the committed records of a partition: all, the `newest` offsets only, or none before `since`.
+    """Yield a partition's committed records: all, the `newest` offsets, or none before `since`.
 
     Raises:
         SettingsError: `whole`, and retention has removed records.

@@ -1,9 +1,10 @@
 """A shard's state on local disk: RocksDB as a copy of one partition of a compacted changelog topic.
 
-The changelog in Kafka is the truth; this is what saves reading all of it at every start. Every write holds the changes
-together with the changelog position they bring the copy to, in one RocksDB batch, and is made after the Kafka
-transaction was committed. So the copy may be behind the changelog (then the rest is read again), never ahead of it. A
-copy that cannot be trusted (of another topic, damaged, too old to have seen every deletion) is discarded and read again.
+The changelog in Kafka is the truth; this is what saves reading all of it at every start. Every
+write holds the changes together with the changelog position they bring the copy to, in one RocksDB
+batch, and is made after the Kafka transaction was committed. So the copy may be behind the
+changelog (then the rest is read again), never ahead of it. A copy that cannot be trusted (of
+another topic, damaged, too old to have seen every deletion) is discarded and read again.
 
     key in RocksDB          value
     b"m"                    identity of the changelog, position, time of the last write as JSON
@@ -33,15 +34,16 @@ logger = logging.getLogger(__name__)
 
 _META = b"m"
 _DATA = b"d"
-#: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that was
-#: away longer may hold keys whose deletion can no longer be read. Half of that is left as a margin.
+#: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that
+#: was away longer may hold keys whose deletion can no longer be read. Half of that is left as a
+#: margin.
 _TRUSTED_S = 12 * 3600
 _MOST_COPIES = 4
 
 
 @dataclass(frozen=True)
 class Changelog:
-    """Which partition a store is a copy of; `topic_id` tells a re-created topic from its namesake."""
+    """The partition a store copies; `topic_id` tells a re-created topic from its namesake."""
 
     topic: str
     partition: int
@@ -82,7 +84,7 @@ class Store:
     """Key-value copy of one changelog partition; used by one thread at a time."""
 
     def __init__(self, path: Path | str | None, changelog: Changelog) -> None:
-        """Describe the store; nothing is opened until `open` or `load`. Without a path the copy is in memory."""
+        """Describe the store, in memory where there is no path; `open` or `load` opens it."""
         self.changelog = changelog
         self.path = None if path is None else Path(path)
         self._copy: _Copy | None = None
@@ -112,7 +114,7 @@ class Store:
         return self._opened().items(prefix)
 
     def write(self, changes: Iterable[Change], offset: int) -> None:
-        """Apply `changes` (a later one of the same key wins) and the position they reach, all or nothing.
+        """Apply `changes`, of which later ones win, and the position they reach, all or nothing.
 
         Raises:
             ValueError: `offset` lies before the position already applied.
@@ -138,7 +140,7 @@ class Store:
             copy.close()
 
     def load(self, connection: Connection) -> Loading:
-        """Bring the copy up to the end of the changelog (its last stable offset now); opens it if need be.
+        """Bring the copy up to the end of the changelog (its last stable offset now).
 
         Call it only after the changelog's writer was fenced: then the end does not move.
 
@@ -165,8 +167,8 @@ class Store:
     def _check_id(self, connection: Connection) -> None:
         """Refuse a changelog that was deleted and created again since this process learned its id.
 
-        It has forgotten what was published, and the id is in the mechanism id: going on under the old
-        one would begin again with the same noise.
+        It has forgotten what was published, and the id is in the mechanism id: going on under the
+        old one would begin again with the same noise.
         """
         log = self.changelog
         if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
@@ -194,7 +196,8 @@ class Store:
         meta, log = copy.meta(), self.changelog
         if meta is None:  # new: nothing was ever written without it
             return
-        # No id is an id of its own: a copy without one is never taken for that of a topic that has one.
+        # No id is an id of its own: a copy without one is never taken for that of a topic that has
+        # one.
         if (meta.topic, meta.partition, meta.topic_id) == (log.topic, log.partition, log.topic_id):
             self._offset, self._written_s = meta.offset, meta.written_s
             return
@@ -282,10 +285,10 @@ class _Disk:
 
 
 def _open_disk(path: Path) -> _Disk:
-    """Open the copy at `path`; a damaged one is discarded, one that another process holds is left alone.
+    """Open the copy at `path`, discarding a damaged one and leaving one in use alone.
 
-    A frozen or slowly ending owner of the partition on this machine may still hold RocksDB's lock. It was fenced, so
-    its copy will never be ahead; ours is then kept beside it.
+    A frozen or slowly ending owner of the partition on this machine may still hold RocksDB's lock.
+    It was fenced, so its copy will never be ahead; ours is then kept beside it.
     """
     for number in range(1, _MOST_COPIES + 1):
         candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")

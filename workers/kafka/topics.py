@@ -1,16 +1,18 @@
-"""The topics a worker needs: which they are, what the cluster has, what is missing, what is wrong. Nothing is altered.
+"""The topics a worker needs: which they are, what is missing, what is wrong. Nothing is altered.
 
 topic                        partitions        cleanup   retention   holds
 <events>                     yours             yours     yours       the events
-<name>.contributions         owners            delete    infinite    stage 1's messages; audit reads all of it
+<name>.contributions         owners            delete    infinite    stage 1's messages; audit reads
+                                                                     all of it
 <name>.contribute-state      as events         compact   -           stage 1's state
 <name>.release-state         owners            compact   -           stage 2's state
 <name>.rejects               as events         delete    default     dead letters
-<name>.<histogram>           owners            delete    infinite    what is published, with the ticks' times
+<name>.<histogram>           owners            delete    infinite    what is published, with the
+                                                                     ticks' times
 
-All but the events topic take record batches of 1,048,588 bytes (Kafka's default) and need 1,000,000: see
-mechanisms/sizes.py. Snapshots have their tick's time, so with a finite retention those of an old stream would
-go as soon as they come.
+All but the events topic take record batches of 1,048,588 bytes (Kafka's default) and need
+1,000,000: see mechanisms/sizes.py. Snapshots have their tick's time, so with a finite retention
+those of an old stream would go as soon as they come.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic the worker needs. `retention_ms` None leaves it to the cluster, `INFINITE` keeps everything."""
+    """A needed topic; `retention_ms` None leaves it to the cluster, `INFINITE` keeps everything."""
 
     name: str
     partitions: int
@@ -84,13 +86,14 @@ def plan_topics(
     histogram_topics: Sequence[str],
     existing: Mapping[str, Existing],
 ) -> list[Topic]:
-    """Return every topic the worker needs, in the order of the table above; what exists decides over what is asked for.
+    """Return every topic the worker needs, in the order of the table; what exists decides.
 
     Args:
         name: worker.name.
         events_topic: the source.
         events_partitions: its partitions when it does not exist yet (default 4).
-        owners: worker.owner_partitions; None: as topics of an earlier start have it, else as the events topic.
+        owners: worker.owner_partitions; None: as topics of an earlier start have it, else as the
+            events topic.
         histogram_topics: output topics.
         existing: from `describe`.
 
@@ -171,7 +174,8 @@ def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
     """Return an admin client and what the cluster says of itself, once it has a controller.
 
     Raises:
-        SettingsError: no broker answered, no controller is there, or it is not the embedded cluster.
+        SettingsError: no broker answered, no controller is there, or it is not the embedded
+            cluster.
     """
     admin, metadata = connection.introduce(_ANSWER_S)
     if connection.embedded is not None:
@@ -196,7 +200,7 @@ def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
 
 
 def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Return what is wrong with the topics that exist, one sentence each; with any, the worker must not start."""
+    """Return what is wrong with existing topics, a sentence each: the worker must not start."""
     found = []
     for topic in plan:
         here = existing.get(topic.name)
@@ -225,7 +229,7 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
 
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Return what the operator may want to know of existing topics, one sentence each; the worker starts anyway."""
+    """Return what the operator may want to know of existing topics, one sentence each."""
     found = []
     for topic in plan:
         here = existing.get(topic.name)
@@ -272,7 +276,7 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
 
 
 def _wait_until_seen(admin: AdminClient, names: Sequence[str]) -> None:
-    """Wait until the brokers know of topics that the controller has made; give up after a while without a word."""
+    """Wait until the brokers know of new topics, or give up after a while without a word."""
     deadline = time.monotonic() + _ANSWER_S
     with suppress(KafkaException):
         while time.monotonic() < deadline:

@@ -4,8 +4,9 @@
     run        begin, produce, commit; abort and repeat where the broker asks for it
     close      drop the producer; the next owner aborts what is still open
 
-Everything that one `run` sends becomes visible together, at most once, and only while the transactional id has no newer
-owner. The shard (`kafka/shard.py`) says whether it was given up meanwhile, and is told that long work goes on.
+Everything that one `run` sends becomes visible together, at most once, and only while the
+transactional id has no newer owner. The shard (`kafka/shard.py`) says whether it was given up
+meanwhile, and is told that long work goes on.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ _CALL_S = 30.0
 _AGAIN_S = 0.05
 # Repeating a transaction: a longer outage ends the worker, and its supervisor starts it again.
 _PATIENCE_S = 120.0
-# Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million new
-# items is about 700 MB, which at 5 MB/s takes 140 s. Whoever takes a partition over ends its open
-# transaction at once. The broker allows 15 minutes, unless told otherwise.
+# Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million
+# new items is about 700 MB, which at 5 MB/s takes 140 s. Whoever takes a partition over ends its
+# open transaction at once. The broker allows 15 minutes, unless told otherwise.
 TRANSACTION_TIMEOUT_MS = 300_000
 
 
@@ -74,14 +75,15 @@ class Owner(Protocol):
 
 
 class Transactions:
-    """The producer of one transactional id and its transactions; used by the shard's thread only."""
+    """The producer of one transactional id, used by its shard's thread only."""
 
     def __init__(self, connection: Connection, transactional_id: str, state: tuple[str, int], owner: Owner) -> None:
-        """Describe them; `state` is topic and partition of the state changes. Nothing is opened until `take_over`."""
+        """Describe them; `state` is the topic and partition of the state changes."""
         self._connection, self._id, self._owner = connection, transactional_id, owner
         self._state_topic, self._state_partition = state
         self._producer: Producer | None = None
-        # Where the state partition ends once the last attempt is committed; -1: nothing was reported.
+        # Where the state partition ends once the last attempt is committed; -1: nothing was
+        # reported.
         self._state_end = -1
         self._failure: KafkaError | None = None
 
@@ -98,7 +100,8 @@ class Transactions:
             **{
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "compression.type": "lz4",
-                # Commit flushes at once; this only lets messages of one transaction travel together.
+                # Commit flushes at once; this only lets messages of one transaction travel
+                # together.
                 "linger.ms": 5,
                 # A batch of several messages stays below both; a longer message never gets here
                 # (`_refuse_unsendable`).
@@ -118,7 +121,7 @@ class Transactions:
         self._producer = None
 
     def run(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> int:
-        """Commit `messages` and the state `changes` as one transaction, repeating it until it is committed.
+        """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
         Returns:
             Where the state partition ends now; -1 without changes.
@@ -126,7 +129,8 @@ class Transactions:
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
             ShardClosed: the owner was given up before the transaction began again.
-            KafkaException: it cannot be committed (too large, not authorised, broker away for minutes).
+            KafkaException: it cannot be committed (too large, not authorised, broker away for
+                minutes).
         """
         producer = self._producer
         if producer is None:
@@ -152,7 +156,7 @@ class Transactions:
                 )
 
     def _attempt(self, producer: Producer, messages: Sequence[Outgoing], changes: Sequence[Change]) -> bool:
-        """Return whether one transaction was committed; if not, it may be repeated (`_failure` says why)."""
+        """Return whether a transaction was committed; if not, it may be repeated."""
         self._state_end, self._failure = -1, None
         try:
             producer.begin_transaction()
@@ -229,7 +233,7 @@ class Transactions:
         self._insist("commit", producer.commit_transaction, producer)
 
     def _insist(self, name: str, call: Callable[[float], object], sending: Producer | None = None) -> None:
-        """Call, and again while the outcome is unknown or `sending` sends, unless the owner is given up."""
+        """Call, and again while the outcome is unknown or `sending` sends, unless given up."""
         deadline, left = time.monotonic() + _PATIENCE_S, 0 if sending is None else len(sending)
         while True:
             try:

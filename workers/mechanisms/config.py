@@ -1,8 +1,8 @@
-"""The public, frozen configuration of a histogram: what is counted, over which ticks, and at what privacy cost.
+"""The public, frozen configuration of a histogram: what is counted, when, and at what privacy cost.
 
-Every field states its type, its range and, in words, what is allowed; an instance is checked against that when it is
-made, by whoever makes it (a settings file, a stored record, a test), so an instance that exists is valid. Nothing
-learned from data ever enters here.
+Every field states its type, its range and, in words, what is allowed; an instance is checked
+against that when it is made, by whoever makes it (a settings file, a stored record, a test), so an
+instance that exists is valid. Nothing learned from data ever enters here.
 
     D0    max_items    most items of one event that count
     Dinf  max_count    most that one event adds to one item
@@ -42,10 +42,10 @@ Duration = Annotated[int, Meta(extra={"duration": True})]
 
 
 class Lane(NamedTuple):
-    """What stage 1 must know to bound and add up: histograms that agree in it share one set of contributions.
+    """What stage 1 must know: histograms that agree in it share one set of contributions.
 
-    The last two bound users, who have `max_items_per_user` (stream key, item) pairs in each epoch of `horizon` ticks (None: in the
-    one epoch there is); without users they are None.
+    The last two bound users, who have `max_items_per_user` (stream key, item) pairs in each epoch
+    of `horizon` ticks (None: in the one epoch there is); without users they are None.
     """
 
     tick_ms: int
@@ -61,10 +61,11 @@ class Lane(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How one field is checked: its name in Python, its name outside, its type with ranges, and these in words.
+    """How one field is checked: its names in Python and outside, its type, its range in words.
 
-    The type is the one field of a record of its own: given a bare annotation, msgspec hashes it at every call, in
-    Python, and drops whatever is raised there: a Ctrl-C sent as a replay began was lost 5 times in 83.
+    The type is the one field of a record of its own: given a bare annotation, msgspec hashes it at
+    every call, in Python, and drops whatever is raised there: a Ctrl-C sent as a replay began was
+    lost 5 times in 83.
     """
 
     attribute: str
@@ -119,7 +120,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         start: tick 1 begins here; None is 1970-01-01.
         max_items: D0, most items of one event that count.
         max_count: Dinf, most that one event adds to one item.
-        max_items_per_user: most items that count of one user in an epoch, each once; only where users are protected.
+        max_items_per_user: most items that count of one user in an epoch, each once; only where
+            users are protected.
         epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.
         rho: total of one epoch in zCDP.
         delta: probability, over one epoch, that the guarantee does not cover.
@@ -180,7 +182,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def pure(self) -> bool:
-        """Whether epsilon holds by itself: it does not come from rho, and delta covers the samplers alone."""
+        """Return whether epsilon holds by itself, and delta covers the samplers alone."""
         return False
 
     @property
@@ -238,7 +240,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
-    """A histogram over a declared domain: every item of it is published at every tick, and no other item ever.
+    """A histogram over a declared domain: all of its items are published at every tick.
 
     Attributes:
         domain: the labels of the domain, in the order declared.
@@ -255,10 +257,11 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
 
 
 class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
-    """A histogram over an unknown domain: an item is published once its noisy count passes the tick's threshold.
+    """A histogram over an unknown domain: items appear once their noisy count passes a threshold.
 
     Attributes:
-        threshold: how the probability of showing an item of one event alone is spread over the ticks.
+        threshold: how the probability of showing an item of one event alone is spread over the
+            ticks.
         every: with threshold = "every", new items are shown only at ticks that are multiples of it.
     """
 

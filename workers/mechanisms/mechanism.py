@@ -1,11 +1,12 @@
 """What every continual mechanism looks like: configuration, state, and one pure step a tick.
 
 A mechanism is public and frozen. Its state is sensitive and belongs to one (histogram, epoch, owner
-partition). `step` takes the state as of the last tick, what was contributed to this one, and the noise,
-and gives the release: equal inputs, equal outputs, no clock, no I/O. `step` consumes the state; to repeat
-a tick, reload the stored one.
+partition). `step` takes the state as of the last tick, what was contributed to this one, and the
+noise, and gives the release: equal inputs, equal outputs, no clock, no I/O. `step` consumes the
+state; to repeat a tick, reload the stored one.
 
-The cost is data (`cost()`); the published error follows from the configuration alone (`sd`, `threshold`).
+The cost is data (`cost()`); the published error follows from the configuration alone (`sd`,
+`threshold`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from workers.mechanisms.tick_rows import Parts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """The promise for one `unit`, epoch and stream of snapshots: (epsilon, delta), and the zCDP it came from."""
+    """The promise for one `unit`, epoch and stream of snapshots, with the zCDP it came from."""
 
     unit: str
     rho: float
@@ -50,7 +51,7 @@ def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What one tick shows: rows of the ledger with noisy counts. Safe for anyone once rows are turned into labels.
+    """What one tick shows: rows of the ledger with noisy counts. Safe for anyone as labels.
 
     Attributes:
         rows: int64 (m,), the rows shown, ascending.
@@ -67,7 +68,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What one tick shows, for a mechanism whose items have no rows (a sketch, a sum of noisy histograms).
+    """What one tick shows, for a mechanism whose items have no rows, such as a sketch.
 
     Attributes:
         keys: int32 (m,), the stream key's index of each item.
@@ -84,10 +85,11 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one tick shows, for a mechanism that answers a query: fields of the snapshot in place of the items.
+    """What one tick shows, for a mechanism that answers a query.
 
     Attributes:
-        of_key: for each stream key's index, JSON-able fields, such as {"query": "max", "value": 12}.
+        of_key: for each stream key's index, JSON-able fields, such as {"query": "max", "value":
+            12}.
         sd: standard deviation of the answers, None where it is not one number.
     """
 
@@ -98,9 +100,10 @@ class Answers:
 class State:
     """The ledger of one histogram and epoch, and whatever else a mechanism remembers (sensitive).
 
-    A mechanism with more state than its ledger subclasses this and hands out its changed blocks as bytes, under names
-    that begin with "m". `key_tags` holds one tag for each stream key, of a label that no item can have: noise of a
-    whole stream key is made from it. The caller keeps it up, also across a restart.
+    A mechanism with more state than its ledger subclasses this and hands out its changed blocks as
+    bytes, under names that begin with "m". `key_tags` holds one tag for each stream key, of a label
+    that no item can have: noise of a whole stream key is made from it. The caller keeps it up, also
+    across a restart.
     """
 
     def __init__(self) -> None:
@@ -146,7 +149,7 @@ class Mechanism(Protocol):
         """Return the zCDP and the named failure probabilities of one epoch."""
 
     def public(self) -> Mapping[str, object]:
-        """Return every public parameter that changes a noise value or its meaning: hashed into the mechanism id."""
+        """Return every parameter that changes a noise value or its meaning: its id."""
 
     def sd(self, t: int) -> float:
         """Return the standard deviation of every count released at tick t."""
@@ -161,7 +164,7 @@ class Mechanism(Protocol):
         """Return the noise of one epoch."""
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Prepare for a stream key, once an epoch, before its first step, with the declared domain's tags (or none)."""
+        """Prepare for a stream key, once an epoch, with the declared domain's tags (or none)."""
 
     def domain(self) -> Sequence[bytes]:
         """Return the declared labels; none where the domain is unknown."""
@@ -172,7 +175,8 @@ class Mechanism(Protocol):
         Args:
             state: as of tick t - 1; consumed.
             t: tick of the epoch, from 1.
-            contributions: what each message adds, with the index here of each of its stream keys (-1: not served).
+            contributions: what each message adds, with the index here of each of its stream keys
+                (-1: not served).
             noise: of this epoch.
 
         Returns:
@@ -184,7 +188,7 @@ class Mechanism(Protocol):
 
 
 class Domained(Frozen):
-    """Base of the mechanisms with a row for every label of a declared domain; an empty one is unknown."""
+    """Base of the mechanisms with a row for every label of a domain; an empty one is unknown."""
 
     _domain: tuple[bytes, ...] = ()
 

@@ -32,7 +32,8 @@ class EventBatch:
         events: the valid events, in order.
         rejects: (number of the line, row or offset; reason) of each rejected record.
         position: how far the whole source was read, in the unit of `Source.total`.
-        late: events dated further back than `grace` allows: the worker counts them in the tick that is open.
+        late: events dated further back than `grace` allows: the worker counts them in the tick that
+            is open.
         outside: events left out because they are before a topic's time range.
         beyond: events dated after the range; they are also in `events`, since they close ticks.
     """
@@ -51,7 +52,8 @@ class Source(Protocol):
 
     Attributes:
         name: what it reads, for messages.
-        partitions: source partitions; the events of one are in the order in which the worker would read them.
+        partitions: source partitions; the events of one are in the order in which the worker would
+            read them.
         total: the final `EventBatch.position`; None if unknown.
         word: what the numbers of rejects count: "line", "row" or "offset".
         until_ms: no tick that ends later is published; None: no limit.

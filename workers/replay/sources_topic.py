@@ -1,12 +1,13 @@
-"""The events topic as a source: what is committed between two offsets of each partition, taken when the reading begins.
+"""The events topic as a source: what each partition has between two offsets at the start.
 
-So it ends on a topic that goes on growing. Each partition is read in its order, with one intake, as the worker does; how the partitions
-follow one another does not matter to any snapshot.
+So it ends on a topic that goes on growing. Each partition is read in its order, with one intake, as
+the worker does; how the partitions follow one another does not matter to any snapshot.
 
-A range of time is one of the events' own times. From: earlier events are left out; where the records' times allow it they are not even
-read (an event is at most `max_ahead` ahead of its record, else the worker had rejected it). To: the last ticks are those that end by
-then. A partition is read until its watermark is there, for nothing after that can count in such a tick, so what is published is what the
-worker makes of these ticks, with everything that came late.
+A range of time is one of the events' own times. From: earlier events are left out; where the
+records' times allow it they are not even read (an event is at most `max_ahead` ahead of its record,
+else the worker had rejected it). To: the last ticks are those that end by then. A partition is read
+until its watermark is there, for nothing after that can count in such a tick, so what is published
+is what the worker makes of these ticks, with everything that came late.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class TopicSource:
     word = "offset"
 
     def __init__(self, settings: Settings, consumer: Consumer, since_ms: int | None, until_ms: int | None) -> None:
-        """Find what is to be read: events dated from `since_ms` on, and ticks that end by `until_ms`; None: no limit."""
+        """Find what is to be read; None: no limit."""
         events, topic = settings.events, settings.events.topic
         self.name = f"topic {topic}"
         if since_ms is not None or until_ms is not None:
@@ -91,7 +92,7 @@ class TopicSource:
         return frozenset(range(self.partitions)) - self._open.keys()
 
     def _batch(self, part: _Partition, *, whole: bool) -> EventBatch | None:
-        """Return what waits of a partition, the last of it if `whole`; None where that is nothing."""
+        """Return what waits of a partition, the last of it if `whole`; None for nothing."""
         messages, part.waiting = part.waiting, []
         if not messages:
             self._end(part)

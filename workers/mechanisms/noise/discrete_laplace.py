@@ -1,16 +1,20 @@
 """Discrete Laplace and geometric noise by exact inversion of a 128-bit cumulative table.
 
-What: `DiscreteLaplace`, P(x) proportional to exp(-|x|/b) on all integers; `Geometric`, P(x) proportional to exp(-x/b) on x >= 0.
-Why: counts stay integers. On an integer query of l1 sensitivity D, discrete Laplace noise of scale b is D/b-DP like the continuous one;
-the geometric is the integer form of one-sided (exponential) noise.
+What: `DiscreteLaplace`, P(x) proportional to exp(-|x|/b) on all integers; `Geometric`, P(x)
+proportional to exp(-x/b) on x >= 0.
+Why: counts stay integers. On an integer query of l1 sensitivity D, discrete Laplace noise of scale
+b is D/b-DP like the continuous one; the geometric is the integer form of one-sided (exponential)
+noise.
 
     Symbol      Here
     b           `scale`
     q           exp(-1/b)
-    C(x)        thresholds; discrete Laplace: P(X <= -j) = q^j / (1 + q) for j >= 1; geometric: P(X <= x) = 1 - q^(x+1)
+    C(x)        thresholds; discrete Laplace: P(X <= -j) = q^j / (1 + q) for j >= 1; geometric: P(X
+                <= x) = 1 - q^(x+1)
     TV          `tv`: total variation distance between what is sampled and the law
 
-Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms" (the geometric mechanism).
+Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms" (the
+geometric mechanism).
 """
 
 import math
@@ -40,8 +44,9 @@ class _OfScale(InversionTable):
 
     Attributes:
         bound, dtype: see `InversionTable`.
-        tv: upper bound on the total variation distance to the law: half of 2 bound + 1 values that are off by at
-            most one unit of 2^-128 each, and one unit for values whose threshold rounded to 0.
+        tv: upper bound on the total variation distance to the law: half of 2 bound + 1 values that
+            are off by at most one unit of 2^-128 each, and one unit for values whose threshold
+            rounded to 0.
 
     Raises:
         ValueError: scale is outside its range.
@@ -66,7 +71,7 @@ class _OfScale(InversionTable):
 
 
 class DiscreteLaplace(_OfScale):
-    """Sampler of P(x) proportional to exp(-|x|/scale). Immutable; `discrete_laplace` keeps the tables in use.
+    """Sampler of P(x) proportional to exp(-|x|/scale). Immutable; see `discrete_laplace`.
 
     Attributes:
         variance: of the law, 2 q / (1 - q)^2.
@@ -78,7 +83,7 @@ class DiscreteLaplace(_OfScale):
 
 
 class Geometric(_OfScale):
-    """Sampler of P(x) proportional to exp(-x/scale), x >= 0. Immutable; `geometric` keeps the tables in use.
+    """Sampler of P(x) proportional to exp(-x/scale), x >= 0. Immutable; see `geometric`.
 
     Attributes:
         mean: of the law, q / (1 - q).
@@ -104,7 +109,7 @@ def geometric(scale: Fraction) -> Geometric:
 
 
 def _tail_thresholds(scale: Fraction, *, two_sided: bool) -> list[int]:
-    """Return round(2^128 q^j) for j = 1, 2, ... while above 0, each divided by 1 + q where two-sided."""
+    """Return round(2^128 q^j) for j = 1, 2, ... while above 0; two-sided: divided by 1 + q."""
     context = table_context()
     q = context.exp(context.divide(Decimal(-scale.denominator), Decimal(scale.numerator)))
     mass = context.multiply(Decimal(1 << WORD_BITS), q)

@@ -1,11 +1,13 @@
-"""Integer noise by exact inversion of a 128-bit cumulative table: one noise word in, one integer out.
+"""Integer noise by exact inversion of a 128-bit cumulative table: a word in, an integer out.
 
-What: the number of table thresholds at or below the word says which integer. Only integers are compared, so every machine gets the
-same noise, and no float ever touches a released count.
+What: the number of table thresholds at or below the word says which integer. Only integers are
+compared, so every machine gets the same noise, and no float ever touches a released count.
 
     Symbol      Here
-    C(x)        `thresholds[x - lowest]` = round(2^128 P(X <= x)), ascending, without those of 0 and of 2^128
-    TV          a table's distance from its law: every threshold is off by at most half a unit of 2^-128
+    C(x)        `thresholds[x - lowest]` = round(2^128 P(X <= x)), ascending, without those of 0 and
+                of 2^128
+    TV          a table's distance from its law: every threshold is off by at most half a unit of
+                2^-128
 
 Laws: `gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`, `discrete_laplace.Geometric`.
 """
@@ -22,12 +24,14 @@ from workers.mechanisms.frozen import Frozen, read_only
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 
 WORD_BITS = 128
-# Decimal digits of the tables' arithmetic: 90 leave 77 after the longest recurrence, twice what 128 bits need.
+# Decimal digits of the tables' arithmetic: 90 leave 77 after the longest recurrence, twice what 128
+# bits need.
 DIGITS = 90
 
 _HALF_BITS = 64
 _HALF_MASK = (1 << _HALF_BITS) - 1
-# Most words are decided by their top 16 bits alone (measured for a Gaussian of sigma = 50: 99 in 100).
+# Most words are decided by their top 16 bits alone (measured for a Gaussian of sigma = 50: 99 in
+# 100).
 _GUIDE_BITS = 16
 _GUIDE_SHIFT = np.uint64(_HALF_BITS - _GUIDE_BITS)
 _AMBIGUOUS_INT16 = -(1 << 15)
@@ -95,14 +99,15 @@ class InversionTable(Frozen):
         """Return the number of thresholds at or below each word, as a value; all 128 bits count."""
         high = words[:, 0]
         below = np.searchsorted(self._high, high, side="right").astype(np.int64)
-        # A word whose upper half equals that of a threshold (once in 2^64 words) is decided by the lower half.
+        # A word whose upper half equals that of a threshold (once in 2^64 words) is decided by the
+        # lower half.
         for row in np.flatnonzero(self._high[below - 1] == high):
             first = int(np.searchsorted(self._high, high[row], side="left"))
             below[row] = first + int(np.count_nonzero(self._low[first : int(below[row])] <= words[row, 1]))
         return below + self._lowest
 
     def _make_guide(self) -> NDArray[np.signedinteger[Any]]:
-        """Return the value of each top 16 bits, or the mark that a threshold lies among the words that begin so."""
+        """Return the value of each top 16 bits, or the mark that a threshold lies among them."""
         slots = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
         rest = np.uint64((1 << (_HALF_BITS - _GUIDE_BITS)) - 1)
         first = np.searchsorted(self._high, slots, side="left")
@@ -119,7 +124,7 @@ def mirrored(lower: Sequence[int]) -> list[int]:
 
 
 def table_context() -> Context:
-    """Return arithmetic that is the same everywhere: Decimal's operations are correctly rounded by specification."""
+    """Return arithmetic that is the same everywhere: Decimal's is correctly rounded."""
     return Context(prec=DIGITS, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 

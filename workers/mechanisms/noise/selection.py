@@ -1,19 +1,22 @@
-"""Exact exponential-mechanism picks: equal in law to the top k of counts + Gumbel noise, without a float.
+"""Exact exponential-mechanism picks: equal in law to the top k of counts + Gumbel noise.
 
-What: of n candidates with integer counts, pick i with probability proportional to exp(count_i / b), remove it, pick again, k times
-("peeling"). That is the order of the k largest of count_i + Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
-Why: a float Gumbel gives the chance of rare picks wrongly, and differently on every machine; integers are exact.
+What: of n candidates with integer counts, pick i with probability proportional to exp(count_i / b),
+remove it, pick again, k times ("peeling"). That is the order of the k largest of count_i +
+Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
+Why: a float Gumbel gives the chance of rare picks wrongly, and differently on every machine;
+integers are exact.
 
     Symbol      Here
-    b           `scale`: one pick is (2 Dinf / b)-bounded range; (Dinf / b)-bounded range where neighbours move all counts one way
+    b           `scale`: one pick is (2 Dinf / b)-bounded range; (Dinf / b)-bounded range where
+                neighbours move all counts one way
     g           gap: largest count left, less the count
     w_g         round(2^256 exp(-g / b)), the weight of one candidate
     BOTTOM      a further candidate with a given count, after which nothing more is picked
 
-Candidates are grouped by count, so a pick costs time in the number of distinct counts near the largest, not in n. A word u picks the
-candidate that holds floor(u W / 2^128), W the weight of all that are left. Where the largest weight left falls under 2^192 the weights
-are computed again from the largest count left.
-Distance: `selection_tv`.
+Candidates are grouped by count, so a pick costs time in the number of distinct counts near the
+largest, not in n. A word u picks the candidate that holds floor(u W / 2^128), W the weight of all
+that are left. Where the largest weight left falls under 2^192 the weights are computed again from
+the largest count left. Distance: `selection_tv`.
 """
 
 import math
@@ -62,20 +65,23 @@ def gumbel_top_k(
 def gumbel_top_k_or_bottom(
     counts: NDArray[np.int64], bottom: int, scale: Fraction, k: int, words: Sequence[tuple[int, int]]
 ) -> tuple[NDArray[np.int64], bool]:
-    """Pick as `gumbel_top_k` does, with a further candidate BOTTOM of count `bottom` that ends the picks.
+    """Pick as `gumbel_top_k` does, with a candidate BOTTOM of count `bottom` that ends the picks.
 
-    Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom + Gumbel(scale), whichever is first.
+    Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom +
+    Gumbel(scale), whichever is first.
 
     Returns:
-        The picks before BOTTOM, and whether BOTTOM was picked. One word is used for each pick, BOTTOM included.
+        The picks before BOTTOM, and whether BOTTOM was picked. One word is used for each pick,
+        BOTTOM included.
     """
     return _peel(counts, bottom, scale, k, words)
 
 
 def selection_tv(candidates: int, picks: int) -> float:
-    """Return a bound on the total variation distance of picks out of candidates (BOTTOM included) from the law.
+    """Return a bound on the picks' total variation distance from the law (BOTTOM a candidate).
 
-    A pick's chance is off by at most 2^-128 because the word is split, and less than 2^-150 because weights are rounded or left out.
+    A pick's chance is off by at most 2^-128 because the word is split, and less than 2^-150 because
+    weights are rounded or left out.
     """
     return float_up(Fraction(picks * (candidates + 1), 1 << WORD_BITS))
 
@@ -157,7 +163,8 @@ class _Groups:
 def kth_largest(counts: NDArray[np.int64], k: int) -> int:
     """Return the k-th largest, k from 1 to len(counts).
 
-    Counted where counts lie close together: np.partition takes ten times as long where most are equal (measured).
+    Counted where counts lie close together: np.partition takes ten times as long where most are
+    equal (measured).
     """
     highest, lowest = int(counts.max()), int(counts.min())
     window = 2 * len(counts)
@@ -172,16 +179,18 @@ def kth_largest(counts: NDArray[np.int64], k: int) -> int:
 
 
 class _Powers(Frozen):
-    """round(2^256 exp(-g / scale)): a product of powers, one for each eight bits of g, in fixed point.
+    """round(2^256 exp(-g / scale)), as a product of powers, one for each eight bits of g.
 
-    All threads of a process share it. Once it made a table when it was first needed: two threads appended the same one, the second
-    of them in the next one's place, and a gap of 256 weighed as much as a gap of 1 from then on.
+    All threads of a process share it. Once it made a table when it was first needed: two threads
+    appended the same one, the second of them in the next one's place, and a gap of 256 weighed as
+    much as a gap of 1 from then on.
     """
 
     def __init__(self, scale: Fraction) -> None:
         self.reach = math.ceil(179 * scale)  # ln(2^257) = 178.2: beyond it weights round to 0
         digits = -(-self.reach.bit_length() // _DIGIT_BITS)
-        # Of the last digit only what gaps up to the reach have: two full tables take 45 ms, eight 75 (measured).
+        # Of the last digit only what gaps up to the reach have: two full tables take 45 ms, eight
+        # 75 (measured).
         self._tables = tuple(
             _table(scale, digit, min(_DIGIT_VALUES, (self.reach >> (_DIGIT_BITS * digit)) + 1))
             for digit in range(digits)

@@ -1,22 +1,27 @@
-"""AboveThreshold: at which tick a private, growing value first passes a threshold, at the cost of one crossing.
+"""AboveThreshold: when a private, growing value first passes a threshold, for one crossing's cost.
 
-What: one noise tau for the threshold, one noise mu_t for each tick; it stops at the first tick with value + mu_t > threshold + tau.
-Why: ticks that do not stop cost nothing more, however many there are. It is restarted after each stop; an event changes the values of
-one run only (the next begins with values that are private already), so all runs together cost what one does.
-Neighbours: the content of one event emptied, or the reverse. It changes every value of a run by 0..Dinf, all in one direction.
+What: one noise tau for the threshold, one noise mu_t for each tick; it stops at the first tick with
+value + mu_t > threshold + tau.
+Why: ticks that do not stop cost nothing more, however many there are. It is restarted after each
+stop; an event changes the values of one run only (the next begins with values that are private
+already), so all runs together cost what one does. Neighbours: the content of one event emptied, or
+the reverse. It changes every value of a run by 0..Dinf, all in one direction.
 
     Symbol      Here
     Dinf        `reach`
     b1, b2      `tau_scale`, `mu_scale`
     e1, e2      Dinf / b1, Dinf / b2
 
-Guarantee: with x the world without and y the world with the event, and q(l) the probability of stopping at l (or never):
-q_y(l) <= e^e2 q_x(l), for mu_l alone has to make up for the event; q_x(l) <= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss lies
-in an interval of length e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only and hold for noise on
-x >= 0 (`one_sided`) as for noise on all integers. As the papers count (any neighbours, two-sided): e1 + 2 e2, pure.
+Guarantee: with x the world without and y the world with the event, and q(l) the probability of
+stopping at l (or never): q_y(l) <= e^e2 q_x(l), for mu_l alone has to make up for the event; q_x(l)
+<= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss lies in an interval of length e1 + 2 e2:
+bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only and hold for noise on x >=
+0 (`one_sided`) as for noise on all integers. As the papers count (any neighbours, two-sided): e1 +
+2 e2, pure.
 
-Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2; mechanisms.md 5 for the bounded range; a loss in an interval of
-length e is e^2/8-zCDP (Cesar and Rogers, "Bounding, Concentrating, and Truncating").
+Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2; mechanisms.md 5 for the
+bounded range; a loss in an interval of length e is e^2/8-zCDP (Cesar and Rogers, "Bounding,
+Concentrating, and Truncating").
 """
 
 from __future__ import annotations
@@ -63,10 +68,11 @@ class AboveThreshold:
 
     @classmethod
     def of(cls, budget: Fraction, reach: int, *, pure: bool) -> AboveThreshold:
-        """Return the noise that costs at most a budget: half of the range for tau, a quarter for mu, as printed.
+        """Return the noise that a budget buys: e1 half of the range, e2 a quarter, as printed.
 
         Args:
-            budget: pure epsilon, which buys Lap(2/epsilon) and Lap(4/epsilon); or rho, for one-sided noise.
+            budget: pure epsilon, which buys Lap(2/epsilon) and Lap(4/epsilon); or rho, for
+                one-sided noise.
             reach: Dinf.
             pure: whether the budget is epsilon.
         """
@@ -79,7 +85,7 @@ class AboveThreshold:
 
     @property
     def span(self) -> Fraction:
-        """Return e1 + 2 e2: the length of the interval that the loss lies in, and the pure epsilon."""
+        """Return e1 + 2 e2: the length of the loss's interval, and the pure epsilon."""
         return self.reach / self.tau_scale + 2 * self.reach / self.mu_scale
 
     @property
@@ -108,7 +114,7 @@ class AboveThreshold:
             ticks_beta: the same for |mu|, at one tick.
 
         Returns:
-            (low, high): stopping means value > threshold - low, going on means value <= threshold + high.
+            (low, high): stopping means value > threshold - low, going on value <= threshold + high.
         """
         tau = float(self.tau_scale) * math.log(1 / runs_beta)
         mu = float(self.mu_scale) * math.log(1 / ticks_beta)
@@ -126,7 +132,7 @@ class AboveThreshold:
         return self._draw(self.mu_scale, stream, cell, tags)
 
     def mu_block(self, stream: NoiseStream, use: int, tag: Tags, block: int) -> list[int]:
-        """Return `mu` of one tag at the cells (use, t) of a block of ticks: the same words, drawn together."""
+        """Return `mu` of one tag at a block of cells (use, t): the same words, drawn together."""
         ticks = np.zeros((BLOCK_TICKS, 2), dtype=np.uint64)
         ticks[:, 1] = np.arange(block << BLOCK_BITS, (block + 1) << BLOCK_BITS, dtype=np.uint64)
         # A word is AES(tag XOR cell), so the tick may be on the tag's side.

@@ -1,3 +1,14 @@
+"""BoundedMaxSum: an order statistic of column sums where a bound on it is known beforehand.
+
+What: one run of `intervals` over the whole epoch, with reach = c_max. No interval closes once its
+capacity is used up; a value that stays within c_max does not get there.
+Why: the error is that of a counter over intervals plus ln(ticks), instead of a counter over ticks.
+
+Source: 001 Algorithms 2 and 3, Lemmas 4 and 6. Printed (pure, accounting = "pure"): Lap(4/eps),
+Lap(8/eps), H at eps/2 a binary tree for c_max intervals, K = 3 (err + alpha_mu + alpha_tau). zCDP:
+rho_test + D Dinf^2 rho_H, with the smallest error that `intervals` finds.
+"""
+
 from __future__ import annotations
 
 from types import MappingProxyType

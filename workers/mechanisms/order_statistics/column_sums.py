@@ -1,17 +1,21 @@
 """The noise of column sums: of running ones (H of paper 001) and of a vector that is released once.
 
-What: after the n-th interval each column's sum is published once with the noise of a continual counter at its n-th step. The counter may
-be fed adaptively: what the n-th interval holds depends on what was published before.
-Neighbours: the content of one event emptied, or the reverse; it lies in one interval and changes D columns by at most Dinf.
+What: after the n-th interval each column's sum is published once with the noise of a continual
+counter at its n-th step. The counter may be fed adaptively: what the n-th interval holds depends on
+what was published before. Neighbours: the content of one event emptied, or the reverse; it lies in
+one interval and changes D columns by at most Dinf.
 
     zCDP    a haar or tree counter with rho / (D Dinf^2) each (`counters`)
-    pure    a binary tree, every node with discrete Laplace noise of scale L D Dinf / epsilon, L its levels (001 Fact 4, Algorithm 19)
+    pure    a binary tree, every node with discrete Laplace noise of scale L D Dinf / epsilon, L its
+            levels (001 Fact 4, Algorithm 19)
 
-A vector of which an event changes D entries by at most Dinf, released once (`OneVector`): discrete Gaussian noise at
-D Dinf^2 / (2 sigma^2) rho, or discrete Laplace noise of scale b at pure D Dinf / b.
+A vector of which an event changes D entries by at most Dinf, released once (`OneVector`): discrete
+Gaussian noise at D Dinf^2 / (2 sigma^2) rho, or discrete Laplace noise of scale b at pure D Dinf /
+b.
 
-A discrete Laplace variable's moment generating function is at most that of the continuous one of the same scale (cosh is convex in its
-square), so the papers' tail bounds for sums of Laplace variables hold for it.
+A discrete Laplace variable's moment generating function is at most that of the continuous one of
+the same scale (cosh is convex in its square), so the papers' tail bounds for sums of Laplace
+variables hold for it.
 """
 
 from __future__ import annotations
@@ -43,7 +47,8 @@ from workers.mechanisms.noise.gaussian import (
 )
 from workers.mechanisms.noise.keyed import NoiseStream
 
-# Ticks over which haar's worst variance is searched; each level above adds at most its largest coefficient, 1/4.
+# Ticks over which haar's worst variance is searched; each level above adds at most its largest
+# coefficient, 1/4.
 _SEARCHED_LEVELS = 14
 
 
@@ -139,7 +144,8 @@ class LaplaceTree(Frozen):
         node = np.empty(len(tags), dtype=sampler.dtype)
         for level in range(self.levels):
             if t >> level & 1:
-                # The block of 2^level intervals that ends where t's digits above and at this level do.
+                # The block of 2^level intervals that ends where t's digits above and at this level
+                # do.
                 sampler.draw(stream, (level, (t >> level) - 1), tags, node)
                 total += node
         return total
@@ -162,7 +168,7 @@ def laplace_tree(horizon: int, epsilon: Fraction, reach: int) -> LaplaceTree:
 
 
 def worst_variance(kind: str, horizon: int, rho_item: float, radix: int | None) -> float:
-    """Return the largest variance of one column's noise at any interval up to the horizon, or a little more.
+    """Return at least the largest variance of one column's noise at any interval up to the horizon.
 
     Raises:
         ValueError: there is no table for noise so wide.
@@ -181,13 +187,13 @@ def worst_variance(kind: str, horizon: int, rho_item: float, radix: int | None) 
 
 
 def laplace_sum_bound(terms: int, scale: float, beta: float) -> float:
-    """Return what |a sum of at most `terms` Laplace variables| exceeds with probability beta (001 Lemma 2)."""
+    """Return what |a sum of Laplace variables| exceeds with probability beta (001 Lemma 2)."""
     log = math.log(2 / beta)
     return 2 * scale * math.sqrt(2 * log) * max(math.sqrt(terms), math.sqrt(log))
 
 
 def gaussian_bound(variance: float, beta: float) -> float:
-    """Return what |a sub-Gaussian variable of this proxy, rounded| exceeds with probability at most beta."""
+    """Return what |a sub-Gaussian variable, rounded| exceeds with probability at most beta."""
     return math.sqrt(2 * variance * math.log(2 / beta)) + 0.5
 
 

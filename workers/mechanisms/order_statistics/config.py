@@ -1,9 +1,9 @@
 """What the mechanisms of paper 001 share in the settings, and how their budget is split.
 
-accounting = "zcdp"   epsilon (with delta) or rho becomes zCDP, split over the parts by fixed shares; one-sided noise where
-                      neighbours allow it. The default.
-accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers nothing but the distance of the integer samplers
-                      from their laws.
+accounting = "zcdp"   epsilon (with delta) or rho becomes zCDP, split over the parts by fixed
+                      shares; one-sided noise where neighbours allow it. The default.
+accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers nothing but the
+                      distance of the integer samplers from their laws.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Query = Annotated[str, Meta(pattern=QUERY)]
 
 
 class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
-    """A histogram whose order statistics are published, with an error that depends on their size and little on the horizon.
+    """A histogram of order statistics, whose error depends on their size and little on the horizon.
 
     Attributes:
         domain: the labels of the columns, in the order declared.

@@ -1,7 +1,7 @@
-"""The run of paper 001's mechanisms: segments that end, intervals that close, and answers in between.
+"""The run of paper 001's mechanisms: segments end, intervals close, answers hold in between.
 
-What: one tick of every stream key of a partition. A tick that ends and closes nothing costs a few integer comparisons a stream key, and a
-look at the columns only where one of them changed.
+What: one tick of every stream key of a partition. A tick that ends and closes nothing costs a few
+integer comparisons a stream key, and a look at the columns only where one of them changed.
 
     use     noise, hi = use << 56 | ...          lo
     0x30    outer tau                            segment
@@ -14,7 +14,8 @@ look at the columns only where one of them changed.
 
 Columns' noise is made from the columns' tags, all other from the stream key's.
 
-Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17; see `segments` and `intervals` for what is corrected.
+Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17; see `segments` and `intervals` for what is
+corrected.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class MaxNoise:
         return "MaxNoise(<secret>)"
 
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Raise, so that exact sums are never mistaken for noisy ones: no row has noise of its own at a tick."""
+        """Raise, as no row has noise at a tick: exact sums are never mistaken for noisy ones."""
         raise TypeError("this mechanism has no noise of a row at a tick: its columns are noised when an interval closes")
 
     def outer_tau(self, tag: Tags, segment: int) -> int:
@@ -104,12 +105,12 @@ class MaxNoise:
 
 
 class OrderStatistics(Domained):
-    """What `bounded_max`, `doubling`, `two_level` and `two_level_k` share: up to two levels, as their weights say.
+    """What the order statistics share: up to two levels, as their weights say.
 
-    Guarantee: of `guarantee`, for the content of one event, over all ticks of an epoch together, on streams that may
-    react to what was published (zCDP: at integer orders). Nothing of the segments depends on the intervals in them, so
-    the outer level is one mechanism and the inner ones, given its outcome, are disjoint in ticks: their costs add, each
-    taken once.
+    Guarantee: of `guarantee`, for the content of one event, over all ticks of an epoch together, on
+    streams that may react to what was published (zCDP: at integer orders). Nothing of the segments
+    depends on the intervals in them, so the outer level is one mechanism and the inner ones, given
+    its outcome, are disjoint in ticks: their costs add, each taken once.
 
     Args:
         config: public parameters.
@@ -120,8 +121,9 @@ class OrderStatistics(Domained):
     """
 
     kind = ""
-    # Of each part, its weight in the budget: in zCDP, and as printed in pure epsilon. The parts also
-    # say which levels there are: segments ("outer_test", "columns"), intervals ("test", "sums").
+    # Of each part, its weight in the budget: in zCDP, and as printed in pure epsilon. The parts
+    # also say which levels there are: segments ("outer_test", "columns"), intervals ("test",
+    # "sums").
     weights: Mapping[str, tuple[int, int]] = MappingProxyType({})
     weights_of_several: Mapping[str, tuple[int, int]] = MappingProxyType({})
     segments: Segments | None = None
@@ -159,7 +161,7 @@ class OrderStatistics(Domained):
         return inner.intervals(segments.growth(segment), beta, segments.column_error(segment))
 
     def error(self, segment: int) -> float:
-        """Return the error bound for the answers in this segment, with probability 1 - beta over the epoch.
+        """Return the bound on this segment's answers, with probability 1 - beta over the epoch.
 
         For a query of labels: how far the sums it names may fall short of those it should name.
         """
@@ -169,7 +171,8 @@ class OrderStatistics(Domained):
         segments = self.segments_in_use
         return segments.growth(segment) + segments.column_error(segment)
 
-    # ---- what every mechanism has ----------------------------------------------------------------------------------
+    # ---- what every mechanism has
+    # ----------------------------------------------------------------------------------
 
     @property
     def guarantee(self) -> Guarantee:
@@ -198,7 +201,7 @@ class OrderStatistics(Domained):
         return found
 
     def sd(self, t: int) -> float:
-        """Return at most the standard deviation of a column's noise at tick t; `error` adds what closes late."""
+        """Return a bound on the sd of a column's noise at tick t; `error` adds what closes late."""
         check_tick(self.kind, t, self.config.ticks)
         variance, segment = 0.0, 1
         if self.segments is not None:
@@ -222,7 +225,7 @@ class OrderStatistics(Domained):
         _of(state).set(key, KeyState(1, 1, 0, self._first_thresholds(zeros, 1), zeros, zeros, zeros))
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Answers]:
-        """Answer as of the last segment that ended or interval that closed, t's included; see `Mechanism.step`."""
+        """Answer as of the last segment or interval that ended; see `Mechanism.step`."""
         check_tick(self.kind, t, self.config.ticks)
         own = _of(state)
         if not isinstance(noise, MaxNoise):
@@ -234,7 +237,8 @@ class OrderStatistics(Domained):
                 own.key(key).stale = True
         return state, Answers({key: self._tick(own, key, t, noise) for key in range(len(own.of))}, None)
 
-    # ---- one stream key --------------------------------------------------------------------------------------------
+    # ---- one stream key
+    # --------------------------------------------------------------------------------------------
 
     def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
         one, tag = state.key(key), state.key_tags[key : key + 1]
@@ -309,7 +313,8 @@ class OrderStatistics(Domained):
         d = len(self._domain)
         return state.ledger.tags[key * d : (key + 1) * d]
 
-    # ---- levels that are in use ------------------------------------------------------------------------------------
+    # ---- levels that are in use
+    # ------------------------------------------------------------------------------------
 
     @property
     def segments_in_use(self) -> Segments:

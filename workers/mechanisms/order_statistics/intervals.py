@@ -1,31 +1,39 @@
-"""Intervals: the inner level of paper 001, which closes an interval when a watched value has grown by a step
-(public parameters and bounds; the run is in `engine`). The paper calls a run of this level a partition; here that
-word is Kafka's.
+"""Intervals: the inner level of paper 001, which closes one when a watched value grew by a step.
 
-What: s = h + G + N with N the noise of a continual counter H after the intervals closed so far (0 before the first), G the noise of the
-segment's start. AboveThreshold compares the watched values g_i(s) with thresholds K_i, all with one tau and one mu a tick; when it stops,
-H takes the interval's counts, s and the answers are made anew, and thresholds that were reached rise by `step`.
-Why: within an interval nothing is paid for, so H runs over intervals, of which there are about as many as the value is steps high.
+Here are its public parameters and bounds; the run is in `engine`. The paper calls a run of this
+level a partition; here that word is Kafka's.
+
+What: s = h + G + N with N the noise of a continual counter H after the intervals closed so far (0
+before the first), G the noise of the segment's start. AboveThreshold compares the watched values
+g_i(s) with thresholds K_i, all with one tau and one mu a tick; when it stops, H takes the
+interval's counts, s and the answers are made anew, and thresholds that were reached rise by `step`.
+Why: within an interval nothing is paid for, so H runs over intervals, of which there are about as
+many as the value is steps high.
 
     Symbol      Here
     k           values watched; with k = 1 the one threshold always rises (Algorithms 2, 7)
-    u_i         k > 1: noise on each g_i that decides whether K_i rises: g_i(s) + u_i > K_i - C (Algorithms 8, 12, 13, 17)
+    u_i         k > 1: noise on each g_i that decides whether K_i rises: g_i(s) + u_i > K_i - C
+                (Algorithms 8, 12, 13, 17)
     C           `clearance` = low + alpha_U
-    reach       Delta: how much the watched values of h + G may grow; c_max, or what a segment allows
+    reach       Delta: how much the watched values of h + G may grow; c_max, or what a segment
+                allows
     n           `capacity`: intervals H has noise for; no interval closes after so many
     e           H's error over n intervals
     low, high   AboveThreshold's bounds
 
-Costs, each once for all intervals (and for all segments, which are disjoint in ticks): AboveThreshold; H; and for k > 1
-k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale.
+Costs, each once for all intervals (and for all segments, which are disjoint in ticks):
+AboveThreshold; H; and for k > 1 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale.
 
-Error at a tick of one run, promised with probability 1 - beta. A tick that closes publishes g_i(s), off by e. At one that does not,
-g_i(h) <= K_i + high + e. The close that raised K_i had g_i(s) > K_i - step - low (k > 1: - C - alpha_U), and values only grow. So
-    k = 1: step + low + high + 3 e            k > 1: step + C + alpha_U + high + 3 e           (+ alpha_G in a segment)
-and thresholds cannot have been raised more often than (reach + low + e) / step times (k > 1: k (reach + C + alpha_U + e) / step).
+Error at a tick of one run, promised with probability 1 - beta. A tick that closes publishes g_i(s),
+off by e. At one that does not, g_i(h) <= K_i + high + e. The close that raised K_i had g_i(s) > K_i
+- step - low (k > 1: - C - alpha_U), and values only grow. So
+    k = 1: step + low + high + 3 e    k > 1: step + C + alpha_U + high + 3 e   (segments: + alpha_G)
+and thresholds cannot have been raised more often than (reach + low + e) / step times (k > 1: k
+(reach + C + alpha_U + e) / step).
 
-zCDP: n is the power of two that makes this error smallest, step follows from n. Pure: step, C and n as printed, step = 3 (e + low (k > 1:
-C) + alpha_G) and n = reach (k > 1: k reach), with alpha_mu + alpha_tau for low.
+zCDP: n is the power of two that makes this error smallest, step follows from n. Pure: step, C and n
+as printed, step = 3 (e + low (k > 1: C) + alpha_G) and n = reach (k > 1: k reach), with alpha_mu +
+alpha_tau for low.
 
 Source: 001 Algorithms 2, 3, 7, 8, 12, 13, 17.
 """
@@ -161,7 +169,7 @@ class IntervalRule:
         return laplace_tree(capacity, self.sums, self.config.items * self.config.max_count)
 
     def _numbers(self, n: int, reach: int, beta: float, start_error: float) -> Intervals:
-        """Return the numbers of a run of at most n intervals; in pure epsilon with step and C as printed."""
+        """Return the numbers of at most n intervals; in pure epsilon with step and C as printed."""
         low, high = self.above.bounds(beta / (6 * (n + 1)), beta / (6 * self.config.ticks))
         noise = self._sums_error(n, beta / 3)
         clearance, extra, short = 0, 0.0, low
@@ -174,7 +182,7 @@ class IntervalRule:
         return Intervals(step, clearance, n, error, noise + start_error)
 
     def _printed_clearance(self, n: int, beta: float) -> float:
-        """Return 18/eps (k ln(6 k Delta / beta) + ln(6 T / beta)), in pure epsilon: tau's scale is 6/eps for Dinf = 1."""
+        """Return, pure, 18/eps (k ln(6 k Delta / beta) + ln(6 T / beta)); tau has scale 6/eps."""
         if not self.config.pure:
             return 0.0
         logs = self.k * math.log(6 * n / beta) + math.log(6 * self.config.ticks / beta)

@@ -1,19 +1,22 @@
-"""Queries on the column sums of a declared domain: order statistics, which columns they are, and the sums themselves.
+"""Queries on the column sums of a declared domain: order statistics, their columns, all sums.
 
-What: a query is watched through values g_i, each of which is monotone in the sums and moves by at most Dinf when every sum does (001,
-Definition 8). A partition closes when one of them has grown; the answer is then read off the noisy sums, which are private already.
-Before the first update there are none: values are those of sums that are all 0, and no label is named (null, or no labels).
+What: a query is watched through values g_i, each of which is monotone in the sums and moves by at
+most Dinf when every sum does (001, Definition 8). A partition closes when one of them has grown;
+the answer is then read off the noisy sums, which are private already. Before the first update there
+are none: values are those of sums that are all 0, and no label is named (null, or no labels).
 
-    setting             watched values                                     answer
-    max                 the largest sum                                    the largest noisy sum (MAXSUM)
-    argmax              the largest sum                                    the label of the largest noisy sum (SUMSELECT)
-    min                 the smallest sum                                   the smallest noisy sum
-    quantile:Q          the smallest sum that Q d sums do not exceed       the same of the noisy sums, 0 < Q <= 1
-    top_k:K             the K largest sums                                 the K largest noisy sums
-    top_k_select:K      the K largest sums                                 their labels
-    histogram           every sum                                          every label with its noisy sum
+    setting           watched values                     answer
+    max               the largest sum                    the largest noisy sum (MAXSUM)
+    argmax            the largest sum                    the label of the largest (SUMSELECT)
+    min               the smallest sum                   the smallest noisy sum
+    quantile:Q        the smallest sum that Q d sums     the same of the noisy sums, 0 < Q <= 1
+                      do not exceed
+    top_k:K           the K largest sums                 the K largest noisy sums
+    top_k_select:K    the K largest sums                 their labels
+    histogram         every sum                          every label with its noisy sum
 
-Source: 001 section 3.2 (QUANTILE_q, MAXSUM, TOPK, SUMSELECT, TOP-k-SELECT, HISTOGRAM) and Definition 8.
+Source: 001 section 3.2 (QUANTILE_q, MAXSUM, TOPK, SUMSELECT, TOP-k-SELECT, HISTOGRAM) and
+Definition 8.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ Sums = NDArray[np.int64]
 
 
 def watched(query: str, columns: int) -> range:
-    """Return the order statistics (0 is the smallest) that a query other than "histogram" is watched through."""
+    """Return the order statistics (0: smallest) by which a query but "histogram" is watched."""
     name, _, parameter = query.partition(":")
     if name in ("max", "argmax"):
         return range(columns - 1, columns)
@@ -93,7 +96,8 @@ class Queries(Frozen):
     def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
         """Return what is published of noisy sums, a record for each query.
 
-        Where they were not `made` yet they are the zeros before the first update, which name no label.
+        Where they were not `made` yet they are the zeros before the first update, which name no
+        label.
         """
         return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
 

@@ -1,8 +1,10 @@
-"""Segments: the outer level of paper 001, whose threshold doubles (public parameters and bounds; the run is in `engine`).
+"""Segments: the outer level of paper 001, whose threshold doubles; the run is in `engine`.
 
-What: AboveThreshold on the largest watched value of s = h + G, h the exact sums, G noise. When it stops, every column gets fresh noise on
-top of what it has, G_(j+1) = G_j + new, s is published and the threshold is doubled.
-Why: within a segment the value can grow only by about the threshold, so what follows needs no bound that is known beforehand.
+What: AboveThreshold on the largest watched value of s = h + G, h the exact sums, G noise. When it
+stops, every column gets fresh noise on top of what it has, G_(j+1) = G_j + new, s is published and
+the threshold is doubled.
+Why: within a segment the value can grow only by about the threshold, so what follows needs no bound
+that is known beforehand.
 
     Symbol      Here
     D, Dinf     columns an event changes, and by how much
@@ -11,16 +13,19 @@ Why: within a segment the value can grow only by about the threshold, so what fo
     alpha_G     `column_error(j)`: |G_j| is at most this
     low, high   AboveThreshold's bounds
 
-Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released increments s_(j+1) - s_j are the segment's
-exact counts and fresh noise, and an event lies in one segment.
+Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released
+increments s_(j+1) - s_j are the segment's exact counts and fresh noise, and an event lies in one
+segment.
 
-Source: 001 Algorithms 5, 10, 15. Printed (pure): first = 1, log2 T segments, Lap(4/eps), Lap(8/eps), Lap(2d/eps), d replaced by
-D Dinf. Corrected: Algorithm 15 line 9 would need four times its variance for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has
-2 d ln(1.25/delta) / (eps/2)^2), and line 13 of Algorithm 16 depends on d, not on k; here s_D^2 follows from rho;
-and j < log T in the test keeps a last segment from ending whose threshold is only about T/2, so that the value may grow by more than the
-promised 2^(j-1) + 2 alpha_DM in it (measured at T = 1,000: the promise missed in 8 of 8 runs): here there are ceil(log2 T) + 1 segments.
-In zCDP the first threshold is the power of two above low + high, since below it noise alone ends segments, and their number is not
-limited by log2 T, for a tick may hold any number of events.
+Source: 001 Algorithms 5, 10, 15. Printed (pure): first = 1, log2 T segments, Lap(4/eps),
+Lap(8/eps), Lap(2d/eps), d replaced by D Dinf. Corrected: Algorithm 15 line 9 would need four times
+its variance for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has 2 d ln(1.25/delta) /
+(eps/2)^2), and line 13 of Algorithm 16 depends on d, not on k; here s_D^2 follows from rho; and j <
+log T in the test keeps a last segment from ending whose threshold is only about T/2, so that the
+value may grow by more than the promised 2^(j-1) + 2 alpha_DM in it (measured at T = 1,000: the
+promise missed in 8 of 8 runs): here there are ceil(log2 T) + 1 segments. In zCDP the first
+threshold is the power of two above low + high, since below it noise alone ends segments, and their
+number is not limited by log2 T, for a tick may hold any number of events.
 """
 
 from __future__ import annotations
@@ -87,7 +92,7 @@ class Segments:
         return self.first << (segment - 1)
 
     def bounds(self, segment: int) -> tuple[float, float]:
-        """Return (low, high) of AboveThreshold in this segment: a third of beta for all segments, a third for all ticks."""
+        """Return (low, high) of AboveThreshold: thirds of beta for all segments, all ticks."""
         return self.above.bounds(self._part(segment), self.beta / (3 * self.ticks))
 
     def column_error(self, segment: int) -> float:
@@ -97,7 +102,7 @@ class Segments:
         return self.column.sum_bound(segment - 1, self._part(segment) / self.columns)
 
     def growth(self, segment: int) -> int:
-        """Return Delta_j: how much a watched value of h + G may grow up to the last tick that does not end the segment.
+        """Return Delta_j: how much a watched value of h + G may grow before the segment ends.
 
         It starts at -alpha_G or above, and such a tick leaves it at most K_j + high. Printed:
         2^(j-1) + 2 alpha_DM, with log2 T for L.

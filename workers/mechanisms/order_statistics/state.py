@@ -1,8 +1,9 @@
-"""State of the mechanisms of paper 001: each stream key's place in its segments and intervals, beside the exact sums.
+"""State of paper 001's mechanisms: each stream key's segment and interval, beside the exact sums.
 
-Stored block "mNNNNNNNN" (stream key's index, hexadecimal), written only at a tick that ends a segment or closes an
-interval; where it is longer than a message may be (8 (6 + k + 3 d) bytes, so beyond 28,000 columns), it goes on in
-"mNNNNNNNN.PPPP". k and d never change, nor does the number of pages.
+Stored block "mNNNNNNNN" (stream key's index, hexadecimal), written only at a tick that ends a
+segment or closes an interval; where it is longer than a message may be (8 (6 + k + 3 d) bytes, so
+beyond 28,000 columns), it goes on in "mNNNNNNNN.PPPP". k and d never change, nor does the number of
+pages.
 
     version, segment, interval, since, k, d     six little-endian int64
     thresholds    k int64     K_i
@@ -10,7 +11,8 @@ interval; where it is longer than a message may be (8 (6 + k + 3 d) bytes, so be
     noise         d int64     N: noise of each column since the interval began
     shown         d int64     the noisy sums that the answers are read off
 
-Everything else that a release depends on is the columns' exact counts, or a function of noise words.
+Everything else that a release depends on is the columns' exact counts, or a function of noise
+words.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class KeyState:
         start: G.
         noise: N.
         shown: noisy sums as of `since`.
-        gap, outer, tau, outer_tau: worked out from the rest when `stale`, or when a run of AboveThreshold begins.
+        gap, outer, tau, outer_tau: worked out from the rest when `stale`, or when a run of
+            AboveThreshold begins.
         answer: what is published, as long as `shown` stays.
     """
 
@@ -88,7 +91,7 @@ class KeyState:
 
 
 class MaxState(State):
-    """The columns, d rows for each stream key in the order of the keys, and a `KeyState` for each."""
+    """The columns, d rows for each stream key in the keys' order, with a `KeyState` for each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +114,7 @@ class MaxState(State):
         return one
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
-        """Return the blocks of the stream keys that closed or ended something since the last call."""
+        """Return the blocks of the stream keys that closed or ended something since last asked."""
         blocks: list[tuple[str, bytes]] = []
         for key, state in enumerate(self.of):
             if state is not None and state.changed:

@@ -1,37 +1,43 @@
 """Discovery thresholds for UnkBase: from which noisy count on an item may be shown at a tick.
 
-What: an item whose true count is at most Dinf (it may be there because of one event alone) is shown at tick t with
-probability at most delta_t, whatever t is; over all ticks and the D0 items of the event that is at most delta.
-Neighbours: the content of one event emptied, or the reverse.
+What: an item whose true count is at most Dinf (it may be there because of one event alone) is shown
+at tick t with probability at most delta_t, whatever t is; over all ticks and the D0 items of the
+event that is at most delta. Neighbours: the content of one event emptied, or the reverse.
 
     Symbol          Here
     D0, Dinf        `max_items`, `max_count`
     delta           `delta`, for discovery in total; D0 sum_t delta_t <= delta
-    delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0), k = floor(log2 t);
-                    with `every` = n only the ticks n, 2n, ... test, the first as test 1: then T and t count tests;
-                    one constant m for all ticks is in `discovery_schedule`
+    delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0), k
+                    = floor(log2 t); with `every` = n only the ticks n, 2n, ... test, the first as
+                    test 1: then T and t count tests; one constant m for all ticks is in
+                    `discovery_schedule`
     X               sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
     x_t             a value with P(X >= x_t) <= delta_t, proved
     m_t             `threshold(t)`, an integer: shown iff count + floor(X + 1/2) > m_t
 
-With haar and n a power of two, the ticks n, 2n, ... also have the least noise: the levels up to n contribute nothing
-at a multiple of n. A tick that does not test shows no new item with any probability.
+With haar and n a power of two, the ticks n, 2n, ... also have the least noise: the levels up to n
+contribute nothing at a multiple of n. A tick that does not test shows no new item with any
+probability.
 
-With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf; so m_t is the
-smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are integers, and so X is one).
+With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf;
+so m_t is the smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are
+integers, and so X is one).
 
-A small configuration's x_t is computed exactly (`exact_tail`). Else two bounds hold for every sum of independent discrete Gaussians
-with real coefficients, and the smaller x_t is taken:
-(a) Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)).
-(b) Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times that of
-    N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v): complete the square; Poisson
-    summation bounds the numerator from above, and the normaliser of N_Z is at least sqrt(2 pi s2). Densities of
-    independent sums convolve, so with W = sum_j c_j G_j and any w >= 0
-        P(X >= x) P(W >= -w) <= P(X + W >= x - w) <= prod_j theta_j * Q((x - w) / sqrt(s^2 + Var W)).
-    Any u and w are valid; a small grid finds good ones. It comes within a few per cent of the exact quantile.
+A small configuration's x_t is computed exactly (`exact_tail`). Else two bounds hold for every sum
+of independent discrete Gaussians with real coefficients, and the smaller x_t is taken: (a)
+Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)). (b)
+Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times that
+of
+    N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v): complete
+    the square; Poisson summation bounds the numerator from above, and the normaliser of N_Z is at
+    least sqrt(2 pi s2). Densities of independent sums convolve, so with W = sum_j c_j G_j and any w
+    >= 0
+      P(X >= x) P(W >= -w) <= P(X + W >= x - w) <= prod_j theta_j * Q((x - w) / sqrt(s^2 + Var W)).
+    Any u and w are valid; a small grid finds good ones. It comes within a few per cent of the exact
+    quantile.
 
-Source: Cardoso, Rogers, Algorithm 3 (per-tick thresholds; the union bound over ticks allows any public schedule);
-Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived here.
+Source: Cardoso, Rogers, Algorithm 3 (per-tick thresholds; the union bound over ticks allows any
+public schedule); Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived here.
 """
 
 import math
@@ -96,7 +102,7 @@ class Discovery(Frozen):
         return {"delta": repr(self.delta), **schedule}
 
     def discovers(self, t: int) -> bool:
-        """Return whether an item may be shown for the first time at tick t, whatever is in the data."""
+        """Return whether an item may first be shown at tick t, whatever is in the data."""
         return t % (self._every or 1) == 0
 
     def delta_at(self, t: int) -> float:
@@ -115,7 +121,7 @@ class Discovery(Frozen):
         return self.delta * 6 / (math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items) * _INWARD
 
     def threshold(self, t: int) -> int:
-        """Return m_t: an item not shown before is shown at tick t iff its noisy count is above this.
+        """Return m_t: a new item is shown at tick t iff its noisy count is above this.
 
         Raises:
             HorizonExceeded: t is outside the counter's horizon.
@@ -159,7 +165,7 @@ def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
 
 
 def _log_theta(variance: float) -> float:
-    """Return ln(1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v)), rounded up; infinite where the series is not short.
+    """Return ln(1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v)), rounded up, or infinity.
 
     The terms after n weigh less than the n-th times 1/(1 - exp(-2 pi^2 v)).
     """

@@ -1,16 +1,19 @@
-"""One discovery threshold for all ticks, beside `discovery.Discovery`'s equal share of delta for each.
+"""One discovery threshold for all ticks, beside `discovery.Discovery`'s equal shares of delta.
 
-Why valid: the threshold is fixed before any data, and D0 sum_t P(X_t >= x_t) <= delta (union bound over the ticks).
+Why valid: the threshold is fixed before any data, and D0 sum_t P(X_t >= x_t) <= delta (union bound
+over the ticks).
 
     Symbol          Here
-    X_t, x_t, m     as in `discovery`; m is the smallest integer with D0 sum_t tail_t(m + 1/2 - Dinf) <= delta
-    tail_t(x)       the smaller of the two bounds (a), (b) of `discovery` on P(X_t >= x), as a function of x
+    X_t, x_t, m     as in `discovery`; m is the smallest integer with D0 sum_t tail_t(m + 1/2 -
+                    Dinf) <= delta
+    tail_t(x)       the smaller of the two bounds (a), (b) of `discovery` on P(X_t >= x), as a
+                    function of x
     v_t, q_t        sum_j c_j^2 sigma_j^2 and sum_j c_j^2 at t
 
-The bounds rise with v_t, q_t and the theta of t. So ticks of nearly equal v_t (one part in a thousand) are taken
-together, each group with its largest figures: the sum is bounded from above, and costs the same for any horizon. The
-normal tail is bounded by Q(z) <= phi(z) 4 / (3 z + sqrt(z^2 + 8)) for z > 0 (Sampford 1953), within 0.2 % of it for
-z > 4.
+The bounds rise with v_t, q_t and the theta of t. So ticks of nearly equal v_t (one part in a
+thousand) are taken together, each group with its largest figures: the sum is bounded from above,
+and costs the same for any horizon. The normal tail is bounded by Q(z) <= phi(z) 4 / (3 z + sqrt(z^2
++ 8)) for z > 0 (Sampford 1953), within 0.2 % of it for z > 4.
 
 Source: 000 Alg. 3 (the union bound admits any public schedule); mechanisms.md 3.
 """
@@ -107,7 +110,7 @@ class ConstantDiscovery(Discovery):
         return self._threshold
 
     def _solve(self) -> int:
-        """Return the smallest threshold that is valid, by bisection: every step keeps `high` valid."""
+        """Return the smallest valid threshold, by bisection: every step keeps `high` valid."""
 
         def valid(threshold: int) -> bool:
             tails = _tails(self._groups, threshold + self._margin - self.max_count)
@@ -122,7 +125,7 @@ class ConstantDiscovery(Discovery):
         return high
 
     def _noise_of(self, first: int, ticks: int = _CHUNK_TICKS) -> _Noise:
-        """Return the noise of each of at most so many ticks, from the counter's public parameters, or else its terms."""
+        """Return the noise of some ticks, by the counter's public parameters or its terms."""
         t = np.arange(first, min(first + ticks, self._horizon + 1), dtype=np.int64)
         variance, square = np.zeros(len(t)), np.zeros(len(t))
         log_theta = np.zeros((len(t), len(_SMOOTHING_VARIANCES)))
@@ -190,7 +193,7 @@ def _grouped(parts: Iterator[_Noise]) -> _Noise:
 
 
 def _group(noise: _Noise) -> _Noise:
-    """Return a row for each variance up to 0.1 %, its figures the largest of the rows that it replaces."""
+    """Return a row for each variance up to 0.1 %, with the largest figures of those it replaces."""
     names = np.floor(np.log2(noise.variance) * _GROUPS_PER_OCTAVE)
     order = np.argsort(names, kind="stable")
     starts = np.flatnonzero(np.diff(names[order], prepend=names[order][0] - 1))

@@ -6,7 +6,8 @@ Source: paper 000 Alg. 2, with the counter of the configuration (000's tree, or 
     Dinf  max_count    most that one event adds to one item
     rho   zCDP of the whole epoch; each item's counter gets rho / (D0 Dinf^2)
 
-Items outside the domain are left out and never released. Nothing depends on which items occur, so there is no threshold.
+Items outside the domain are left out and never released. Nothing depends on which items occur, so
+there is no threshold.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from workers.mechanisms.tick_rows import Parts
 class KnownBase(OnCounters, Domained):
     """Running counts of a declared domain.
 
-    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, over all ticks of an epoch together.
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, over
+    all ticks of an epoch together.
     """
 
     kind = "known_base"

@@ -1,4 +1,4 @@
-"""MetaAlgo: running counts as sums of one-shot releases of the tree's cells, each released once, when it is complete.
+"""MetaAlgo: running counts as sums of one-shot releases of the tree's complete cells.
 
     Symbol      Here
     r           `radix`; r* = argmin (r - 1) L_r^2
@@ -6,15 +6,18 @@
     cell        (level j, block q): ticks q r^j + 1 .. (q + 1) r^j
     h_cell      the histogram of the cell's own contributions
 
-    release(t) = sum over the cells that t's base-r digits name of the noisy histogram that the one-shot algorithm made of h_cell
+    release(t) = sum, over the cells that t's base-r digits name, of what the one-shot algorithm
+                 made of h_cell
 
-The cells of t are complete by t, so the state is the open cells' histograms, one a level, and the sums of the released ones: not the
-stream, as 000 says. A cell that is never named (the last block of its parent) is not released. Each cell's algorithm gets rho / L_r and
-delta_discovery / L_r. An item that a cell does not show counts as 0 in it, so over an unknown domain counts are low by what was cut off;
-what the cells show is at most each threshold short.
+The cells of t are complete by t, so the state is the open cells' histograms, one a level, and the
+sums of the released ones: not the stream, as 000 says. A cell that is never named (the last block
+of its parent) is not released. Each cell's algorithm gets rho / L_r and delta_discovery / L_r. An
+item that a cell does not show counts as 0 in it, so over an unknown domain counts are low by what
+was cut off; what the cells show is at most each threshold short.
 
-Settings: restricted (`known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace`, `limit_dom_laplace`: cost grows with D0) or
-unrestricted (`known_gumbel`, `limit_dom`: cost grows with k), over a known or an unknown domain.
+Settings: restricted (`known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace`,
+`limit_dom_laplace`: cost grows with D0) or unrestricted (`known_gumbel`, `limit_dom`: cost grows
+with k), over a known or an unknown domain.
 Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are the same split.
 """
 
@@ -40,8 +43,9 @@ from workers.mechanisms.tick_rows import Parts
 class Meta(OnSplit, Domained):
     """Running counts from one-shot releases.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
-    removed, over all ticks of an epoch together, on streams that may react to what was released.
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
+    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
+    streams that may react to what was released.
     """
 
     kind = "meta"

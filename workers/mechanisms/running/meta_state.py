@@ -1,11 +1,14 @@
-"""What MetaAlgo remembers, beside its rows: the open cells' exact counts and the released cells' noisy ones, a column for each level.
+"""What MetaAlgo remembers of each level: open cells' exact counts, released cells' noisy ones.
 
-    open[j]     int64 (n,)   exact counts of the open cell of level j, less those of open cells of lower levels; j = 1..L-1 (sensitive)
-    sums[j]     int64 (n,)   sum of the noisy counts of the released cells of level j that the present digits name; j = 0..L-1
+    open[j]     int64 (n,)   exact counts of the open cell of level j, less those of open cells of
+                             lower levels; j = 1..L-1 (sensitive)
+    sums[j]     int64 (n,)   sum of the noisy counts of the released cells of level j that the
+                             present digits name; j = 0..L-1
     has[j]      bool  (n,)   whether a cell of those showed the item
 
-Stored in blocks of rows, "mo<level>/<block>" and "mn<level>/<block>", each written only when changed: a version byte, the number of rows
-(uint16), then the counts little-endian and, for noisy ones, the flags; no rows where all are 0.
+Stored in blocks of rows, "mo<level>/<block>" and "mn<level>/<block>", each written only when
+changed: a version byte, the number of rows (uint16), then the counts little-endian and, for noisy
+ones, the flags; no rows where all are 0.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ class MetaState(State):
         self._has[level][:] = False
 
     def shown(self) -> tuple[Rows, NDArray[np.int64]]:
-        """Rows that a cell of the present digits showed, ascending, with the sums of their noisy counts."""
+        """Return the rows that a cell of the present digits showed, with their noisy sums."""
         n = self.ledger.n
         has = np.zeros(n, dtype=np.bool_)
         total = np.zeros(n, dtype=np.int64)

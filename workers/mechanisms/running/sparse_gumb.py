@@ -1,29 +1,38 @@
-"""SparseGumb: the k most frequent items of a declared domain, chosen anew at most s times, with their running counts.
+"""SparseGumb: the k most frequent items of a declared domain, chosen again at most s times.
 
-Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends while nothing is above (here: one test a tick), and its
-Sparse Vector term is charged as 2/tau^2, which "accounting" may still do.
+Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends while nothing is above
+(here: one test a tick), and its Sparse Vector term is charged as 2/tau^2, which "accounting" may
+still do.
 
     k        top_k        items shown of each stream key
     s        switches     most times that the shown are chosen anew
-    Dinf     max_count    most that one event adds to one item; how many items an event touches is of no matter
+    Dinf     max_count    most that one event adds to one item; how many items an event touches is
+                          of no matter
     tau^2    kappa Dinf^2 / rho, kappa = k + 1/8 (accounting "tight") or k + 2 ("paper")
     tau_1    sqrt(s) tau: threshold noise of scale b_1 = 2 tau_1, test noise of scale b_2 = 4 tau_1
-    tau_2    sqrt(s + 1) tau: counters of rho_item = 1 / (2 tau_2^2); picks by Gumbel noise of scale b = tau_2 / 2
+    tau_2    sqrt(s + 1) tau: counters of rho_item = 1 / (2 tau_2^2); picks by Gumbel noise of scale
+             b = tau_2 / 2
     eta_t    eta, or the default ceil(2 sd(t) + b_2 ln(d (t + 1))), d the size of the domain
-    Y, Z     one-sided geometric noise of scale b_2, b_1 ("tight"); discrete Laplace as printed ("paper")
+    Y, Z     one-sided geometric noise of scale b_2, b_1 ("tight"); discrete Laplace as printed
+             ("paper")
 
-Tick 1 of a stream key chooses k items by the exponential mechanism. Each later tick, while switches are left: is some item outside with
-count + Y above (the least published count inside) + eta_t + Z? Then k are chosen anew, a switch is used, and Z drawn anew. When all
-are used, nothing is tested any more and counts go on.
+Tick 1 of a stream key chooses k items by the exponential mechanism. Each later tick, while switches
+are left: is some item outside with count + Y above (the least published count inside) + eta_t + Z?
+Then k are chosen anew, a switch is used, and Z drawn anew. When all are used, nothing is tested any
+more and counts go on.
 
-Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts move one way, by 0..Dinf):
-    counters   at most k (s + 1) items are ever shown, Dinf^2 rho_item each:                               k Dinf^2 / (2 tau^2)
-    picks      k (s + 1), each (Dinf / b)-bounded range:                                                    k Dinf^2 / (2 tau^2)
-    tests      at most s, each stopping time (e_1 + 2 e_2)-bounded range, e_i = Dinf / b_i:                   Dinf^2 / (8 tau^2)
-The tests: let P be the chance of stopping at one given tick, P' with the event. More counts stop earlier: P' <= e^e_2 P, from the test
-that stops alone; with Z moved by Dinf, every test before passes as often and the last at least e^-e_2 as often: P' >= e^-(e_1 + e_2) P.
-(never to stop: between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this holds for geometric noise on
-0, 1, ... too: P(Y > x - 1) <= e^(1/b) P(Y > x), and P(Z = z) e^(-1/b) = P(Z = z + 1) for z >= 0. eps-bounded range is eps^2/8 zCDP.
+Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts
+move one way, by 0..Dinf):
+    counters   k Dinf^2 / (2 tau^2): at most k (s + 1) items are ever shown, Dinf^2 rho_item each
+    picks      k Dinf^2 / (2 tau^2): k (s + 1), each (Dinf / b)-bounded range
+    tests      Dinf^2 / (8 tau^2): at most s, each stopping time (e_1 + 2 e_2)-bounded range,
+               e_i = Dinf / b_i
+The tests: let P be the chance of stopping at one given tick, P' with the event. More counts stop
+earlier: P' <= e^e_2 P, from the test that stops alone; with Z moved by Dinf, every test before
+passes as often and the last at least e^-e_2 as often: P' >= e^-(e_1 + e_2) P.
+(Never to stop: between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this
+holds for geometric noise on 0, 1, ... too: P(Y > x - 1) <= e^(1/b) P(Y > x), and
+P(Z = z) e^(-1/b) = P(Z = z + 1) for z >= 0. eps-bounded range is eps^2/8 zCDP.
 """
 
 from __future__ import annotations
@@ -66,7 +75,8 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
         domain: the labels of the domain.
         top_k: items shown of each stream key.
         switches: most times the shown are chosen anew, for each stream key.
-        eta: how far an item outside must lie above the least one shown to cause a switch; None is the default of the module.
+        eta: how far an item outside must lie above the least one shown to cause a switch; None is
+            the default of the module.
         accounting: "tight", or "paper" for Theorem 4 as printed.
     """
 
@@ -91,8 +101,8 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
 class SparseGumb(OnSplit, Domained):
     """Continual top k with at most s switches for each stream key.
 
-    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, whatever number of items it has, over
-    all ticks of an epoch together.
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event,
+    whatever number of items it has, over all ticks of an epoch together.
     """
 
     kind = "sparse_gumb"
@@ -178,7 +188,7 @@ class SparseGumb(OnSplit, Domained):
         state.choose(key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used)
 
     def _rows(self, state: SparseState, keys: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows of the chosen, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
+        """Return the chosen's rows, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
         places = np.array([state.chosen[key] for key in keys], dtype=np.int64).reshape(len(keys), self.config.top_k)
         return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
 
@@ -190,7 +200,7 @@ class SparseGumb(OnSplit, Domained):
         return noisy
 
     def _tv(self) -> float:
-        """Return the samplers' distance from the ideal, over every draw whose true value one event may change."""
+        """Return the distance from the laws of all draws whose true value one event may change."""
         config, d = self.config, len(self._domain)
         shown = config.top_k * (config.switches + 1)
         tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)

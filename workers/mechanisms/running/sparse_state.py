@@ -1,12 +1,13 @@
 """What SparseGumb remembers of each stream key, and the noise it takes.
 
-    block "m<key>"   version (1 byte), 2; switches used and number of the chosen (uint32 each); the chosen, places in the domain in the
-                     order picked (uint32 each)
+    block "m<key>"   version (1 byte), 2; switches used and number of the chosen (uint32 each); the
+                     chosen, places in the domain in the order picked (uint32 each)
 
 Cells of the noise, apart from those of the counters (whose upper half stays below 2^16):
     (0x20 << 56, t)            of a row: the noise of its test at tick t
     (0x21 << 56, n)            of a stream key: the noise of the test's threshold after n switches
-    (0x22 << 56 | i, n)        of a stream key: the word of pick i of its n-th choice, the first is n = 0
+    (0x22 << 56 | i, n)        of a stream key: the word of pick i of its n-th choice, the first is
+                               n = 0
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class SparseNoise:
     def __init__(self, stream: NoiseStream, counter: Counter, test: InversionTable, threshold: InversionTable) -> None:
         self._stream, self._counter = stream, counter
         self._test, self._threshold = test, threshold
-        # A sqrt counter's noise depends on all its ticks before; the others are cheaper drawn for the chosen alone.
+        # A sqrt counter's noise depends on all its ticks before; the others are cheaper drawn for
+        # the chosen alone.
         self._columns = counter.columns(stream) if counter.kind == "sqrt" else None
 
     def __repr__(self) -> str:

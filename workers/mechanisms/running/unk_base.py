@@ -1,17 +1,22 @@
-"""UnkBase: counters for the items that occur, each shown from the tick at which its noisy count first passes a threshold.
+"""UnkBase: counters for the items that occur, each shown once its noisy count passed a threshold.
 
-Source: paper 000 Alg. 3 and App. F (sticky), 004 Thm 11; the threshold per tick is computed from the counter's actual standard
-deviation at that tick (mechanisms.md 3), where the papers use one worst-case formula.
+Source: paper 000 Alg. 3 and App. F (sticky), 004 Thm 11; the threshold per tick is computed from
+the counter's actual standard deviation at that tick (mechanisms.md 3), where the papers use one
+worst-case formula.
 
     D0       max_items    most items of one event that count
     Dinf     max_count    most that one event adds to one item
-    delta_t  probability that an item which only one event brought is shown at tick t; D0 * sum of all delta_t = delta_discovery
-    m_t      threshold: an item is shown at t iff its noisy count is above m_t, or was at an earlier tick
+    delta_t  probability that an item which only one event brought is shown at tick t; D0 * sum of
+             all delta_t = delta_discovery
+    m_t      threshold: an item is shown at t iff its noisy count is above m_t, or was at an earlier
+             tick
 
-Which ticks may show a new item, and with which m_t, is `threshold` in the settings: at every tick with an equal delta_t ("per_tick"),
-at every tick with one m for all ("constant"), or only at every n-th tick ("every"); see `discovery_schedule`.
-Every item present is evaluated at every such tick, also the ones with no new event: skipping idle items is another mechanism, which
-nobody has analysed. An item's noise is that of a counter which ran from tick 1, whenever the item was first seen.
+Which ticks may show a new item, and with which m_t, is `threshold` in the settings: at every tick
+with an equal delta_t ("per_tick"), at every tick with one m for all ("constant"), or only at every
+n-th tick ("every"); see `discovery_schedule`. Every item present is evaluated at every such tick,
+also the ones with no new event: skipping idle items is another mechanism, which nobody has
+analysed. An item's noise is that of a counter which ran from tick 1, whenever the item was first
+seen.
 """
 
 from __future__ import annotations
@@ -30,8 +35,9 @@ from workers.mechanisms.tick_rows import Parts
 class UnkBase(OnCounters, Domained):
     """Running counts over an unknown domain.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
-    removed, over all ticks of an epoch together, on streams that may react to what was released.
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
+    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
+    streams that may react to what was released.
     """
 
     kind = "unk_base"
@@ -52,11 +58,11 @@ class UnkBase(OnCounters, Domained):
         }
 
     def threshold(self, t: int) -> int | None:
-        """Return m_t; None at a tick that shows no new item, whatever its count (`threshold = "every"`)."""
+        """Return m_t; None at a tick that shows no new item (`threshold = "every"`)."""
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
-        """Show the items that passed a threshold by now, with their noisy counts; see `Mechanism.step`."""
+        """Show what passed a threshold by now, with noisy counts; see `Mechanism.step`."""
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)
