@@ -118,8 +118,7 @@ class Connection:
         """Return an admin client and what the cluster said to its first question.
 
         Raises:
-            SettingsError: no broker answered in time, or one refused us: then at once, with its
-                reason.
+            SettingsError: no broker answered in time, or one refused us: that at once.
         """
         errors: list[KafkaError] = []
         admin = self.admin(error_cb=errors.append, logger=_UNHEARD)

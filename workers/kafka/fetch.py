@@ -80,11 +80,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
 
     async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
-        """Go on at `offsets`; what is fetched from now on belongs to `epoch`.
-
-        Raises:
-            IllegalStateError: a partition is no longer assigned.
-        """
+        """Go on at `offsets`; what is fetched from now on belongs to `epoch`."""
         consumer = self._ensure_consumer()
         for tp, offset in offsets.items():
             consumer.seek(TopicPartition(*tp), offset)

@@ -4,8 +4,7 @@
               say where to seek
     feed      a batch to its shard; different shards work at the same time, one shard's batches stay
               in order
-    tick      every 200 ms: commits by interval, and the wall clock for shards that have read their
-              log to its end
+    tick      every 200 ms: commits by interval, and the wall clock for shards at their log's end
     release   before a revocation is answered: forget every shard
 
     what happened                                   what is done                            exit
@@ -83,22 +82,12 @@ class Handover:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         metrics: Metrics | None = None,
     ) -> None:
-        """Describe the worker.
-
-        Args:
-            factories: for each source topic, what makes the shard of a partition (it is opened
-                later).
-            fenced_grace_s: how long a fenced partition may stay ours before the worker leaves.
-            exit_deadline_s: how long a stop may take before the process ends itself.
-            now_ms: the wall clock.
-            metrics: where it counts what it does.
-        """
+        """Take what makes the shard of a partition, for each source topic; it is opened later."""
         self.factories = dict(factories)
         self.shards: dict[Partition, Shard] = {}
         self.metrics = Metrics() if metrics is None else metrics
         self.lags: dict[Partition, Lag] = {}
-        #: Whether the last assignment was taken over; false before the first, and from a revocation
-        #: on.
+        #: Whether the last assignment was taken over; false from a revocation on.
         self.assigned = False
         #: When the event loop last came by (monotonic).
         self.beat_s = time.monotonic()
@@ -203,7 +192,7 @@ class Handover:
         """Hand `batch` to its shard's thread, whose queue is bounded by `has_room`, and return."""
         shard = batch.shard
         if isinstance(shard, Shard) and not shard.closed:
-            self._start(self._run(shard, shard.feed, batch, done=lambda: self._processed(shard)))
+            self._start(self._run(shard, shard.feed, batch, done=lambda: self._waiting.subtract([shard])))
 
     def beat(self) -> None:
         """Note that the event loop goes round, and how far behind their logs the shards are."""
@@ -307,9 +296,6 @@ class Handover:
         finally:
             if done is not None:
                 done()
-
-    def _processed(self, shard: Shard) -> None:
-        self._waiting[shard] -= 1
 
     def _start_once(self, shard: Shard, kind: str, function: Callable[..., None], *args: Any) -> None:
         """Start `function` in the shard's thread unless its kind is still to be done."""

@@ -54,11 +54,7 @@ def bounds_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
 
 
 def take(consumer: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> Iterator[Taken]:
-    """Yield what is in spans of offsets, until each has ended or was removed from `spans`.
-
-    Raises:
-        KafkaException: nothing could be read within a minute of trying, or at all.
-    """
+    """Yield what is in spans of offsets until each has ended; a minute of nothing raises."""
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
     consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()])
@@ -106,12 +102,7 @@ def read_partition(
     newest: int | None = None,
     since: int = 0,
 ) -> Iterator[Message]:
-    """Yield a partition's committed records: all, the `newest` offsets, or none before `since`.
-
-    Raises:
-        SettingsError: `whole`, and retention has removed records.
-        KafkaException: the partition could not be read within a minute of trying.
-    """
+    """Yield committed records: of a `whole` log only, its `newest` offsets, or from `since`."""
     with reader(connection) as consumer:
         low, high = bounds_of(consumer, topic, partition)
         if whole and low > 0:

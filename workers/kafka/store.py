@@ -35,8 +35,7 @@ logger = logging.getLogger(__name__)
 _META = b"m"
 _DATA = b"d"
 #: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that
-#: was away longer may hold keys whose deletion can no longer be read. Half of that is left as a
-#: margin.
+#: was away longer may hold keys whose deletion can no longer be read. Half of it is the margin.
 _TRUSTED_S = 12 * 3600
 _MOST_COPIES = 4
 
@@ -114,11 +113,7 @@ class Store:
         return self._opened().items(prefix)
 
     def write(self, changes: Iterable[Change], offset: int) -> None:
-        """Apply `changes`, of which later ones win, and the position they reach, all or nothing.
-
-        Raises:
-            ValueError: `offset` lies before the position already applied.
-        """
+        """Apply `changes`, of which later ones win, and the position they reach, or nothing."""
         if self._offset is not None and offset < self._offset:
             raise ValueError(f"offset = {offset}: the store is already at {self._offset}")
         now = time.time()
@@ -140,14 +135,7 @@ class Store:
             copy.close()
 
     def load(self, connection: Connection) -> Loading:
-        """Bring the copy up to the end of the changelog (its last stable offset now).
-
-        Call it only after the changelog's writer was fenced: then the end does not move.
-
-        Raises:
-            StateRefused: the topic is not the one it was when this process started.
-            KafkaException: the changelog could not be read within a minute of trying.
-        """
+        """Bring the copy up to the end of the changelog, whose writer was fenced before."""
         started = time.perf_counter()
         self.open()
         log, records = self.changelog, 0
@@ -196,8 +184,7 @@ class Store:
         meta, log = copy.meta(), self.changelog
         if meta is None:  # new: nothing was ever written without it
             return
-        # No id is an id of its own: a copy without one is never taken for that of a topic that has
-        # one.
+        # No id is an id of its own: a copy without one is never taken for that of a topic with one.
         if (meta.topic, meta.partition, meta.topic_id) == (log.topic, log.partition, log.topic_id):
             self._offset, self._written_s = meta.offset, meta.written_s
             return
@@ -248,6 +235,11 @@ class _Disk:
         path.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._db = Rdict(str(path), _options())
+        try:
+            self.meta()  # what cannot be read is found now
+        except Exception:
+            self.close()
+            raise
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._db.get(_DATA + key)
@@ -293,7 +285,7 @@ def _open_disk(path: Path) -> _Disk:
     for number in range(1, _MOST_COPIES + 1):
         candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")
         try:
-            return _opened_sound(candidate)
+            return _Disk(candidate)
         except Exception as exc:  # noqa: BLE001  # rocksdict raises plain Exception, told apart by its text
             if "/LOCK" in str(exc):
                 logger.warning("%s is in use by another process", candidate)
@@ -305,17 +297,6 @@ def _open_disk(path: Path) -> _Disk:
             except Exception as again:
                 raise SettingsError(f"worker.data_dir: {candidate} cannot be written: {again}") from again
     raise SettingsError(f"worker.data_dir: {path} and {_MOST_COPIES - 1} copies of it are in use by other processes")
-
-
-def _opened_sound(path: Path) -> _Disk:
-    """Open the copy at `path` and see that its own description can be read."""
-    copy = _Disk(path)
-    try:
-        copy.meta()
-    except Exception:
-        copy.close()
-        raise
-    return copy
 
 
 def _options() -> Options:

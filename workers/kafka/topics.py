@@ -2,13 +2,11 @@
 
 topic                        partitions        cleanup   retention   holds
 <events>                     yours             yours     yours       the events
-<name>.contributions         owners            delete    infinite    stage 1's messages; audit reads
-                                                                     all of it
+<name>.contributions         owners            delete    infinite    stage 1's messages, audited
 <name>.contribute-state      as events         compact   -           stage 1's state
 <name>.release-state         owners            compact   -           stage 2's state
 <name>.rejects               as events         delete    default     dead letters
-<name>.<histogram>           owners            delete    infinite    what is published, with the
-                                                                     ticks' times
+<name>.<histogram>           owners            delete    infinite    snapshots, with ticks' times
 
 All but the events topic take record batches of 1,048,588 bytes (Kafka's default) and need
 1,000,000: see mechanisms/sizes.py. Snapshots have their tick's time, so with a finite retention
@@ -86,19 +84,10 @@ def plan_topics(
     histogram_topics: Sequence[str],
     existing: Mapping[str, Existing],
 ) -> list[Topic]:
-    """Return every topic the worker needs, in the order of the table; what exists decides.
+    """Return every topic the worker needs, in the order of the table.
 
-    Args:
-        name: worker.name.
-        events_topic: the source.
-        events_partitions: its partitions when it does not exist yet (default 4).
-        owners: worker.owner_partitions; None: as topics of an earlier start have it, else as the
-            events topic.
-        histogram_topics: output topics.
-        existing: from `describe`.
-
-    Raises:
-        SettingsError: topics of an earlier start contradict each other or `owners`.
+    What exists decides over what is asked for: `events_partitions` are of an events topic yet to
+    come, and `owners` None takes what an earlier start made, else what the events have.
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     sources = events_partitions or DEFAULT_PARTITIONS
@@ -130,11 +119,7 @@ def plan_topics(
 
 
 def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing]:
-    """Return those of `names` that the cluster has.
-
-    Raises:
-        SettingsError: no broker answered within about ten seconds, or the cluster gives no ids.
-    """
+    """Return those of `names` that the cluster has; one without ids, or silent, is refused."""
     admin, metadata = _introduce(connection)  # all topics: asking for one by name may create it
     found = {
         name: Existing(name, len(metadata.topics[name].partitions))
@@ -159,24 +144,14 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
 
 
 def current_id(connection: Connection, topic: str) -> str:
-    """Return the id that a topic has now.
-
-    Raises:
-        SettingsError: the cluster gives it none.
-        KafkaException: it is not there, or nobody answered.
-    """
+    """Return the id that a topic has now, refusing a cluster that gives none."""
     admin = connection.admin()  # a client that is let go cancels what was asked of it
     [future] = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S).values()
     return checked_id(topic, future.result().topic_id)
 
 
 def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
-    """Return an admin client and what the cluster says of itself, once it has a controller.
-
-    Raises:
-        SettingsError: no broker answered, no controller is there, or it is not the embedded
-            cluster.
-    """
+    """Return an admin client and what the cluster says of itself, once it has a controller."""
     admin, metadata = connection.introduce(_ANSWER_S)
     if connection.embedded is not None:
         known = connection.embedded.startswith(_EMBEDDED) and metadata.cluster_id == connection.embedded
@@ -247,11 +222,7 @@ def missing(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[Top
 
 
 def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Create what is missing and return its names; what exists is never touched.
-
-    Raises:
-        SettingsError: the cluster refused, gives no ids, or no broker answered.
-    """
+    """Create what is missing and return its names; what exists is never touched."""
     wanted = missing(plan, existing)
     if not wanted:
         return []

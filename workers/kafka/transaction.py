@@ -82,26 +82,18 @@ class Transactions:
         self._connection, self._id, self._owner = connection, transactional_id, owner
         self._state_topic, self._state_partition = state
         self._producer: Producer | None = None
-        # Where the state partition ends once the last attempt is committed; -1: nothing was
-        # reported.
+        # Where the state partition ends once the last attempt is committed; -1: not reported.
         self._state_end = -1
         self._failure: KafkaError | None = None
 
     def take_over(self) -> None:
-        """Fence the older owner and end its open transaction.
-
-        Raises:
-            Fenced: an even newer owner came in between.
-            SettingsError: the brokers do not allow transactions that are as long as ours may be.
-            KafkaException: the broker could not be reached.
-        """
+        """Fence the older owner and end its transaction; `Fenced` where a newer one came."""
         self._producer = producer = self._connection.producer(
             self._id,
             **{
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "compression.type": "lz4",
-                # Commit flushes at once; this only lets messages of one transaction travel
-                # together.
+                # Commit flushes at once; this only lets messages of a transaction travel together.
                 "linger.ms": 5,
                 # A batch of several messages stays below both; a longer message never gets here
                 # (`_refuse_unsendable`).
@@ -129,8 +121,7 @@ class Transactions:
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
             ShardClosed: the owner was given up before the transaction began again.
-            KafkaException: it cannot be committed (too large, not authorised, broker away for
-                minutes).
+            KafkaException: it cannot be committed (too large, not authorised, no broker).
         """
         producer = self._producer
         if producer is None:

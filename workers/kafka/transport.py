@@ -84,8 +84,7 @@ class Consumer(driver.Consumer):
     async def perform_seek(self) -> None:
         """Take over what was assigned; Faust calls this after each assignment, the flow stopped.
 
-        Faust stops waiting after `broker_request_timeout`; the take-over goes on, and the epoch
-        keeps records back.
+        Faust stops waiting after `broker_request_timeout`; the epoch then keeps records back.
         """
         self.epoch += 1
         self._acquiring = asyncio.ensure_future(self._acquire(self.epoch))

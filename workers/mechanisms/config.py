@@ -64,8 +64,7 @@ class Rule(NamedTuple):
     """How one field is checked: its names in Python and outside, its type, its range in words.
 
     The type is the one field of a record of its own: given a bare annotation, msgspec hashes it at
-    every call, in Python, and drops whatever is raised there: a Ctrl-C sent as a replay began was
-    lost 5 times in 83.
+    every call, in Python, and drops what is raised there: it lost a Ctrl-C 5 times in 83.
     """
 
     attribute: str
@@ -120,8 +119,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         start: tick 1 begins here; None is 1970-01-01.
         max_items: D0, most items of one event that count.
         max_count: Dinf, most that one event adds to one item.
-        max_items_per_user: most items that count of one user in an epoch, each once; only where
-            users are protected.
+        max_items_per_user: most items that count of one user in an epoch, each once.
         epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.
         rho: total of one epoch in zCDP.
         delta: probability, over one epoch, that the guarantee does not cover.
@@ -260,8 +258,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
     """A histogram over an unknown domain: items appear once their noisy count passes a threshold.
 
     Attributes:
-        threshold: how the probability of showing an item of one event alone is spread over the
-            ticks.
+        threshold: how the probability of showing one event's item is spread over the ticks.
         every: with threshold = "every", new items are shown only at ticks that are multiples of it.
     """
 

@@ -1,17 +1,14 @@
 """What threads share: complete when its constructor returns, and frozen from then on.
 
 What: a mechanism is built once and stepped by the threads of all owner partitions, and so are the
-tables and counters in it. Whatever can be reached from it is checked when it is made, and refused
-where it could change.
+tables and counters in it. Whatever can be reached from it is checked when it is made.
 Why: a table of powers that grew at its first use was appended to by two threads at once, and every
 later pick of the process read another table's weights. No lock, no test of one mechanism, and no
-reader of the code would have to be right again: there is nothing left that two threads could do to
-each other.
+reader of the code would have to be right again: nothing is left that two threads could do.
 
     Frozen     base of what is shared: its attributes are checked after the outermost constructor,
                and cannot be set or deleted then
-    kept       instead of functools.cache and lru_cache: the results, which all callers share, are
-               checked
+    kept       instead of functools.cache and lru_cache: the shared results are checked
     shared     `class Own(Base, shared=False)`: what it makes belongs to one thread, and is refused
                where threads would share it
     thawed     a copy that belongs to one thread, and may be changed
@@ -150,8 +147,7 @@ class Kept(Protocol[P, T_co]):
 def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:
     """Decorate a pure function to keep its last `maxsize` results (None: all) for all threads.
 
-    Two threads that ask for the same at once may both compute it: the results are equal, and
-    frozen.
+    Two threads that ask for the same at once may both compute it: results are equal.
     """
 
     def decorate(function: Callable[P, T]) -> Kept[P, T]:

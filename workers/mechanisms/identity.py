@@ -12,8 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-# Raised by whoever changes how a value, a threshold or a snapshot is computed: the same id means
-# the same bytes.
+# Raised with any change to how values, thresholds or snapshots are computed: same id, same bytes.
 VERSION = 1
 
 

@@ -51,7 +51,7 @@ def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What one tick shows: rows of the ledger with noisy counts. Safe for anyone as labels.
+    """What one tick shows: rows of the ledger with noisy counts. Public once they are labels.
 
     Attributes:
         rows: int64 (m,), the rows shown, ascending.
@@ -88,8 +88,7 @@ class Answers:
     """What one tick shows, for a mechanism that answers a query.
 
     Attributes:
-        of_key: for each stream key's index, JSON-able fields, such as {"query": "max", "value":
-            12}.
+        of_key: for each stream key's index, JSON-able fields: {"query": "max", "value": 12}.
         sd: standard deviation of the answers, None where it is not one number.
     """
 
@@ -175,8 +174,7 @@ class Mechanism(Protocol):
         Args:
             state: as of tick t - 1; consumed.
             t: tick of the epoch, from 1.
-            contributions: what each message adds, with the index here of each of its stream keys
-                (-1: not served).
+            contributions: what each message adds, with its keys' index here (-1: not served).
             noise: of this epoch.
 
         Returns:

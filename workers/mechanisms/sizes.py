@@ -3,8 +3,7 @@
     VALUE     900,000    of a value: every encoder cuts its pages, blocks and parts below this
     MESSAGE   990,000    of a key, a value and headers together; `Shard.transact` refuses more
                          before it sends anything
-    BATCH   1,000,000    of the record batch that a message travels in; what every topic of the
-                         worker must take
+    BATCH   1,000,000    of the record batch a message is in; what topics must take
     TOPIC   1,048,588    what topics are created with: Kafka's own default for max.message.bytes
 
 Kafka limits *batches*. librdkafka adds a message to a batch that holds another one only while the

@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM that cut no step in two: they are remembered, and raised when it is done.
 
 Whoever presses again, later than a second after the first time, means it: that is raised at once,
-and ends the command. What is pressed within the second is the same press: many a hand, and a
-terminal's whole process group, presses twice.
+and ends the command. Signals within one second count as one: a hand, and a terminal's
+whole process group, often press twice.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A step that is done whole."""
+        """Hold signals back until the step in this block is done."""
         before, self._held = self._held, True
         try:
             yield
@@ -74,7 +74,7 @@ class Interrupts:
         self._held, self._pending = True, False
 
     def check(self) -> None:
-        """A place within a step where it may end."""
+        """Raise what was held back, at a place within a step where it may end."""
         if self._pending:
             self._pending = False
             raise KeyboardInterrupt

@@ -20,11 +20,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @contextmanager
 def open_source(settings: Settings, name: str) -> Iterator[Source]:
-    """Open the file to read; "-" is standard input, one JSON event a line.
-
-    Raises:
-        SettingsError: it cannot be read.
-    """
+    """Open the file to read; "-" is standard input, one JSON event a line."""
     if name == "-":
         yield JsonLines(settings, "standard input", sys.stdin.buffer)
         return

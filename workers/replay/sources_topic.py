@@ -142,11 +142,7 @@ class TopicSource:
 
 @contextmanager
 def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -> Iterator[Source]:
-    """Open the events topic, in a range of time.
-
-    Raises:
-        SettingsError: there is no such topic, or the range ends before it begins.
-    """
+    """Open the events topic in a range of time, which must not end before it begins."""
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise SettingsError(f"--from {when(since_ms)} --to {when(until_ms)}: an empty range; --to must be later")
     with reader(connection_of(settings)) as consumer:

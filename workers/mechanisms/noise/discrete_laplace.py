@@ -13,8 +13,7 @@ noise.
                 <= x) = 1 - q^(x+1)
     TV          `tv`: total variation distance between what is sampled and the law
 
-Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms" (the
-geometric mechanism).
+Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms".
 """
 
 import math
@@ -45,8 +44,7 @@ class _OfScale(InversionTable):
     Attributes:
         bound, dtype: see `InversionTable`.
         tv: upper bound on the total variation distance to the law: half of 2 bound + 1 values that
-            are off by at most one unit of 2^-128 each, and one unit for values whose threshold
-            rounded to 0.
+            are off by at most one unit of 2^-128 each, and one unit for thresholds of 0.
 
     Raises:
         ValueError: scale is outside its range.

@@ -6,8 +6,7 @@ Discovery uses it where it is cheap, and its closed bounds elsewhere.
 
     c_j, sigma_j^2   coefficient and parameter of Z_j ~ N_Z(0, sigma_j^2), independent
     D                common denominator of the c_j: D X is an integer
-    b_j              |Z_j| > b_j has probability at most CUT, by the sub-Gaussian bound 2 exp(-b^2 /
-                     (2 sigma^2))
+    b_j              P(|Z_j| > b_j) <= CUT by the sub-Gaussian bound 2 exp(-b^2 / (2 sigma^2))
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ CUT = 1e-24
 LEAST_DELTA = 1e-18
 # About this many multiplications are worth it at a tick: a millisecond.
 WORK_MAX = 1_500_000
-# Float additions lose at most a part in 2^52 each; this is far above what all of them lose
-# together.
+# Float additions lose at most a part in 2^52 each; this is far above what all of them lose.
 _OUTWARD = 1 + 1e-8
 
 

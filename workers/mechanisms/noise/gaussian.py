@@ -24,12 +24,10 @@ from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable, mirror
 
 # Raised whenever the same sigma^2 would give another table: it is part of every mechanism id.
 TABLE_VERSION = 1
-# 1.7 million thresholds, 27 MB and 3 s to build (measured): under such noise no histogram is of
-# use.
+# 1.7 million thresholds, 27 MB, 3 s to build (measured): under such noise nothing is of use.
 LARGEST_SIGMA_SQUARED = 1 << 32
 
-# Mass left out of the sums, at most 2^-180 of the centre's: it moves no threshold but by a chance
-# of 2^-52.
+# Mass left out of the sums, at most 2^-180 of the centre's: it moves a threshold once in 2^52.
 _TAIL_BITS = 180
 
 
@@ -86,16 +84,14 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     sigma^2: of 90 digits 77 are left.
     """
     context = table_context()
-    # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) * exp(-(2x-1)/(2 s)); the second factor is a geometric
-    # sequence.
+    # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) * exp(-(2x-1)/(2 s)), whose second factor is geometric.
     exponent = context.divide(Decimal(-sigma_squared.denominator), Decimal(2 * sigma_squared.numerator))
     factor = context.exp(exponent)
     step = context.multiply(factor, factor)
     smallest = context.divide(Decimal(1), Decimal(1 << _TAIL_BITS))
     masses: list[Decimal] = []
     mass = factor
-    # The ratios shrink, so both tails beyond x weigh at most 2 mass(x+1) / (1 - factor); the centre
-    # alone weighs 1.
+    # The ratios shrink: both tails beyond x weigh at most 2 mass(x+1) / (1 - factor), the centre 1.
     while (tail := context.divide(context.add(mass, mass), context.subtract(Decimal(1), factor))) >= smallest:
         masses.append(mass)
         factor = context.multiply(factor, step)
@@ -108,6 +104,5 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     everything = context.add(Decimal(1), context.multiply(Decimal(2), total))
     scale = context.divide(Decimal(1 << WORD_BITS), everything)
     thresholds = [int(context.to_integral_value(context.multiply(scale, partial))) for partial in sums]
-    # A threshold of 0 is never passed: what lies below it is less than half a unit on each side,
-    # one rounding more.
+    # A threshold of 0 is never passed: below it is less than half a unit on each side.
     return [threshold for threshold in thresholds if threshold], math.nextafter(float(tail), math.inf)

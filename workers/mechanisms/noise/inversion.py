@@ -4,10 +4,8 @@ What: the number of table thresholds at or below the word says which integer. On
 compared, so every machine gets the same noise, and no float ever touches a released count.
 
     Symbol      Here
-    C(x)        `thresholds[x - lowest]` = round(2^128 P(X <= x)), ascending, without those of 0 and
-                of 2^128
-    TV          a table's distance from its law: every threshold is off by at most half a unit of
-                2^-128
+    C(x)        `thresholds[x - lowest]` = round(2^128 P(X <= x)), ascending, but 0 and 2^128
+    TV          a table's distance from its law: thresholds are off by at most 2^-129
 
 Laws: `gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`, `discrete_laplace.Geometric`.
 """
@@ -24,14 +22,12 @@ from workers.mechanisms.frozen import Frozen, read_only
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 
 WORD_BITS = 128
-# Decimal digits of the tables' arithmetic: 90 leave 77 after the longest recurrence, twice what 128
-# bits need.
+# Decimal digits of the tables' arithmetic: 77 are left after the longest recurrence.
 DIGITS = 90
 
 _HALF_BITS = 64
 _HALF_MASK = (1 << _HALF_BITS) - 1
-# Most words are decided by their top 16 bits alone (measured for a Gaussian of sigma = 50: 99 in
-# 100).
+# Most words are decided by their top 16 bits alone (measured at sigma = 50: 99 in 100).
 _GUIDE_BITS = 16
 _GUIDE_SHIFT = np.uint64(_HALF_BITS - _GUIDE_BITS)
 _AMBIGUOUS_INT16 = -(1 << 15)
@@ -95,12 +91,17 @@ class InversionTable(Frozen):
             last = first + CHUNK_ROWS
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
 
+    def values(self, stream: NoiseStream, cell: tuple[int, int], tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return what `draw` fills in, as int64."""
+        out = np.empty(len(tags), dtype=self.dtype)
+        self.draw(stream, cell, tags, out)
+        return out.astype(np.int64)
+
     def _search(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the number of thresholds at or below each word, as a value; all 128 bits count."""
         high = words[:, 0]
         below = np.searchsorted(self._high, high, side="right").astype(np.int64)
-        # A word whose upper half equals that of a threshold (once in 2^64 words) is decided by the
-        # lower half.
+        # A word with the upper half of a threshold (once in 2^64) is decided by the lower half.
         for row in np.flatnonzero(self._high[below - 1] == high):
             first = int(np.searchsorted(self._high, high[row], side="left"))
             below[row] = first + int(np.count_nonzero(self._low[first : int(below[row])] <= words[row, 1]))

@@ -1,16 +1,12 @@
 """Keyed noise words: a pure function of (root key, mechanism id, stream key, item, cell).
 
-What: 128 pseudorandom bits for any (item, cell) of any mechanism, the same on every machine and at
-every repetition.
+What: 128 pseudorandom bits for any (item, cell) of any mechanism, the same wherever repeated.
 Why: a tick that is published twice must be published with the same noise, and two mechanisms may
-never share any (`docs/guarantee.md`): the same noise under other data or another scale lets an
-observer subtract.
+never share any (`docs/guarantee.md`): the same noise under other data lets an observer subtract.
 
     Symbol          Here
-    tag             `NoiseKey.tags`: keyed BLAKE2b-128 of (stream key, label); the same for every
-                    mechanism
-    AES key         `NoiseKey.stream`: keyed BLAKE2b-256 of the mechanism id; another one for every
-                    mechanism
+    tag             `NoiseKey.tags`: keyed BLAKE2b-128 of (stream key, label), for every mechanism
+    AES key         `NoiseKey.stream`: keyed BLAKE2b-256 of the mechanism id, one for each
     cell            two uint64 (hi, lo): which noise value of the item is meant, for example (level,
                     node)
     word            AES-256(tag XOR cell): 128 bits
@@ -38,8 +34,7 @@ MECHANISM_ID_BYTES = 16
 CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
-# Rows to a numpy inner loop when a cell is combined with tags: loops of two elements cost 4.7 ns a
-# row, of 128 0.8 ns.
+# Rows to a numpy inner loop in XOR: loops of two elements cost 4.7 ns a row, of 128 0.8 ns.
 _WIDE = 64
 _WORD = np.dtype("<u8")  # fixed, so that a big-endian machine draws the same noise
 
@@ -98,8 +93,7 @@ class NoiseKey(Frozen):
         """Return the noise of one mechanism.
 
         Args:
-            mechanism_id: 16 bytes that differ whenever a public parameter, the epoch or the
-                generation does.
+            mechanism_id: 16 bytes that differ with each public parameter, epoch and generation.
 
         Raises:
             ValueError: mechanism_id has another length.

@@ -3,8 +3,7 @@
 What: of n candidates with integer counts, pick i with probability proportional to exp(count_i / b),
 remove it, pick again, k times ("peeling"). That is the order of the k largest of count_i +
 Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
-Why: a float Gumbel gives the chance of rare picks wrongly, and differently on every machine;
-integers are exact.
+Why: a float Gumbel gives rare picks wrong chances, and other ones on every machine.
 
     Symbol      Here
     b           `scale`: one pick is (2 Dinf / b)-bounded range; (Dinf / b)-bounded range where
@@ -163,8 +162,7 @@ class _Groups:
 def kth_largest(counts: NDArray[np.int64], k: int) -> int:
     """Return the k-th largest, k from 1 to len(counts).
 
-    Counted where counts lie close together: np.partition takes ten times as long where most are
-    equal (measured).
+    Counted where counts lie close: np.partition is ten times slower if most are equal (measured).
     """
     highest, lowest = int(counts.max()), int(counts.min())
     window = 2 * len(counts)
@@ -189,8 +187,7 @@ class _Powers(Frozen):
     def __init__(self, scale: Fraction) -> None:
         self.reach = math.ceil(179 * scale)  # ln(2^257) = 178.2: beyond it weights round to 0
         digits = -(-self.reach.bit_length() // _DIGIT_BITS)
-        # Of the last digit only what gaps up to the reach have: two full tables take 45 ms, eight
-        # 75 (measured).
+        # Of the last digit only what gaps up to the reach have: it halves the time (measured).
         self._tables = tuple(
             _table(scale, digit, min(_DIGIT_VALUES, (self.reach >> (_DIGIT_BITS * digit)) + 1))
             for digit in range(digits)

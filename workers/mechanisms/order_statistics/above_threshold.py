@@ -71,8 +71,7 @@ class AboveThreshold:
         """Return the noise that a budget buys: e1 half of the range, e2 a quarter, as printed.
 
         Args:
-            budget: pure epsilon, which buys Lap(2/epsilon) and Lap(4/epsilon); or rho, for
-                one-sided noise.
+            budget: epsilon, for Lap(2/epsilon) and Lap(4/epsilon); or rho, for one-sided noise.
             reach: Dinf.
             pure: whether the budget is epsilon.
         """
@@ -143,7 +142,4 @@ class AboveThreshold:
         return geometric(scale) if self.one_sided else discrete_laplace(scale)
 
     def _draw(self, scale: Fraction, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        sampler = self._sampler(scale)
-        out = np.empty(len(tags), dtype=sampler.dtype)
-        sampler.draw(stream, cell, tags, out)
-        return out.astype(np.int64)
+        return self._sampler(scale).values(stream, cell, tags)

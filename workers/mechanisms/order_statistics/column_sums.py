@@ -14,8 +14,7 @@ Gaussian noise at D Dinf^2 / (2 sigma^2) rho, or discrete Laplace noise of scale
 b.
 
 A discrete Laplace variable's moment generating function is at most that of the continuous one of
-the same scale (cosh is convex in its square), so the papers' tail bounds for sums of Laplace
-variables hold for it.
+the same scale (cosh is convex in its square), so the tail bounds for Laplace sums hold for it.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.noise_columns import check_tick
-from workers.mechanisms.counters.tree import TreeCounter, best_radix, digits_of
+from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.frozen import Frozen, kept
 from workers.mechanisms.ledger import Tags
 from workers.mechanisms.noise.discrete_laplace import (
@@ -47,8 +46,7 @@ from workers.mechanisms.noise.gaussian import (
 )
 from workers.mechanisms.noise.keyed import NoiseStream
 
-# Ticks over which haar's worst variance is searched; each level above adds at most its largest
-# coefficient, 1/4.
+# Ticks searched for haar's worst variance; a level above adds at most its coefficient, 1/4.
 _SEARCHED_LEVELS = 14
 
 
@@ -100,9 +98,7 @@ class OneVector:
 
     def draw(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
         """Return the noise of each entry."""
-        out = np.empty(len(tags), dtype=self.sampler.dtype)
-        self.sampler.draw(stream, cell, tags, out)
-        return out.astype(np.int64)
+        return self.sampler.values(stream, cell, tags)
 
     def bound(self, beta: float) -> float:
         """Return what the absolute noise of one entry exceeds with probability at most beta."""
@@ -141,24 +137,17 @@ class LaplaceTree(Frozen):
         check_tick("laplace tree", t, self.horizon)
         sampler = discrete_laplace(self.scale)
         total = np.zeros(len(tags), dtype=np.int64)
-        node = np.empty(len(tags), dtype=sampler.dtype)
         for level in range(self.levels):
             if t >> level & 1:
-                # The block of 2^level intervals that ends where t's digits above and at this level
-                # do.
-                sampler.draw(stream, (level, (t >> level) - 1), tags, node)
-                total += node
+                # The block of 2^level intervals that ends where t's digits from this level up do.
+                total += sampler.values(stream, (level, (t >> level) - 1), tags)
         return total
 
 
 @kept(512)
 def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> SumNoise:
     """Return the zCDP counter, whose tables are made when it is first needed."""
-    if kind == "haar":
-        return HaarCounter(horizon, rho_item)
-    if kind == "tree":
-        return TreeCounter(horizon, rho_item, radix)
-    raise ValueError(f'counter = "{kind}": must be "haar" or "tree"')
+    return make_counter(kind, horizon, rho_item, radix)
 
 
 @kept(512)

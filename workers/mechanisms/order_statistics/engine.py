@@ -14,8 +14,7 @@ integer comparisons a stream key, and a look at the columns only where one of th
 
 Columns' noise is made from the columns' tags, all other from the stream key's.
 
-Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17; see `segments` and `intervals` for what is
-corrected.
+Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17, as corrected in `segments`, `intervals`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ many as the value is steps high.
     u_i         k > 1: noise on each g_i that decides whether K_i rises: g_i(s) + u_i > K_i - C
                 (Algorithms 8, 12, 13, 17)
     C           `clearance` = low + alpha_U
-    reach       Delta: how much the watched values of h + G may grow; c_max, or what a segment
-                allows
+    reach       Delta: how much watched values of h + G may grow; c_max, or by the segment
     n           `capacity`: intervals H has noise for; no interval closes after so many
     e           H's error over n intervals
     low, high   AboveThreshold's bounds

@@ -96,8 +96,7 @@ class Queries(Frozen):
     def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
         """Return what is published of noisy sums, a record for each query.
 
-        Where they were not `made` yet they are the zeros before the first update, which name no
-        label.
+        If they were not `made` yet they are the zeros before the first update, and name no label.
         """
         return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
 

@@ -14,8 +14,7 @@ that is known beforehand.
     low, high   AboveThreshold's bounds
 
 Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released
-increments s_(j+1) - s_j are the segment's exact counts and fresh noise, and an event lies in one
-segment.
+increments s_(j+1) - s_j are a segment's exact counts and fresh noise; an event is in one segment.
 
 Source: 001 Algorithms 5, 10, 15. Printed (pure): first = 1, log2 T segments, Lap(4/eps),
 Lap(8/eps), Lap(2d/eps), d replaced by D Dinf. Corrected: Algorithm 15 line 9 would need four times

@@ -2,8 +2,7 @@
 
 Stored block "mNNNNNNNN" (stream key's index, hexadecimal), written only at a tick that ends a
 segment or closes an interval; where it is longer than a message may be (8 (6 + k + 3 d) bytes, so
-beyond 28,000 columns), it goes on in "mNNNNNNNN.PPPP". k and d never change, nor does the number of
-pages.
+beyond 28,000 columns), it goes on in "mNNNNNNNN.PPPP". k, d and the number of pages never change.
 
     version, segment, interval, since, k, d     six little-endian int64
     thresholds    k int64     K_i
@@ -11,8 +10,7 @@ pages.
     noise         d int64     N: noise of each column since the interval began
     shown         d int64     the noisy sums that the answers are read off
 
-Everything else that a release depends on is the columns' exact counts, or a function of noise
-words.
+All else that a release depends on is the columns' exact counts, or a function of noise words.
 """
 
 from __future__ import annotations

@@ -9,15 +9,13 @@ event that is at most delta. Neighbours: the content of one event emptied, or th
     delta           `delta`, for discovery in total; D0 sum_t delta_t <= delta
     delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0), k
                     = floor(log2 t); with `every` = n only the ticks n, 2n, ... test, the first as
-                    test 1: then T and t count tests; one constant m for all ticks is in
-                    `discovery_schedule`
+                    test 1: then T and t count tests; a constant m is in `discovery_schedule`
     X               sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
     x_t             a value with P(X >= x_t) <= delta_t, proved
     m_t             `threshold(t)`, an integer: shown iff count + floor(X + 1/2) > m_t
 
 With haar and n a power of two, the ticks n, 2n, ... also have the least noise: the levels up to n
-contribute nothing at a multiple of n. A tick that does not test shows no new item with any
-probability.
+contribute nothing at a multiple of n. A tick that does not test shows no new item at all.
 
 With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf;
 so m_t is the smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are
@@ -33,8 +31,7 @@ of
     least sqrt(2 pi s2). Densities of independent sums convolve, so with W = sum_j c_j G_j and any w
     >= 0
       P(X >= x) P(W >= -w) <= P(X + W >= x - w) <= prod_j theta_j * Q((x - w) / sqrt(s^2 + Var W)).
-    Any u and w are valid; a small grid finds good ones. It comes within a few per cent of the exact
-    quantile.
+    Any u and w are valid; a small grid comes within a few per cent of the exact quantile.
 
 Source: Cardoso, Rogers, Algorithm 3 (per-tick thresholds; the union bound over ticks allows any
 public schedule); Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived here.

@@ -1,13 +1,11 @@
 """One discovery threshold for all ticks, beside `discovery.Discovery`'s equal shares of delta.
 
-Why valid: the threshold is fixed before any data, and D0 sum_t P(X_t >= x_t) <= delta (union bound
-over the ticks).
+Why valid: it is fixed before any data, and D0 sum_t P(X_t >= x_t) <= delta (union bound).
 
     Symbol          Here
     X_t, x_t, m     as in `discovery`; m is the smallest integer with D0 sum_t tail_t(m + 1/2 -
                     Dinf) <= delta
-    tail_t(x)       the smaller of the two bounds (a), (b) of `discovery` on P(X_t >= x), as a
-                    function of x
+    tail_t(x)       the smaller of the bounds (a), (b) of `discovery` on P(X_t >= x)
     v_t, q_t        sum_j c_j^2 sigma_j^2 and sum_j c_j^2 at t
 
 The bounds rise with v_t, q_t and the theta of t. So ticks of nearly equal v_t (one part in a

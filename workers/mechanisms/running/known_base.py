@@ -6,8 +6,7 @@ Source: paper 000 Alg. 2, with the counter of the configuration (000's tree, or 
     Dinf  max_count    most that one event adds to one item
     rho   zCDP of the whole epoch; each item's counter gets rho / (D0 Dinf^2)
 
-Items outside the domain are left out and never released. Nothing depends on which items occur, so
-there is no threshold.
+Items outside the domain are never released; nothing depends on which occur: no threshold.
 """
 
 from __future__ import annotations

@@ -1,25 +1,21 @@
 """SparseGumb: the k most frequent items of a declared domain, chosen again at most s times.
 
 Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends while nothing is above
-(here: one test a tick), and its Sparse Vector term is charged as 2/tau^2, which "accounting" may
-still do.
+(here: one test a tick), and its Sparse Vector term is charged 2/tau^2 (here: "accounting").
 
     k        top_k        items shown of each stream key
     s        switches     most times that the shown are chosen anew
-    Dinf     max_count    most that one event adds to one item; how many items an event touches is
-                          of no matter
+    Dinf     max_count    most that one event adds to one item, however many items it touches
     tau^2    kappa Dinf^2 / rho, kappa = k + 1/8 (accounting "tight") or k + 2 ("paper")
     tau_1    sqrt(s) tau: threshold noise of scale b_1 = 2 tau_1, test noise of scale b_2 = 4 tau_1
     tau_2    sqrt(s + 1) tau: counters of rho_item = 1 / (2 tau_2^2); picks by Gumbel noise of scale
              b = tau_2 / 2
     eta_t    eta, or the default ceil(2 sd(t) + b_2 ln(d (t + 1))), d the size of the domain
-    Y, Z     one-sided geometric noise of scale b_2, b_1 ("tight"); discrete Laplace as printed
-             ("paper")
+    Y, Z     one-sided geometric noise of scale b_2, b_1 ("tight"); discrete Laplace ("paper")
 
 Tick 1 of a stream key chooses k items by the exponential mechanism. Each later tick, while switches
 are left: is some item outside with count + Y above (the least published count inside) + eta_t + Z?
-Then k are chosen anew, a switch is used, and Z drawn anew. When all are used, nothing is tested any
-more and counts go on.
+Then k are chosen again, a switch is used, and Z drawn again. With none left, counts just go on.
 
 Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts
 move one way, by 0..Dinf):

@@ -1,22 +1,19 @@
 """UnkBase: counters for the items that occur, each shown once its noisy count passed a threshold.
 
 Source: paper 000 Alg. 3 and App. F (sticky), 004 Thm 11; the threshold per tick is computed from
-the counter's actual standard deviation at that tick (mechanisms.md 3), where the papers use one
-worst-case formula.
+the counter's actual standard deviation at that tick (mechanisms.md 3), not a worst case.
 
     D0       max_items    most items of one event that count
     Dinf     max_count    most that one event adds to one item
     delta_t  probability that an item which only one event brought is shown at tick t; D0 * sum of
              all delta_t = delta_discovery
-    m_t      threshold: an item is shown at t iff its noisy count is above m_t, or was at an earlier
-             tick
+    m_t      threshold: an item is shown at t iff its noisy count is, or was, above m_t
 
 Which ticks may show a new item, and with which m_t, is `threshold` in the settings: at every tick
 with an equal delta_t ("per_tick"), at every tick with one m for all ("constant"), or only at every
 n-th tick ("every"); see `discovery_schedule`. Every item present is evaluated at every such tick,
 also the ones with no new event: skipping idle items is another mechanism, which nobody has
-analysed. An item's noise is that of a counter which ran from tick 1, whenever the item was first
-seen.
+analysed. An item's noise is that of a counter from tick 1, whenever the item was first seen.
 """
 
 from __future__ import annotations
