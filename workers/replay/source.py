@@ -57,14 +57,11 @@ class Source(Protocol):
         until_ms: no tick that ends later is published; None: no limit.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def partitions(self) -> int: ...
-    @property
-    def total(self) -> int | None: ...
-    @property
-    def word(self) -> str: ...
+    name: str
+    partitions: int
+    total: int | None
+    word: str
+
     @property
     def until_ms(self) -> int | None: ...
 

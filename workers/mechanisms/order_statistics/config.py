@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.config import HistogramConfig, label_complaints
+from workers.mechanisms.config import Domain, HistogramConfig, label_complaints
 from workers.mechanisms.mechanism import Guarantee
 from workers.mechanisms.order_statistics.queries import QUERY, QUERY_IN_WORDS, query_complaints
 
@@ -37,10 +37,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
         beta: probability that the error passes what is promised at some tick of an epoch.
     """
 
-    domain: Annotated[
-        Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)],
-        Meta(description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
-    ]
+    domain: Domain
     accounting: Annotated[Literal["zcdp", "pure"], Meta(description='"zcdp" or "pure"')] = "zcdp"
     beta: Annotated[float, Meta(ge=1e-9, le=0.5, description="a number from 1e-9 to 0.5")] = 0.05
 
@@ -57,7 +54,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The queries, however many the mechanism allows."""
+        """Return the queries, however many the mechanism allows."""
         raise NotImplementedError
 
     @property
@@ -66,12 +63,12 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @property
     def ticks(self) -> int:
-        """The horizon, which this mechanism needs."""
+        """Return the horizon, which this mechanism needs."""
         return self.horizon_ticks or 1
 
     @property
     def items(self) -> int:
-        """D: the most columns that one event changes."""
+        """Return D: the most columns that one event changes."""
         return min(self.max_items, len(self.domain))
 
 

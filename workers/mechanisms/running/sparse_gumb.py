@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, Split, split
-from workers.mechanisms.config import HistogramConfig, display, label_complaints
+from workers.mechanisms.config import HistogramConfig, Label, display, label_complaints
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
 from workers.mechanisms.noise.discrete_laplace import (
@@ -77,8 +77,8 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
     """
 
     domain: Annotated[
-        Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=2)],
-        Meta(description='a list of labels such as ["p1", "p2"], at least two, none of them empty'),
+        tuple[Label, ...],
+        Meta(min_length=2, description='a list of labels such as ["p1", "p2"], at least two, none of them empty'),
     ]
     top_k: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
     switches: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
