@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 
 
 class Lag:
-    """Of one partition, since it was taken over."""
+    """The lag of one partition since it was taken over."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -56,5 +56,5 @@ class Lag:
         self.records = max(0, end - position)
 
     def seconds(self, now_s: float) -> float:
-        """Since the log has had something that is not processed; 0 when there is nothing."""
+        """Return how long the log has had something that is not processed; 0: nothing."""
         return max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from aiokafka.partitioner import murmur2
@@ -22,19 +23,7 @@ PARTITIONERS: Mapping[str, Callable[[bytes], int]] = MappingProxyType(
 )
 
 
-class Placement:
-    """Tells whether a user's records belong in the partition that is read."""
-
-    def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
-        """Take one of `PARTITIONERS`, the partition that is read, and how many the topic has."""
-        self._hash = PARTITIONERS[partitioner]
-        self._partition, self._partitions = partition, partitions
-        self._known: dict[str, bool] = {}
-
-    def __call__(self, user: str) -> bool:
-        found = self._known.get(user)
-        if found is None:
-            if len(self._known) >= USERS_HELD:
-                self._known.clear()
-            found = self._known[user] = self._hash(user.encode()) % self._partitions == self._partition
-        return found
+def placement(partitioner: str, partition: int, partitions: int) -> Callable[[str], bool]:
+    """Return a test of whether a user's records belong in one of a topic's partitions."""
+    place = PARTITIONERS[partitioner]
+    return lru_cache(USERS_HELD)(lambda user: place(user.encode()) % partitions == partition)

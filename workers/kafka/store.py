@@ -93,7 +93,7 @@ class Store:
 
     @property
     def offset(self) -> int | None:
-        """Changelog position up to which this copy is applied; None when nothing is."""
+        """Return the changelog position that this copy has reached; None before the first."""
         return self._offset
 
     def open(self) -> Store:
@@ -162,7 +162,7 @@ class Store:
         if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
             raise StateRefused(
                 f"topic {log.topic} was deleted and created again while this worker ran: what was published is "
-                "forgotten, and its noise must not be used again. Start the worker anew: it says what to do"
+                "forgotten, and its noise must not be used again. Start the worker again: it says what to do"
             )
 
     def _distrust(self, low: int, high: int) -> None:

@@ -62,7 +62,7 @@ class Owner(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the shard was given up."""
+        """Return whether the shard was given up."""
 
     def check_open(self) -> None:
         """Raise if the shard was given up."""

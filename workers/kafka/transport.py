@@ -181,20 +181,9 @@ class Consumer(driver.Consumer):
 
     def _message(self, tp: TP, batch: Batch) -> ConsumerMessage:
         return ConsumerMessage(
-            tp.topic,
-            tp.partition,
-            batch.offsets[-1],
-            batch.timestamps[-1] / 1000.0,
-            0,
-            None,
-            None,
-            cast(Any, batch),
-            None,
-            None,
-            None,
-            tp,
-            generation_id=self.app.consumer_generation_id,
-        )
+            tp.topic, tp.partition, batch.offsets[-1], batch.timestamps[-1] / 1000.0, 0, None, None,
+            cast(Any, batch), None, None, None, tp, generation_id=self.app.consumer_generation_id,
+        )  # fmt: skip
 
     def ack(self, message: Any) -> bool:
         """Forget the message; what counts as done is what a shard has committed."""

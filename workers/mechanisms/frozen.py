@@ -163,7 +163,7 @@ def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:
 
 
 def read_only(array: NDArray[A]) -> NDArray[A]:
-    """The array itself, which from now on nobody writes to: it must be its caller's own."""
+    """Return the array itself, read-only from now on; it must be the caller's own."""
     array.flags.writeable = False
     return array
 

@@ -2,8 +2,8 @@
 
 Noise is made from it, so two configurations, epochs, generations or streams never share noise. The
 stream is named by the ids that the broker gave the contributions and release-state topics: a topic
-that was deleted and made anew holds other data, or has forgotten which data was published, and gets
-other noise. So does a histogram whose first tick is another one.
+that was deleted and created again holds other data, or has forgotten which data was published, and
+gets other noise. So does a histogram whose first tick is another one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def describe(
     events: Mapping[str, object],
     mechanism: Mapping[str, object],
 ) -> dict[str, object]:
-    """The parameters that identify a mechanism in all of its epochs, as JSON.
+    """Return the parameters that identify a mechanism in all of its epochs, as JSON.
 
     Args:
         worker: the worker's name.

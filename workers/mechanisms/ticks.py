@@ -25,19 +25,19 @@ class TickGrid:
     horizon: int | None
 
     def holding(self, time_ms: int) -> int:
-        """The global tick that holds a time; below 1 before the start."""
+        """Return the global tick that holds a time; below 1 before the start."""
         return (time_ms - self.start_ms) // self.tick_ms + 1
 
     def start(self, tick: int) -> int:
-        """First ms of a global tick."""
+        """Return the first ms of a global tick."""
         return self.start_ms + (tick - 1) * self.tick_ms
 
     def end(self, tick: int) -> int:
-        """First ms after a global tick."""
+        """Return the first ms after a global tick."""
         return self.start_ms + tick * self.tick_ms
 
     def split(self, tick: int) -> tuple[int, int]:
-        """(epoch, tick in it), both from 1."""
+        """Return (epoch, tick in it), both from 1."""
         if self.horizon is None:
             return 1, tick
         epoch, t = divmod(tick - 1, self.horizon)

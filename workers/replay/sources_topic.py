@@ -26,7 +26,7 @@ from workers.agents.events import EventReader, Events
 from workers.agents.factory import declared_keys, lanes
 from workers.app import connection_of
 from workers.errors import SettingsError
-from workers.kafka.placement import Placement
+from workers.kafka.placement import placement
 from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.topics import describe
 from workers.replay.source import EventBatch, Source, when
@@ -67,7 +67,7 @@ class TopicSource:
         self._reader = EventReader(events, declared_keys(settings), settings.user_field)
         of_users = any(lane.max_items_per_user for lane in lanes(settings))
         self._here = [
-            Placement(events.partitioner, number, self.partitions) if of_users else None
+            placement(events.partitioner, number, self.partitions) if of_users else None
             for number in range(self.partitions)
         ]
         # What the worker would reject if it read the topic now.

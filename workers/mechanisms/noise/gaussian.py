@@ -1,9 +1,6 @@
 """Discrete Gaussian noise N_Z(0, sigma^2) by exact inversion of a 128-bit cumulative table.
 
-What: one noise word in, one integer out: the number of table thresholds at or below the word says
-which integer. Only integers are compared, so every machine gets the same noise, and no float ever
-touches a released count. Why the discrete Gaussian: counts stay integers, and it has the zCDP cost
-of the continuous one.
+Why the discrete Gaussian: counts stay integers, and it has the zCDP cost of the continuous one.
 
     Symbol          Here
     sigma^2         `sigma_squared`: the parameter, P(x) proportional to exp(-x^2 / (2 sigma^2));

@@ -177,12 +177,7 @@ def kth_largest(counts: NDArray[np.int64], k: int) -> int:
 
 
 class _Powers(Frozen):
-    """round(2^256 exp(-g / scale)), as a product of powers, one for each eight bits of g.
-
-    All threads of a process share it. Once it made a table when it was first needed: two threads
-    appended the same one, the second of them in the next one's place, and a gap of 256 weighed as
-    much as a gap of 1 from then on.
-    """
+    """round(2^256 exp(-g / scale)), as a product of powers, one for each eight bits of g."""
 
     def __init__(self, scale: Fraction) -> None:
         self.reach = math.ceil(179 * scale)  # ln(2^257) = 178.2: beyond it weights round to 0

@@ -93,7 +93,7 @@ class AboveThreshold:
         return self.span**2 / 8 if self.one_sided else self.span
 
     def tv(self, ticks: int) -> float:
-        """Return the distance of one run's noise, over so many ticks, from its law."""
+        """Return the distance of one run's noise over its ticks from its law."""
         return self._sampler(self.tau_scale).tv + ticks * self._sampler(self.mu_scale).tv
 
     def public(self) -> dict[str, object]:

@@ -107,7 +107,7 @@ class OneVector:
         return gaussian_bound(float(self.parameter), beta)
 
     def sum_bound(self, times: int, beta: float) -> float:
-        """Return the same of the sum of one entry's noise over so many vectors."""
+        """Return the same of the sum of one entry's noise over several vectors."""
         if isinstance(self.sampler, DiscreteLaplace):
             return laplace_sum_bound(times, float(self.parameter), beta)
         return gaussian_bound(times * float(self.parameter), beta)

@@ -6,7 +6,7 @@ level a partition; here that word is Kafka's.
 What: s = h + G + N with N the noise of a continual counter H after the intervals closed so far (0
 before the first), G the noise of the segment's start. AboveThreshold compares the watched values
 g_i(s) with thresholds K_i, all with one tau and one mu a tick; when it stops, H takes the
-interval's counts, s and the answers are made anew, and thresholds that were reached rise by `step`.
+interval's counts, s and the answers are made again, and thresholds reached rise by `step`.
 Why: within an interval nothing is paid for, so H runs over intervals, of which there are about as
 many as the value is steps high.
 
@@ -16,7 +16,7 @@ many as the value is steps high.
                 (Algorithms 8, 12, 13, 17)
     C           `clearance` = low + alpha_U
     reach       Delta: how much watched values of h + G may grow; c_max, or by the segment
-    n           `capacity`: intervals H has noise for; no interval closes after so many
+    n           `capacity`: intervals H has noise for; none closes after that
     e           H's error over n intervals
     low, high   AboveThreshold's bounds
 
@@ -138,13 +138,13 @@ class IntervalRule:
         return best
 
     def noise(self, capacity: int) -> SumNoise:
-        """Return H, for so many intervals."""
+        """Return H, with noise for `capacity` intervals."""
         if self.config.pure:
             return self._tree(capacity)
         return counter_of(self.config.counter, capacity, self._rho_item, self.config.radix)
 
     def column_variance(self, capacity: int) -> float:
-        """Return the largest variance of one column's noise over so many intervals."""
+        """Return the largest variance of one column's noise over `capacity` intervals."""
         if self.config.pure:
             tree = self._tree(capacity)
             return tree.levels * discrete_laplace(tree.scale).variance
@@ -174,18 +174,18 @@ class IntervalRule:
         clearance, extra, short = 0, 0.0, low
         if self.update is not None:
             extra = self.update.bound(beta / 6 / (self.k * n))
-            short = clearance = math.ceil(max(self._printed_clearance(n, beta), low + extra))
-        least = self.k * (reach + short + extra + noise) / n
-        step = math.ceil(3 * (short + noise + start_error) if self.config.pure else least)
+            least = low + extra
+            if self.config.pure:
+                # 18/eps (k ln(6 k Delta / beta) + ln(6 T / beta)); tau has scale 6/eps.
+                logs = self.k * math.log(6 * n / beta) + math.log(6 * self.config.ticks / beta)
+                least = max(3 * float(self.above.tau_scale) * logs, least)
+            short = clearance = math.ceil(least)
+        wanted = 3 * (short + noise + start_error)
+        if not self.config.pure:
+            wanted = self.k * (reach + short + extra + noise) / n
+        step = math.ceil(wanted)
         error = step + short + extra + high + 3 * noise + start_error
         return Intervals(step, clearance, n, error, noise + start_error)
-
-    def _printed_clearance(self, n: int, beta: float) -> float:
-        """Return, pure, 18/eps (k ln(6 k Delta / beta) + ln(6 T / beta)); tau has scale 6/eps."""
-        if not self.config.pure:
-            return 0.0
-        logs = self.k * math.log(6 * n / beta) + math.log(6 * self.config.ticks / beta)
-        return 3 * float(self.above.tau_scale) * logs
 
     def _sums_error(self, n: int, beta: float) -> float:
         """Return e: a bound on |N| of every column after every interval."""

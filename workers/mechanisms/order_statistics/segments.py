@@ -113,7 +113,7 @@ class Segments:
         return math.ceil(self.threshold(segment) + 2 * (low + noise + self.most))
 
     def column_variance(self, segments: int) -> float:
-        """Return the variance of one column's noise after so many segments."""
+        """Return the variance of one column's noise in a segment."""
         return (segments - 1) * self.column.variance
 
     def public(self) -> dict[str, object]:

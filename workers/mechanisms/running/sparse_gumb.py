@@ -4,7 +4,7 @@ Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends whi
 (here: one test a tick), and its Sparse Vector term is charged 2/tau^2 (here: "accounting").
 
     k        top_k        items shown of each stream key
-    s        switches     most times that the shown are chosen anew
+    s        switches     most times that the shown are chosen again
     Dinf     max_count    most that one event adds to one item, however many items it touches
     tau^2    kappa Dinf^2 / rho, kappa = k + 1/8 (accounting "tight") or k + 2 ("paper")
     tau_1    sqrt(s) tau: threshold noise of scale b_1 = 2 tau_1, test noise of scale b_2 = 4 tau_1
@@ -70,7 +70,7 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
     Attributes:
         domain: the labels of the domain.
         top_k: items shown of each stream key.
-        switches: most times the shown are chosen anew, for each stream key.
+        switches: most times the shown are chosen again, for each stream key.
         eta: how far an item outside must lie above the least one shown to cause a switch; None is
             the default of the module.
         accounting: "tight", or "paper" for Theorem 4 as printed.

@@ -47,7 +47,11 @@ class SparseState(State):
         self._changed.add(key)
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
-        blocks = [(f"m{key:08x}", self._encode(key)) for key in sorted(self._changed)]
+        blocks = []
+        for key in sorted(self._changed):
+            chosen = self.chosen[key]
+            head = _HEAD.pack(STATE_VERSION, self.used[key], len(chosen))
+            blocks.append((f"m{key:08x}", head + np.array(chosen, dtype="<u4").tobytes()))
         self._changed = set()
         return blocks
 
@@ -63,10 +67,6 @@ class SparseState(State):
             raise StateRefused(f"stored state: block {name!r} of {k} items is cut short or too long")
         places = np.frombuffer(block, dtype="<u4", offset=_HEAD.size).tolist()
         self.chosen[int(name[1:], 16)], self.used[int(name[1:], 16)] = tuple(places), used
-
-    def _encode(self, key: int) -> bytes:
-        chosen = self.chosen[key]
-        return _HEAD.pack(STATE_VERSION, self.used[key], len(chosen)) + np.array(chosen, dtype="<u4").tobytes()
 
 
 class SparseNoise:
