@@ -3,10 +3,9 @@
 Rules that keep records from being lost or given twice (see also `transport`):
 
 - A batch starts where the one before it ended; `_drain` awaits nothing, so a fetch's epoch and
-positions are exact.
-- aiokafka's position must be where this thread left it. If it is not, aiokafka moved it by itself
-because the broker no
-  longer had that position: `StateRefused`, for what lies between was never counted.
+  positions are exact.
+- aiokafka's position must be where this thread left it. If it is not, aiokafka moved it because the
+  broker no longer had that position: `StateRefused`, for what lies between was never counted.
 """
 
 from __future__ import annotations

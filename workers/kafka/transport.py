@@ -6,14 +6,12 @@ the first two go `Fetched` (batches, tagged with the seek they follow) and `seek
 
 What keeps records from being lost or given twice:
 
-- Every assignment and revocation raises the consumer's *epoch*. `seek_all` brings the epoch to the
-consumer thread; a
-  fetch carries the epoch it was made in, and one of an older epoch is dropped: the seek that
-      follows it reads it again.
-- A batch starts where the one before it ended, and a shard refuses one that starts elsewhere
-(`fetch`, `shard`).
+- Every assignment and revocation raises the consumer's *epoch*. `seek_all` takes it to the other
+  thread; a fetch carries the epoch it was made in, and one of an older epoch is dropped: the seek
+  that follows it reads it again.
+- A batch starts where the one before it ended; a shard refuses another one (`fetch`, `shard`).
 - Faust's own commits, seeks and gap tracking are off. The shards' stored offsets decide; the
-group's are for lag tools.
+  group's are for lag tools.
 """
 
 from __future__ import annotations

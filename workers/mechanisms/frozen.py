@@ -3,8 +3,8 @@
 What: a mechanism is built once and stepped by the threads of all owner partitions, and so are the
 tables and counters in it. Whatever can be reached from it is checked when it is made.
 Why: a table of powers that grew at its first use was appended to by two threads at once, and every
-later pick of the process read another table's weights. No lock, no test of one mechanism, and no
-reader of the code would have to be right again: nothing is left that two threads could do.
+later pick of the process read another table's weights. Now no lock, test or reader has to be right
+again: nothing is left that two threads could do to each other.
 
     Frozen     base of what is shared: its attributes are checked after the outermost constructor,
                and cannot be set or deleted then
@@ -15,8 +15,7 @@ reader of the code would have to be right again: nothing is left that two thread
 
 What may be reached: numbers, texts, bytes, dates, classes; tuples and frozensets of what may be;
 read-only mappings (`MappingProxyType` over a copy) and read-only arrays; frozen dataclasses and
-msgspec records; other `Frozen`; and what is made for threads: `threading.local`, whose contents are
-another one's in each thread.
+msgspec records; other `Frozen`; and `threading.local`, whose contents each thread has for itself.
 """
 
 from __future__ import annotations

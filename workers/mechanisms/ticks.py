@@ -1,8 +1,8 @@
 """Ticks and epochs: whole-number arithmetic between event time, global ticks and ticks of an epoch.
 
 A *global tick* counts from 1 at `start_ms` without end; an epoch is `horizon` of them, and ticks
-are numbered from 1 in each epoch. Tick g covers the times start_ms + (g-1) * tick_ms <= time <
-start_ms + g * tick_ms.
+are numbered from 1 in each epoch. Tick g covers the times
+start_ms + (g-1) * tick_ms <= time < start_ms + g * tick_ms.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ noise.
     Symbol      Here
     b           `scale`
     q           exp(-1/b)
-    C(x)        thresholds; discrete Laplace: P(X <= -j) = q^j / (1 + q) for j >= 1; geometric: P(X
-                <= x) = 1 - q^(x+1)
+    C(x)        thresholds; discrete Laplace: P(X <= -j) = q^j / (1 + q) for j >= 1;
+                geometric: P(X <= x) = 1 - q^(x+1)
     TV          `tv`: total variation distance between what is sampled and the law
 
 Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms".

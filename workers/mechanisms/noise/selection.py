@@ -1,8 +1,8 @@
 """Exact exponential-mechanism picks: equal in law to the top k of counts + Gumbel noise.
 
 What: of n candidates with integer counts, pick i with probability proportional to exp(count_i / b),
-remove it, pick again, k times ("peeling"). That is the order of the k largest of count_i +
-Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
+remove it, pick again, k times ("peeling"). That is the order of the k largest of
+count_i + Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
 Why: a float Gumbel gives rare picks wrong chances, and other ones on every machine.
 
     Symbol      Here

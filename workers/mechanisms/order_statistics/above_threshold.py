@@ -13,11 +13,11 @@ the reverse. It changes every value of a run by 0..Dinf, all in one direction.
     e1, e2      Dinf / b1, Dinf / b2
 
 Guarantee: with x the world without and y the world with the event, and q(l) the probability of
-stopping at l (or never): q_y(l) <= e^e2 q_x(l), for mu_l alone has to make up for the event; q_x(l)
-<= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss lies in an interval of length e1 + 2 e2:
-bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only and hold for noise on x >=
-0 (`one_sided`) as for noise on all integers. As the papers count (any neighbours, two-sided): e1 +
-2 e2, pure.
+stopping at l (or never): q_y(l) <= e^e2 q_x(l), for mu_l alone has to make up for the event;
+q_x(l) <= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss lies in an interval of length
+e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only and hold for
+noise on x >= 0 (`one_sided`) as for noise on all integers. As the papers count (any neighbours,
+two-sided): e1 + 2 e2, pure.
 
 Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2; mechanisms.md 5 for the
 bounded range; a loss in an interval of length e is e^2/8-zCDP (Cesar and Rogers, "Bounding,

@@ -10,8 +10,7 @@ one interval and changes D columns by at most Dinf.
             levels (001 Fact 4, Algorithm 19)
 
 A vector of which an event changes D entries by at most Dinf, released once (`OneVector`): discrete
-Gaussian noise at D Dinf^2 / (2 sigma^2) rho, or discrete Laplace noise of scale b at pure D Dinf /
-b.
+Gaussian noise at D Dinf^2 / (2 sigma^2) rho, or discrete Laplace noise of scale b at D Dinf / b.
 
 A discrete Laplace variable's moment generating function is at most that of the continuous one of
 the same scale (cosh is convex in its square), so the tail bounds for Laplace sums hold for it.

@@ -24,11 +24,11 @@ Costs, each once for all intervals (and for all segments, which are disjoint in 
 AboveThreshold; H; and for k > 1 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale.
 
 Error at a tick of one run, promised with probability 1 - beta. A tick that closes publishes g_i(s),
-off by e. At one that does not, g_i(h) <= K_i + high + e. The close that raised K_i had g_i(s) > K_i
-- step - low (k > 1: - C - alpha_U), and values only grow. So
+off by e. At one that does not, g_i(h) <= K_i + high + e. The close that raised K_i had
+g_i(s) > K_i - step - low (k > 1: - C - alpha_U), and values only grow. So
     k = 1: step + low + high + 3 e    k > 1: step + C + alpha_U + high + 3 e   (segments: + alpha_G)
-and thresholds cannot have been raised more often than (reach + low + e) / step times (k > 1: k
-(reach + C + alpha_U + e) / step).
+and thresholds cannot have been raised more often than (reach + low + e) / step times
+(k > 1: k (reach + C + alpha_U + e) / step).
 
 zCDP: n is the power of two that makes this error smallest, step follows from n. Pure: step, C and n
 as printed, step = 3 (e + low (k > 1: C) + alpha_G) and n = reach (k > 1: k reach), with alpha_mu +

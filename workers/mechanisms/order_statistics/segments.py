@@ -18,13 +18,13 @@ increments s_(j+1) - s_j are a segment's exact counts and fresh noise; an event 
 
 Source: 001 Algorithms 5, 10, 15. Printed (pure): first = 1, log2 T segments, Lap(4/eps),
 Lap(8/eps), Lap(2d/eps), d replaced by D Dinf. Corrected: Algorithm 15 line 9 would need four times
-its variance for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has 2 d ln(1.25/delta) /
-(eps/2)^2), and line 13 of Algorithm 16 depends on d, not on k; here s_D^2 follows from rho; and j <
-log T in the test keeps a last segment from ending whose threshold is only about T/2, so that the
-value may grow by more than the promised 2^(j-1) + 2 alpha_DM in it (measured at T = 1,000: the
-promise missed in 8 of 8 runs): here there are ceil(log2 T) + 1 segments. In zCDP the first
-threshold is the power of two above low + high, since below it noise alone ends segments, and their
-number is not limited by log2 T, for a tick may hold any number of events.
+its variance for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has
+2 d ln(1.25/delta) / (eps/2)^2), and line 13 of Algorithm 16 depends on d, not on k; here s_D^2
+follows from rho; and j < log T in the test keeps a last segment from ending whose threshold is only
+about T/2, so that the value may grow by more than the promised 2^(j-1) + 2 alpha_DM in it (measured
+at T = 1,000: the promise missed in 8 of 8 runs): here there are ceil(log2 T) + 1 segments. In zCDP
+the first threshold is the power of two above low + high, since below it noise alone ends segments,
+and their number is not limited by log2 T, for a tick may hold any number of events.
 """
 
 from __future__ import annotations

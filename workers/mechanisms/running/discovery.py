@@ -7,8 +7,8 @@ event that is at most delta. Neighbours: the content of one event emptied, or th
     Symbol          Here
     D0, Dinf        `max_items`, `max_count`
     delta           `delta`, for discovery in total; D0 sum_t delta_t <= delta
-    delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0), k
-                    = floor(log2 t); with `every` = n only the ticks n, 2n, ... test, the first as
+    delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0),
+                    k = floor(log2 t); with `every` = n only the ticks n, 2n, ... test, the first as
                     test 1: then T and t count tests; a constant m is in `discovery_schedule`
     X               sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
     x_t             a value with P(X >= x_t) <= delta_t, proved
@@ -22,14 +22,13 @@ so m_t is the smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x
 integers, and so X is one).
 
 A small configuration's x_t is computed exactly (`exact_tail`). Else two bounds hold for every sum
-of independent discrete Gaussians with real coefficients, and the smaller x_t is taken: (a)
-Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)). (b)
-Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times that
-of
-    N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v): complete
-    the square; Poisson summation bounds the numerator from above, and the normaliser of N_Z is at
-    least sqrt(2 pi s2). Densities of independent sums convolve, so with W = sum_j c_j G_j and any w
-    >= 0
+of independent discrete Gaussians with real coefficients, and the smaller x_t is taken:
+(a) Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)).
+(b) Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times
+    that of N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v):
+    complete the square; Poisson summation bounds the numerator from above, and the normaliser of
+    N_Z is at least sqrt(2 pi s2). Densities of independent sums convolve, so with
+    W = sum_j c_j G_j and any w >= 0
       P(X >= x) P(W >= -w) <= P(X + W >= x - w) <= prod_j theta_j * Q((x - w) / sqrt(s^2 + Var W)).
     Any u and w are valid; a small grid comes within a few per cent of the exact quantile.
 

@@ -10,10 +10,11 @@ the counter's actual standard deviation at that tick (mechanisms.md 3), not a wo
     m_t      threshold: an item is shown at t iff its noisy count is, or was, above m_t
 
 Which ticks may show a new item, and with which m_t, is `threshold` in the settings: at every tick
-with an equal delta_t ("per_tick"), at every tick with one m for all ("constant"), or only at every
-n-th tick ("every"); see `discovery_schedule`. Every item present is evaluated at every such tick,
-also the ones with no new event: skipping idle items is another mechanism, which nobody has
-analysed. An item's noise is that of a counter from tick 1, whenever the item was first seen.
+with an equal delta_t ("per_tick"), only at every n-th tick ("every"; see `discovery`), or at every
+tick with one m for all ("constant"; see `discovery_schedule`). Every item present is evaluated at
+every such tick, also the ones with no new event: skipping idle items is another mechanism, which
+nobody has analysed. An item's noise is that of a counter from tick 1, whenever the item was first
+seen.
 """
 
 from __future__ import annotations
