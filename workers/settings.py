@@ -177,32 +177,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def contributions_topic(self) -> str:
         """Messages from stage 1 to stage 2: one partition per owner."""
-        return f"{self.worker.name}.contributions"
+        return internal_topics(self.worker.name)[0]
 
     @property
     def contribute_state_topic(self) -> str:
         """State of stage 1: one partition per source partition, compacted."""
-        return f"{self.worker.name}.contribute-state"
+        return internal_topics(self.worker.name)[1]
 
     @property
     def release_state_topic(self) -> str:
         """State of stage 2: one partition per owner, compacted."""
-        return f"{self.worker.name}.release-state"
+        return internal_topics(self.worker.name)[2]
 
     @property
     def rejects_topic(self) -> str:
         """Dead letters."""
-        return f"{self.worker.name}.rejects"
+        return internal_topics(self.worker.name)[3]
 
     @property
     def internal_topics(self) -> tuple[str, ...]:
         """The topics that the worker keeps for itself."""
-        return (
-            self.contributions_topic,
-            self.contribute_state_topic,
-            self.release_state_topic,
-            self.rejects_topic,
-        )
+        return internal_topics(self.worker.name)
 
     @property
     def user_field(self) -> str | None:
@@ -243,6 +238,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         yield self.events.topic, "events.topic"
         for histogram in self.histograms:
             yield self.output_topic(histogram), f"{histogram.where()}topic"
+
+
+def internal_topics(worker: str) -> tuple[str, str, str, str]:
+    """Return the topics of a worker's messages, of the state of stages 1 and 2, and of its dead letters."""
+    return f"{worker}.contributions", f"{worker}.contribute-state", f"{worker}.release-state", f"{worker}.rejects"
 
 
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from workers.kafka.clients import Connection
-from workers.kafka.placement import Placement
+from workers.kafka.placement import placement
 from workers.kafka.reading import read_partition
 
 PARTITIONS = 7
@@ -30,12 +30,12 @@ def test_a_keyed_record_lies_where_its_partitioner_is_computed_to_put_it(
     assert producer.flush(120) == 0
     seen = 0
     for partition in range(PARTITIONS):
-        here = Placement(partitioner, partition, PARTITIONS)
+        here = placement(partitioner, partition, PARTITIONS)
         for message in read_partition(connection, topic, partition):
             user = (message.key() or b"").decode()
             if user:  # librdkafka places an empty key anywhere
                 assert here(user)
                 seen += 1
     assert seen == len(USERS) - 1
-    elsewhere = [Placement(partitioner, 0, PARTITIONS)(user) for user in USERS]
+    elsewhere = [placement(partitioner, 0, PARTITIONS)(user) for user in USERS]
     assert 0 < sum(elsewhere) < len(USERS) / 3

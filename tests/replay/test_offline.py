@@ -124,7 +124,8 @@ def test_a_quick_key_has_the_tags_of_the_key(tmp_path: Path, number: int) -> Non
 class Stopped:
     """A source whose reading is interrupted, as by Ctrl-C, after some batches."""
 
-    name, word, partitions, total, until_ms = "text", "line", 1, None, None
+    name, word, partitions, until_ms = "text", "line", 1, None
+    total: int | None = None
 
     def __init__(self, settings: Settings, content: bytes, batches: int) -> None:
         self._all = [line + b"\n" for line in content.splitlines()]

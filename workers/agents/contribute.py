@@ -21,7 +21,7 @@ from workers.errors import StateRefused
 from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End
-from workers.kafka.placement import Placement
+from workers.kafka.placement import placement
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
@@ -114,7 +114,7 @@ class ContributeShard(Shard):
         self._stream, self._reader, self._lanes = stream, reader, lanes
         self._intake = Intake(lanes, stream.events.grace_ms, store)
         self._here = (
-            Placement(stream.events.partitioner, partition, stream.sources)
+            placement(stream.events.partitioner, partition, stream.sources)
             if any(lane.max_items_per_user for lane in lanes)
             else None
         )
