@@ -75,6 +75,23 @@ class Combination:
         return self.settings.histograms[0]
 
 
+class Run(NamedTuple):
+    """A combination with one seed: 0 has the noise of a plain replay, each other one its own."""
+
+    combination: Combination
+    seed: int
+
+    @property
+    def number(self) -> int:
+        """Of the combination."""
+        return self.combination.run
+
+
+def runs_of(combinations: Sequence[Combination], seeds: int) -> list[Run]:
+    """Return each combination with `seeds` seeds."""
+    return [Run(combination, seed) for combination in combinations for seed in range(seeds)]
+
+
 @dataclass(slots=True)
 class Grid:
     """The combinations to run, and those left out, each with the reason why it cannot be."""
