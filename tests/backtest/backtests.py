@@ -12,7 +12,7 @@ from typing import Any
 from tests.replay.site import T0
 from workers.backtest.grid import make_grid, runs_of
 from workers.backtest.results import Results
-from workers.backtest.sweep import Backtest, run_backtest
+from workers.backtest.sweep import Backtest
 from workers.replay.offline import Summary
 from workers.replay.quick_key import QuickKey
 from workers.replay.sources_lines import JsonLines
@@ -60,7 +60,7 @@ def backtest(
     content = text_of(some)
     source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
     write = None if snapshots is None else lambda snapshot: snapshots.append(json.loads(snapshot.value))
-    summary: Summary = run_backtest(settings, KEY, source, runs, write, lambda summary: None)
+    summary: Summary = runs.run(settings, source, write, lambda summary: None)
     return runs.results(summary, "line", grid.left_out)
 
 

@@ -17,7 +17,7 @@ from workers.backtest import sweep
 from workers.backtest.grid import make_grid, runs_of
 from workers.backtest.pool import Pool
 from workers.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Series, read
-from workers.backtest.sweep import Backtest, Thinned, run_backtest
+from workers.backtest.sweep import Backtest, Thinned
 from workers.cli import execute
 from workers.errors import StateRefused
 from workers.replay.offline import Summary
@@ -129,7 +129,7 @@ def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: pyt
     grid = make_grid(settings, tmp_path / "settings.toml", ["items.max_items=1,20"])
     runs, content = Backtest(runs_of(grid.combinations, 1), KEY, 5), text_of(some)
     source = Interrupted(settings, "text", io.BytesIO(content), total=len(content))
-    summary = run_backtest(settings, KEY, source, runs, None, lambda summary: None)
+    summary = runs.run(settings, source, None, lambda summary: None)
     found = runs.results(summary, "line")
     whole = backtest(settings, tmp_path, some, "items.max_items=1,20")
     assert summary.partial and not found.input.complete and not found.runs[0].complete
@@ -153,7 +153,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
             signal.raise_signal(signal.SIGINT)
 
     source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
-    summary = run_backtest(settings, KEY, source, runs, None, progress)
+    summary = runs.run(settings, source, None, progress)
     found, whole = runs.results(summary, "line"), backtest(settings, tmp_path, some, "max_items=1,2,3")
     assert summary.partial and [run.ticks for run in found.runs] == [12, 12, 12]
     for run in (1, 2, 3):
@@ -177,10 +177,10 @@ def test_processes_find_what_one_finds(pressed: int | None, tmp_path: Path, monk
 
     one, pool = Backtest(runs, KEY, 5), Pool(runs, KEY, 5, 3)
     try:
-        found = pool.results(pool.run(settings, KEY, source(), lambda summary: None), "line")
+        found = pool.results(pool.run(settings, source(), None, lambda summary: None), "line")
     finally:
         pool.close()
-    expected = one.results(run_backtest(settings, KEY, source(), one, None, lambda summary: None), "line")
+    expected = one.results(one.run(settings, source(), None, lambda summary: None), "line")
     assert found.input == expected.input and found.runs == expected.runs and found.boards == expected.boards
     assert found.input.complete is (pressed is None) and len(found.runs) == 12
     for row in expected.runs:
@@ -196,7 +196,7 @@ def test_what_goes_wrong_in_a_process_is_told_here(tmp_path: Path) -> None:
     pool = Pool(runs_of(grid.combinations, 1), KEY, 5, 2)
     try:
         with pytest.raises(StateRefused, match="Are the events' times in ms"):
-            pool.results(pool.run(settings, KEY, source, lambda summary: None), "line")
+            pool.results(pool.run(settings, source, None, lambda summary: None), "line")
     finally:
         pool.close()
 

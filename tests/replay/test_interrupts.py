@@ -148,7 +148,7 @@ def test_who_insists_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[
     pool = Pool(runs_of(grid.combinations, 1), KEY, 5, 2)
     children = [child for child, _ in pool._children]
     with pytest.raises(KeyboardInterrupt):
-        pool.run(settings, KEY, Insisted(settings, "text", io.BytesIO(content), total=9), lambda summary: None)
+        pool.run(settings, Insisted(settings, "text", io.BytesIO(content), total=9), None, lambda summary: None)
     assert all(child.is_alive() for child in children)  # they heed no signal
     pool.close()
     assert not any(child.is_alive() for child in children)

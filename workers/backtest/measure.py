@@ -19,7 +19,6 @@ from workers.backtest.numbers import (
     PLACE,
     RANKED,
     WEIGHTS,
-    Counts,
     Delays,
     Numbers,
     fill_errors,
@@ -28,7 +27,7 @@ from workers.backtest.numbers import (
 )
 from workers.backtest.results import BoardRow, Series
 from workers.backtest.truth import MIRRORED, SIZES
-from workers.backtest.view import KeyView, View, kendall, released_top
+from workers.backtest.view import Counts, KeyView, View, kendall, released_top
 from workers.histogram.snapshots import Shown
 from workers.mechanisms.ledger import Ledger, Rows, grown
 from workers.mechanisms.mechanism import Answers, Items, Release
@@ -43,12 +42,7 @@ class Watch:
     """One run of a histogram that shows counts."""
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
-        """
-        Args:
-            run: what is run.
-            histogram: that runs; its observer is set.
-            view: of the exact counts it is held against.
-        """
+        """Observe the run's histogram, and hold it against the exact counts of `view`."""
         self.run, self.histogram, self.view = run, histogram, view
         # Whether items come to be shown one after the other, so that there is a delay to measure;
         # and whether the histogram's columns say when a row was first shown.
@@ -183,9 +177,8 @@ class Watch:
 
     def fill_hits(self, row: Numbers, one: KeyView, named: Rows) -> None:
         """Fill in precision and recall of the rows that are named of a stream key."""
-        view, wide = self.view, one.top_unbounded
-        fill_hits(row, "", view.counts[named], one.top.floor, one.top.size)
-        fill_hits(row, "_unbounded", view.unbounded[named], wide.floor, wide.size)
+        fill_hits(row, "", self.view.counts[named], one.top)
+        fill_hits(row, "_unbounded", self.view.unbounded[named], one.top_unbounded)
 
     # ---- boards ---------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.backtest.truth import SIZES
+from workers.backtest.view import Counts, Top
 
 # The share of a normal law within this many standard deviations is 0.95.
 COVERED_SD = 1.96
@@ -28,7 +29,6 @@ OF_KEYS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "ra
 WEIGHTS = {"coverage": "shown", "deserving_shown": "deserving"}
 
 Numbers = NDArray[np.float64]
-Counts = NDArray[np.int64]
 Ticks = NDArray[np.int32] | NDArray[np.int64]
 
 
@@ -92,21 +92,13 @@ def fill_errors(
         row[PLACE["coverage"]] = np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
 
 
-def fill_hits(row: Numbers, suffix: str, exact: Counts, floor: int, size: int) -> None:
-    """Fill in precision and recall of the items named, by their exact counts.
-
-    Args:
-        row: to fill.
-        suffix: of the metrics.
-        exact: count of each item named.
-        floor: what an item of the top has at least.
-        size: how many items the top has.
-    """
-    right = int((exact >= floor).sum())
+def fill_hits(row: Numbers, suffix: str, exact: Counts, top: Top) -> None:
+    """Fill in precision and recall of the items named, by their exact counts."""
+    right = int((exact >= top.floor).sum())
     if len(exact):
         row[PLACE["precision" + suffix]] = right / len(exact)
-    if size:
-        row[PLACE["recall" + suffix]] = min(right, size) / size
+    if top.size:
+        row[PLACE["recall" + suffix]] = min(right, top.size) / top.size
 
 
 def over_all(metric: str, values: Numbers, weight: Numbers | None) -> float:

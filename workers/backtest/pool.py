@@ -1,4 +1,4 @@
-"""A backtest on all cores: the events are read and added up here, once; other processes do the runs.
+"""A backtest on all cores: events are read and added up here, once; other processes do the runs.
 
 What goes to them is what the worker's stage 1 tells stage 2 (`Merge`), so each is a stage 2 of its
 own, with its own exact counts; what comes back are figures. They are forked before anything is
@@ -25,6 +25,7 @@ from workers.backtest.grid import Run
 from workers.backtest.results import Results
 from workers.backtest.sweep import Backtest, input_of
 from workers.errors import QuietcountError
+from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.offline import Offline, Summary, drive, few_collections
@@ -49,7 +50,7 @@ def processes_for(runs: Sequence[Run]) -> int:
 
 
 def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
-    """Return as many runs for each; those with the same bounds, which share what is counted, together."""
+    """Return as many runs for each, those together that share what is counted for their bounds."""
     lanes = [run.combination.config.lane for run in runs]
     first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
     ordered = sorted(runs, key=lambda run: (first[run.combination.config.lane], run.number, run.seed))
@@ -62,7 +63,7 @@ class Pool:
 
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int, number: int) -> None:
         """Fork `number` processes; see `Backtest`."""
-        self._top = top
+        self._key, self._top = key, top
         self._calls: list[tuple[Any, ...]] = []
         backtests = [Backtest(share, key, top) for share in shares_of(runs, number)]
         # They are not run here, but say which lanes to count.
@@ -106,13 +107,24 @@ class Pool:
 
     # ---- what goes and comes --------------------------------------------------------------------
 
-    def run(self, settings: Settings, key: NoiseKey, source: Source, progress: Callable[[Summary], object]) -> Summary:
-        """Read the source, to its end or to Ctrl-C; see `sweep.run_backtest`."""
+    def run(
+        self,
+        settings: Settings,
+        source: Source,
+        write: Callable[[Snapshot], object] | None,
+        progress: Callable[[Summary], object],
+    ) -> Summary:
+        """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
         with Interrupts() as interrupts, few_collections():
             with interrupts.held():  # half a message would be taken for the beginning of the next
                 self._tell("begin", source.partitions)
             offline = Offline(
-                settings, key, self.histograms, partitions=source.partitions, until_ms=source.until_ms, merge=self
+                settings,
+                self._key,
+                self.histograms,
+                partitions=source.partitions,
+                until_ms=source.until_ms,
+                merge=self,
             )
             return drive(offline, source, interrupts, progress)
 

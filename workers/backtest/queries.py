@@ -12,9 +12,9 @@ import numpy as np
 
 from workers.backtest.grid import Run
 from workers.backtest.measure import Watch
-from workers.backtest.numbers import METRICS, PLACE, Counts, Numbers, fill_errors
+from workers.backtest.numbers import METRICS, PLACE, Numbers, fill_errors
 from workers.backtest.results import BoardRow
-from workers.backtest.view import View, kendall
+from workers.backtest.view import Counts, View, kendall
 from workers.histogram.snapshots import Shown
 from workers.mechanisms.ledger import Rows
 from workers.mechanisms.mechanism import Answers, Items, Release
@@ -72,7 +72,7 @@ class QueryWatch(Watch):
             row[PLACE["within_error"]] = sum(within) / len(within)
 
     def _labels(self, row: Numbers, index: int, fields: Fields) -> None:
-        """Fill in whether the labels that are named are the right ones, and what they fall short."""
+        """Fill in whether the labels named are the right ones, and what they fall short."""
         exact, unbounded = self._sums(index)
         named = [[self._place[label] for label in labels] for _, labels in _named(fields)]
         if not named:
@@ -127,7 +127,7 @@ class QueryWatch(Watch):
 
 
 class LabelsWatch(Watch):
-    """A run of `pay_what_you_get`: what it named last is the board until it names something else."""
+    """A run of `pay_what_you_get`: what it named last is the board until it names others."""
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         super().__init__(run, histogram, view)

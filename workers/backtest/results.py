@@ -1,4 +1,4 @@
-"""The results directory of a backtest: four files, written whole, read by the report and by anyone with pandas or DuckDB.
+"""The results directory of a backtest: four files, for the report and anyone with DuckDB or pandas.
 
     runs.parquet      one row for each (run, seed, histogram): what was run, what it promises, how
                       far it came
@@ -45,19 +45,7 @@ ARROW = {"int": "int64", "float": "float64", "str": "string", "bool": "bool_"}
 class RunRow:
     """One row of runs.parquet: what came out of a combination of settings with one seed.
 
-    Attributes:
-        run: number of the combination of settings, from 1.
-        seed: 0 is the noise of a plain replay.
-        histogram, mechanism: names.
-        varied: the settings that `--vary` gave, as text, by "<histogram>.<setting>"; None where
-            this mechanism has none such.
-        settings: all settings of the histogram, as JSON.
-        rho, epsilon, delta, unit: the guarantee of one epoch.
-        tick_ms: width of a tick.
-        first_tick, ticks: the global tick that was released first, and how many were.
-        epochs: how many epochs these ticks touch.
-        events: valid events that were read.
-        complete: whether the input was read to its end.
+    `varied` is by "<histogram>.<setting>"; None where the mechanism has no such setting.
     """
 
     run: int
@@ -80,16 +68,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Rows of results.parquet that differ in tick and value only.
-
-    Attributes:
-        key: stream key; "" is all of them together.
-        metric: see docs/results.md.
-        rank: place by exact count, from 1; 0: not by rank.
-        size: exact count, from 1; 0: not by size.
-        ticks: int64 (n,), global ticks; 0 is the whole run.
-        values: float64 (n,).
-    """
+    """Rows of results.parquet that differ in tick and value only: int64 (n,) and float64 (n,)."""
 
     run: int
     seed: int
@@ -104,18 +83,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """One row of boards.parquet: an item that belongs on the board, or is on it.
-
-    Attributes:
-        tick, end_ms: the global tick, and its end.
-        rank: place by exact count among the stream key's items, from 1; equal counts have
-            different places.
-        label: of the item; of a query's answer the query.
-        exact, exact_unbounded: its count, bounded and unbounded. None: there is no such count.
-        shown: whether the snapshot named it.
-        released: the published count; None where there is none.
-        sd, threshold: as published.
-    """
+    """One row of boards.parquet: an item that belongs on the board, or is on it."""
 
     run: int
     seed: int
@@ -135,17 +103,10 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """rejects.json: what was read.
+    """What was read: rejects.json.
 
-    Attributes:
-        complete: whether the input was read to its end.
-        events, late, outside: as in `Summary`.
-        first_ms, last_ms: earliest and latest time of an event.
-        word: what the numbers of rejects count: "line", "row" or "offset".
-        counts: rejects by reason.
-        first: (partition, number, reason) of the first hundred.
-        top: n of the top-n metrics.
-        left_out: combinations of `--vary` that cannot be, and why.
+    `late` and `outside` are as in `Summary`; `first` is (partition, number, reason) of each of the
+    first rejects; `top` the n of the top-n metrics.
     """
 
     complete: bool

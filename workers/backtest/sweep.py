@@ -33,8 +33,6 @@ from workers.settings import Settings
 
 TICKS_MEASURED = 256
 BOARDS_KEPT = 8
-SEEDS = 3
-TOP = 10
 
 
 class Thinned:
@@ -56,7 +54,7 @@ class Thinned:
 
 
 class Timing(NamedTuple):
-    """What makes runs begin, and start their epochs, at the same ticks, for the same stream keys."""
+    """What makes runs begin and start their epochs at the same ticks, for the same stream keys."""
 
     tick_ms: int
     start_ms: int
@@ -122,12 +120,7 @@ class Backtest:
     """All runs over one stream of events. Sensitive: it holds exact counts."""
 
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
-        """
-        Args:
-            runs: what to run.
-            key: the operator's root key.
-            top: n of the top-n metrics.
-        """
+        """Take what to run, the operator's root key, and the n of the top-n metrics."""
         self._key, self._top = key, top
         self._truths: dict[tuple[Timing, Lane, tuple[bytes, ...]], tuple[Truth, View]] = {}
         self._groups: dict[Timing, Group] = {}
@@ -172,10 +165,38 @@ class Backtest:
         group.watches.append(watch(run, histogram, view))
         return histogram
 
-    @property
-    def whole(self) -> bool:
-        """Whether no tick is half done."""
-        return all(group.whole for group in self._groups.values())
+    def run(
+        self,
+        settings: Settings,
+        source: Source,
+        write: Callable[[Snapshot], object] | None,
+        progress: Callable[[Summary], object],
+    ) -> Summary:
+        """Do all runs over a source of events, to its end or to Ctrl-C, which leaves whole ticks.
+
+        They share the `[events]` of `settings`; `write` takes the snapshots of those that are
+        `written`.
+        """
+        with Interrupts() as interrupts, few_collections():
+
+            def after_tick() -> None:
+                progress(summary)
+                if all(group.whole for group in self._groups.values()):
+                    interrupts.check()
+
+            offline = Offline(
+                settings,
+                self._key,
+                self.histograms,
+                partitions=source.partitions,
+                write=write,
+                until_ms=source.until_ms,
+                after_tick=after_tick,
+            )
+            summary = offline.summary
+            drive(offline, source, interrupts, progress)
+            self.finish()
+        return summary
 
     def finish(self) -> None:
         """Measure the last tick of every group, at the end of what was read."""
@@ -188,53 +209,13 @@ class Backtest:
         yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
-        """Return what was measured, after `finish`; `word` is what the numbers of rejects count."""
+        """Return what was measured; `word` is what the numbers of rejects count."""
         results = Results(input_of(summary, word, self._top, left_out))
         for one in self.watches():
             results.runs.append(row_of(one, summary))
             results.series += one.series()
             results.boards += one.boards()
         return results
-
-
-def run_backtest(
-    settings: Settings,
-    key: NoiseKey,
-    source: Source,
-    backtest: Backtest,
-    write: Callable[[Snapshot], object] | None,
-    progress: Callable[[Summary], object],
-) -> Summary:
-    """Do all runs over a source of events, to its end or to Ctrl-C, which leaves whole ticks.
-
-    Args:
-        settings: whose `[events]` they share.
-        key: the operator's root key.
-        source: of the events.
-        backtest: fresh.
-        write: takes the snapshots of those runs that are `written`.
-        progress: told how far it is.
-    """
-    with Interrupts() as interrupts, few_collections():
-
-        def after_tick() -> None:
-            progress(summary)
-            if backtest.whole:
-                interrupts.check()
-
-        offline = Offline(
-            settings,
-            key,
-            backtest.histograms,
-            partitions=source.partitions,
-            write=write,
-            until_ms=source.until_ms,
-            after_tick=after_tick,
-        )
-        summary = offline.summary
-        drive(offline, source, interrupts, progress)
-        backtest.finish()
-    return summary
 
 
 def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:

@@ -59,13 +59,7 @@ class View:
     """Exact counts, bounded and unbounded, as of the tick both have counted last."""
 
     def __init__(self, truth: Truth, wide: Truth, key: NoiseKey, top: int) -> None:
-        """
-        Args:
-            truth: the bounded counts; its rows are those that are spoken of.
-            wide: the unbounded counts.
-            key: the operator's root key: names rows.
-            top: n.
-        """
+        """Take bounded counts, whose rows are meant everywhere, unbounded ones, root key, and n."""
         self.truth, self._wide, self._key, self.top = truth, wide, key, top
         self._columns: Ledger | None = None
         self._wide_columns: Ledger | None = None

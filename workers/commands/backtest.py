@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from workers.backtest.grid import Grid, make_grid, runs_of
+from workers.backtest.grid import make_grid, runs_of
 from workers.backtest.outcomes import Outcome, outcomes
 from workers.backtest.pool import Pool, processes_for
 from workers.backtest.recommend import recommend
 from workers.backtest.results import Tables, prepare, read, write
-from workers.backtest.sweep import Backtest, run_backtest
+from workers.backtest.sweep import Backtest
 from workers.errors import SettingsError
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -47,35 +47,33 @@ class Options:
     top: int
     force: bool
 
-    def prepared(self, settings: Settings, key: NoiseKey, snapshots: str | None) -> Prepared:
-        """Return the runs, and make a directory for what they show; nothing is read yet.
 
+class Prepared:
+    """A backtest that can begin, and a directory for its results; nothing is read yet."""
+
+    def __init__(
+        self, options: Options, settings: Settings, key: NoiseKey, snapshots: str | None
+    ) -> None:
+        """
         Raises:
             SettingsError: an option is wrong.
         """
-        if self.vary and snapshots is not None:
+        if options.vary and snapshots is not None:
             raise SettingsError("--snapshots writes those of one run, so it cannot be used with --vary")
-        grid = make_grid(settings, self.config, self.vary)
-        prepare(self.report, force=self.force)
-        return Prepared(settings, key, self, grid, snapshots is not None)
-
-
-class Prepared:
-    """A backtest that can begin."""
-
-    def __init__(self, settings: Settings, key: NoiseKey, options: Options, grid: Grid, snapshots: bool) -> None:
-        self._settings, self._key, self._options, self._grid = settings, key, options, grid
-        runs = runs_of(grid.combinations, options.seeds)
+        self._settings, self._options = settings, options
+        self._grid = make_grid(settings, options.config, options.vary)
+        prepare(options.report, force=options.force)
+        runs = runs_of(self._grid.combinations, options.seeds)
         self._number = len(runs)
         # Snapshots are made in this process; others are forked before anything is read.
-        processes = 1 if snapshots else processes_for(runs)
+        processes = 1 if snapshots is not None else processes_for(runs)
         self._runs: Backtest | Pool
         if processes > 1:
             self._runs = Pool(runs, key, options.top, processes)
         else:
             self._runs = Backtest(runs, key, options.top)
             for one in self._runs.watches():
-                one.histogram.written = snapshots and one.run.seed == 0
+                one.histogram.written = snapshots is not None and one.run.seed == 0
 
     def __enter__(self) -> Self:
         return self
@@ -99,9 +97,7 @@ class Prepared:
             f"{self._number:,} runs with their seeds"
         )
         show = _now_and_then(progress, where)
-        if isinstance(self._runs, Pool):
-            return self._runs.run(self._settings, self._key, source, show)
-        return run_backtest(self._settings, self._key, source, self._runs, write_snapshot, show)
+        return self._runs.run(self._settings, source, write_snapshot, show)
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
         """Write the results directory, the report included; yield what to say of it."""

@@ -1,4 +1,4 @@
-"""How a command fails: every exception becomes a line and an exit code (listed in `workers.cli`)."""
+"""How a command fails: an exception becomes a line and an exit code (listed in `workers.cli`)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _is_kafka_error(error: Exception) -> bool:
 
 
 def _kafka_message(error: Exception) -> str:
-    """Return the text of a librdkafka error (in the exception's first argument), or of aiokafka's."""
+    """Return the text of an error of librdkafka (the exception's first argument) or aiokafka."""
     text = getattr(error.args[0], "str", None) if error.args else None
     return str(text()) if callable(text) else _one_line(error)
 

@@ -158,7 +158,7 @@ def legend_below(
 
 
 def log_axis(axis: Any, values: Sequence[float]) -> None:
-    """Make an axis logarithmic, with plain numbers: the values if these are few, else 1, 2, 5, ..."""
+    """Make an axis logarithmic, with plain numbers: the values if few, else 1, 2, 5, ..."""
     low, high = min(values), max(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     if len(set(values)) <= 6:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from workers.durations import format_duration
-from workers.plan.model import Alternative, HistogramPlan
+from workers.plan.model import Alternative, CounterChoice, HistogramPlan
 from workers.report.charts import (
     BAND,
     COLORS,
@@ -32,18 +32,6 @@ NAME_LETTERS = 44
 LINEAR_UP_TO = 12
 # The distance of a row's series from each other.
 ASIDE = 0.13
-
-
-class Row(NamedTuple):
-    """One alternative: its name, whether it is in use and possible, and its figures."""
-
-    name: str
-    chosen: bool
-    possible: bool
-    worst_sd: float | None
-    rms_sd: float | None
-    threshold: float | None = None
-    error: float | None = None
 
 
 def charts(one: HistogramPlan) -> Iterator[Chart]:
@@ -97,36 +85,24 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
 
 def _counters(one: HistogramPlan) -> Chart | None:
     """Draw the counters that these settings could have, at the same budget."""
-    rows = [
-        Row(
-            f"{row.counter}, radix {row.radix}" if row.radix else row.counter,
-            row.chosen,
-            row.possible,
-            row.worst_sd,
-            row.rms_sd,
-            error=row.error,
-        )
-        for row in one.counters
-    ]
+    rows = one.counters
+    names = [f"{row.counter}, radix {row.radix}" if row.radix else row.counter for row in rows]
     caption = (
         "Each counter at the budget of these settings. Hollow: not possible with them; the table "
         "in the text says why."
     )
-    return _compared(one, rows, "counters", caption)
+    return _compared(one, rows, names, "counters", caption)
 
 
 def _mechanisms(one: HistogramPlan) -> Chart | None:
     """Draw other mechanisms for the same or a near question, at the same budget."""
-    rows = [
-        Row(_with(row), row.chosen, row.possible, row.worst_sd, row.rms_sd, row.threshold)
-        for row in one.mechanisms
-    ]
+    names = [_with(row) for row in one.mechanisms]
     caption = (
         "Mechanisms for the same or a near question, at the budget of these settings; what each "
         "answers and assumes is in the text below. Hollow: not possible with these settings. "
         "Thresholds of different mechanisms do not mean the same."
     )
-    return _compared(one, rows, "mechanisms", caption)
+    return _compared(one, one.mechanisms, names, "mechanisms", caption)
 
 
 def _with(row: Alternative) -> str:
@@ -134,15 +110,21 @@ def _with(row: Alternative) -> str:
     return " ".join([row.mechanism, *assumed])
 
 
-def _compared(one: HistogramPlan, rows: Sequence[Row], kind: str, caption: str) -> Chart | None:
+def _compared(
+    one: HistogramPlan,
+    rows: Sequence[Alternative] | Sequence[CounterChoice],
+    names: Sequence[str],
+    kind: str,
+    caption: str,
+) -> Chart | None:
     """Draw a row each: worst and mean sd, and the threshold; where there is no sd, the error."""
-    series = [
-        ("worst sd", 0, [row.worst_sd for row in rows]),
-        ("root mean square sd", 2, [row.rms_sd for row in rows]),
-        ("highest threshold", 1, [row.threshold for row in rows]),
+    figures = [("worst sd", 0, "worst_sd"), ("root mean square sd", 2, "rms_sd")]
+    figures.append(("highest threshold", 1, "threshold"))
+    if kind == "counters" and all(row.worst_sd is None for row in rows):
+        figures.append(("error in segment 1", 1, "error"))
+    series: list[tuple[str, int, list[float | None]]] = [
+        (label, place, [getattr(row, name, None) for row in rows]) for label, place, name in figures
     ]
-    if all(row.worst_sd is None for row in rows):
-        series.append(("error in segment 1", 1, [row.error for row in rows]))
     values = [value for _, _, of in series for value in of if value]
     shown = [at for at in range(len(rows)) if any(of[at] for _, _, of in series)]
     if len(shown) < 2:
@@ -161,9 +143,9 @@ def _compared(one: HistogramPlan, rows: Sequence[Row], kind: str, caption: str) 
                 ]
                 if part:
                     cell.plot(*zip(*part, strict=True), **style)
-        used = (" (in use)" if rows[at].chosen else "" for at in shown)
-        names = [drawable(rows[at].name, NAME_LETTERS) for at in shown]
-        rows_axis(cell, [name + use for name, use in zip(names, used, strict=True)])
+        used = [" (in use)" if rows[at].chosen else "" for at in shown]
+        drawn = [drawable(names[at], NAME_LETTERS) for at in shown]
+        rows_axis(cell, [name + use for name, use in zip(drawn, used, strict=True)])
         if max(values) > LINEAR_UP_TO * min(values):
             cell.set_xlabel("counts, logarithmic")
             log_axis(cell.xaxis, values)

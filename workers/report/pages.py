@@ -1,6 +1,6 @@
 """Pages: one file of HTML that needs no network and no script, whatever the labels in it hold.
 
-The templates are in `templates/`. What they write is escaped, and control characters become visible.
+The templates are in `templates/`. What they write is escaped; control characters become visible.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def page(template: str, **content: object) -> bytes:
 
 
 def label(text: str, letters: int = LABEL_LETTERS) -> Markup:
-    """Return a label of an event: direction of writing kept to itself, not too long, never invisible."""
+    """Return a label of an event: isolated in its direction, not too long, never invisible."""
     cut = text if len(text) <= letters else f"{text[:letters]}… ({len(text):,} letters)"
     return Markup("<bdi>{}</bdi>").format(_escaped(cut if cut.strip() else f'"{cut}"'))
 

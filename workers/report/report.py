@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from workers.backtest import results
 from workers.backtest.outcomes import Outcome
@@ -28,30 +28,6 @@ PAGE, PLOTS = "report.html", "plots"
 FEATURED, KEYS = 4, 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One histogram, as its part of the page shows it.
-
-    Attributes:
-        of: what was measured.
-        sentences: the recommendation.
-        run: the run that is shown in detail; its `epoch`, `factor` (e^epsilon) and `settings` in words.
-        runs: the table of all of them.
-        charts: the pictures.
-        boards: of each stream key its name, and its boards by name.
-    """
-
-    of: Measured
-    sentences: Sequence[str]
-    run: Outcome
-    epoch: str
-    factor: str
-    settings: Sequence[str]
-    runs: Table
-    charts: Sequence[Chart]
-    boards: Sequence[tuple[str, Sequence[tuple[str, Table]]]]
-
-
 def write_report(directory: Path) -> None:
     """Write the report of a results directory into it, in place of an earlier one.
 
@@ -59,42 +35,43 @@ def write_report(directory: Path) -> None:
         SettingsError: it is not a results directory.
     """
     tables = results.read(directory)
-    sections = [_section(of, recommend(of.runs)) for of in measured(tables)]
-    listed = tables.input.first[:REJECTS_LISTED]
+    found, histograms = tables.input, measured(tables)
+    sections = [_section(of, recommend(of.runs)) for of in histograms]
     body = page(
         "backtest.html",
-        title="Backtest of " + ", ".join(one.of.name for one in sections),
+        title="Backtest of " + ", ".join(of.name for of in histograms),
         contains=draw.CONTAINS,
         exact=True,
-        lead=_lead(tables.input, sections),
+        lead=_lead(found, [run for of in histograms for run in of.runs]),
         sections=sections,
         keys=KEYS,
-        input=tables.input,
-        read=list(_read(tables.input)),
-        reasons=_reasons(tables.input),
-        rejects=_rejects(tables.input.word, listed) if tables.input.counts else None,
-        rejected=sum(tables.input.counts.values()),
+        input=found,
+        read=list(_read(found)),
+        reasons=_reasons(found),
+        rejects=_rejects(found.word, found.first[:REJECTS_LISTED]),
+        rejected=sum(found.counts.values()),
     )
-    write_charts(directory / PLOTS, [chart for one in sections for chart in one.charts])
+    write_charts(directory / PLOTS, [chart for one in sections for chart in one["charts"]])
     write_whole(directory / PAGE, body)
 
 
-def _section(of: Measured, advice: Recommendation) -> Section:
+def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
+    """Return what the template shows of one histogram, one of its runs in detail."""
     featured = _featured(of, advice)
     run = featured[0]
     first, stop, more = advice.words[0].partition(". ")
     settings = run.settings.items()
-    return Section(
-        of=of,
-        sentences=[first + stop.strip(), *([more] if more else []), *advice.words[1:]],
-        run=run,
-        epoch=epoch_of(run),
-        factor=factor_of(run.row.epsilon),
-        settings=[f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in settings],
-        runs=run_table(of, advice),
-        charts=list(_charts(of, advice, featured)),
-        boards=board_tables(of, run, KEYS),
-    )
+    return {
+        "of": of,
+        "sentences": [first + stop.strip(), *([more] if more else []), *advice.words[1:]],
+        "run": run.row,
+        "epoch": epoch_of(run),
+        "factor": factor_of(run.row.epsilon),
+        "settings": [f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in settings],
+        "runs": run_table(of, advice),
+        "charts": list(_charts(of, advice, featured)),
+        "boards": board_tables(of, run, KEYS),
+    }
 
 
 def _charts(of: Measured, advice: Recommendation, featured: Sequence[Outcome]) -> Iterator[Chart]:
@@ -125,8 +102,7 @@ def _featured(of: Measured, advice: Recommendation) -> list[Outcome]:
     return chosen[:FEATURED]
 
 
-def _lead(found: Input, sections: Sequence[Section]) -> str:
-    runs = [run for section in sections for run in section.of.runs]
+def _lead(found: Input, runs: Sequence[Outcome]) -> str:
     seeds = max((run.seeds for run in runs), default=0)
     choices = f"{len(runs)} choices of settings" if len(runs) > 1 else "One choice of settings"
     text = f"{choices}, {seeds} seed{'s' if seeds > 1 else ''} each, over {found.events:,} events"

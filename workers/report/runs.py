@@ -114,7 +114,7 @@ def _count(value: int | None) -> str | None:
 
 
 def _tells(of: Measured, metric: str) -> bool:
-    """Return whether a column is worth its place: what bounds cost is, where they cut something off."""
+    """Return whether a column is worth its place; bounds that cut nothing off cost nothing."""
     has = {name for run in of.runs for name in run.metrics}
     if metric in ("recall", "lost"):
         losses = (run.metrics["lost"].most for run in of.runs if "lost" in run.metrics)
