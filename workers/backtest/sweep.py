@@ -12,7 +12,6 @@ memory does not grow with the number of ticks or events.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from workers.agents.factory import histograms as make_histograms
 from workers.backtest.grid import Run, settings_text
@@ -53,27 +52,14 @@ class Thinned:
         return tick in self.ticks
 
 
-class Timing(NamedTuple):
-    """What makes runs begin and start their epochs at the same ticks, for the same stream keys."""
-
-    tick_ms: int
-    start_ms: int
-    start_given: bool
-    horizon: int | None
-    keys: tuple[str, ...] | str
-    per_tick: bool
+#: What makes runs begin and start their epochs at the same ticks, for the same stream keys.
+Timing = tuple[object, ...]
 
 
 def timing_of(config: HistogramConfig) -> Timing:
     """Return the timing of a histogram."""
-    return Timing(
-        config.tick_ms,
-        config.start_ms,
-        config.start_given,
-        config.horizon_ticks,
-        config.keys,
-        per_tick=isinstance(config, OneShotConfig),
-    )
+    start = (config.start_ms, config.start_given, config.horizon_ticks)
+    return config.tick_ms, *start, config.keys, isinstance(config, OneShotConfig)
 
 
 class Group:
@@ -139,9 +125,8 @@ class Backtest:
         timing, domain = timing_of(config), tuple(mechanism.domain())
 
         def count(lane: Lane, labels: Sequence[bytes], *, sizes: bool) -> Truth:
-            return truth_of(
-                config, self._key, labels, per_tick=timing.per_tick, lane=lane, sizes=sizes
-            )
+            per_tick = isinstance(config, OneShotConfig)
+            return truth_of(config, self._key, labels, per_tick=per_tick, lane=lane, sizes=sizes)
 
         if timing not in self._groups:
             self._groups[timing] = Group(count(unbounded(config.lane), (), sizes=False))

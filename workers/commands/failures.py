@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,11 +56,8 @@ def _show_traceback(error: Exception, *, as_json: bool) -> None:
 
 
 def _is_kafka_error(error: Exception) -> bool:
-    for module, name in KAFKA_ERRORS:
-        kind = getattr(sys.modules.get(module), name, None)
-        if kind is not None and isinstance(error, kind):
-            return True
-    return False
+    kinds = (getattr(sys.modules.get(module), name, None) for module, name in KAFKA_ERRORS)
+    return any(kind is not None and isinstance(error, kind) for kind in kinds)
 
 
 def _kafka_message(error: Exception) -> str:
@@ -74,9 +72,5 @@ def _one_line(error: Exception) -> str:
 
 def _place(error: Exception) -> str:
     """Return the file and line where an error was raised."""
-    trace = error.__traceback__
-    if trace is None:
-        return "an unknown place"
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"

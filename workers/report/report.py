@@ -60,14 +60,14 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
     featured = _featured(of, advice)
     run = featured[0]
     first, stop, more = advice.words[0].partition(". ")
-    settings = run.settings.items()
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in run.settings.items()}
     return {
         "of": of,
         "sentences": [first + stop.strip(), *([more] if more else []), *advice.words[1:]],
         "run": run.row,
         "epoch": epoch_of(run),
         "factor": factor_of(run.row.epsilon),
-        "settings": [f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in settings],
+        "settings": [f"{name} = {text}" for name, text in texts.items()],
         "runs": run_table(of, advice),
         "charts": list(_charts(of, advice, featured)),
         "boards": board_tables(of, run, KEYS),
