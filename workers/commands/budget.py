@@ -1,4 +1,4 @@
-"""`quietcount budget`: what each histogram has spent so far, and what all of it promises together."""
+"""`quietcount budget`: what each histogram has spent so far, and what that promises together."""
 
 from __future__ import annotations
 
