@@ -74,6 +74,7 @@ class OnSplit(Frozen):
     A constructor sets `_split` first, calibrates its noise to it, and ends with `_promise`.
     """
 
+    law: str = "gaussian"
     _split: Split
     _guarantee: Guarantee
 

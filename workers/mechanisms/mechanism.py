@@ -140,6 +140,14 @@ class Mechanism(Protocol):
         ...
 
     @property
+    def law(self) -> str:
+        """Law of the noise on its counts: "gaussian" or "laplace".
+
+        "logistic" where it decides picks, "sum" where answers are made from noisy sums.
+        """
+        ...
+
+    @property
     def guarantee(self) -> Guarantee:
         """What one epoch promises."""
         ...

@@ -9,7 +9,7 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.mechanism import OneShot
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.plan.alternatives import RUNNING
+from workers.plan.kinds import KINDS
 from workers.plan.model import Alternative, CounterChoice, Noise
 
 _WORTH = 0.95  # a difference below one in twenty is not worth a change
@@ -34,7 +34,7 @@ def advice(
     yield from _counter(counters)
     if isinstance(mechanism, OrderStatistics):
         yield from _statistic(config, mechanism, others)
-    if config.mechanism in RUNNING:
+    if KINDS[config.mechanism].family == "running":
         yield from _running(config, mechanism, others)
     if isinstance(mechanism, OneShot):
         yield from _tick(noise, others)

@@ -34,7 +34,7 @@ from workers.plan.model import (
     TheoremError,
     Worst,
 )
-from workers.plan.noise import law, mean_over_ticks, noise_of, thresholds_of, worst_of_all
+from workers.plan.noise import COUNT_LAWS, mean_over_ticks, noise_of, thresholds_of, worst_of_all
 from workers.plan.theorems.printed import printed_of
 from workers.plan.theorems.theorems import BETA, Data, promises
 from workers.plan.total import Built, total_of
@@ -136,7 +136,7 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
 def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str) -> Error:
     beta = config.beta if isinstance(config, MaxConfig) else BETA
     domain, ticks = len(mechanism.domain()), noise.ticks_looked_at
-    counted = law(mechanism) in ("gaussian", "laplace")
+    counted = mechanism.law in COUNT_LAWS
     shown = _most_shown(config, mechanism)
     items = (shown,) if shown else SIZES
     found = promises(
@@ -146,7 +146,7 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
         beta=beta,
         mean_absolute_error=mean_over_ticks(mechanism, ticks),
         worst=tuple(
-            Worst(items=n, error=worst_of_all(law(mechanism), noise.worst_sd, ticks * n, beta)) for n in items if counted
+            Worst(items=n, error=worst_of_all(mechanism.law, noise.worst_sd, ticks * n, beta)) for n in items if counted
         ),
         segments=tuple(_segments(mechanism)),
         figures=tuple(_figures(config, mechanism, noise)),

@@ -53,6 +53,7 @@ Name = Literal[
 KNOWN: tuple[Name, ...] = ("known_gauss", "known_gumbel")
 PICKING: tuple[Name, ...] = ("known_gumbel", "limit_dom")
 LIMITED: tuple[Name, ...] = ("unk_gauss", "limit_dom_laplace", "limit_dom")
+LAPLACE: tuple[Name, ...] = ("positive_laplace", "limit_dom_laplace")
 # Private-side margin of a division in floats.
 _OUTWARD = Fraction(1 + 1e-12)
 
@@ -103,7 +104,7 @@ class Noisy(Frozen):
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name, self._parameters = name, p
         changed = p.max_items * p.max_count**2
-        laplace = name in ("positive_laplace", "limit_dom_laplace")
+        laplace = name in LAPLACE
         self.table: IntegerGaussian | DiscreteLaplace
         if laplace:
             scale = scale_for(Fraction(changed, 2), rho)

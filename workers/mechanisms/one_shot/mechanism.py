@@ -18,7 +18,7 @@ from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Tags
 from workers.mechanisms.mechanism import Items, Noise, Release, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.one_shot.algorithms import PICKING, Name, make_algorithm
+from workers.mechanisms.one_shot.algorithms import LAPLACE, PICKING, Name, make_algorithm
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise
 from workers.mechanisms.tick_rows import Parts, tick_rows
@@ -37,6 +37,7 @@ class OneShot(OnSplit):
         self._domain = tuple(label.encode() for label in config.labels())
         self._split = split(config, discovers=not self._domain)
         self.algorithm = make_algorithm(self._name, parameters, self._split.rho, self._split.delta_discovery)
+        self.law = "laplace" if self._name in LAPLACE else "gaussian"
         self._promise(unit, self.algorithm.rho, self.algorithm.tv)
 
     @property

@@ -100,6 +100,7 @@ class PayWhatYouGet(OnSplit):
     """
 
     kind = "pay_what_you_get"
+    law = "logistic"
 
     def __init__(self, config: PayWhatYouGetConfig, unit: str = "event") -> None:
         self.config = config

@@ -120,6 +120,7 @@ class OrderStatistics(Frozen):
     """
 
     kind = ""
+    law = "sum"
     segments: Segments | None = None
     inner: IntervalRule | None = None
 

@@ -32,7 +32,16 @@ from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesCon
 from workers.mechanisms.misra_gries.pure import PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.gaussian import IntegerGaussian
-from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Algorithm, Name, Parameters, Picking
+from workers.mechanisms.one_shot.algorithms import (
+    KNOWN,
+    LAPLACE,
+    LIMITED,
+    PICKING,
+    Algorithm,
+    Name,
+    Parameters,
+    Picking,
+)
 from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig, limit_dom_parameters
 from workers.mechanisms.one_shot.mechanism import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
@@ -57,7 +66,6 @@ from workers.plan.theorems.promise import (
 )
 
 _NORMAL = NormalDist()
-_LAPLACE = ("positive_laplace", "limit_dom_laplace")
 
 
 def one_shot(config: OneShotConfig, mechanism: Mechanism, beta: float, data: Data) -> tuple[Promise, ...]:
@@ -95,7 +103,7 @@ def one_shot(config: OneShotConfig, mechanism: Mechanism, beta: float, data: Dat
     if name in LIMITED:
         hidden, bounds = threshold + _difference(algorithm, values, beta), _above(p)
         tail = normal_bound(2 * spread**2, values, beta)
-        if name in _LAPLACE:
+        if name in LAPLACE:
             tail = laplace_sum(2, spread, values, beta)
     else:
         hidden, bounds = threshold + _noise(algorithm, values, beta), "true count of an item not shown, at every tick"
@@ -226,11 +234,11 @@ def _paper_spread(name: Name, p: Parameters, rho: float) -> float:
 
 
 def _paper_noise(name: Name, spread: float, values: float, beta: float) -> float:
-    return laplace_bound(spread, values, beta) if name in _LAPLACE else normal_bound(spread**2, values, beta)
+    return laplace_bound(spread, values, beta) if name in LAPLACE else normal_bound(spread**2, values, beta)
 
 
 def _paper_sum(name: Name, spread: float, terms: int, values: float, beta: float) -> float:
-    if name in _LAPLACE:
+    if name in LAPLACE:
         return laplace_sum(terms, spread, values, beta)
     return normal_bound(terms * spread**2, values, beta)
 
