@@ -1,0 +1,52 @@
+"""What several costs come to, as an oracle for what the worker states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+
+from workers.mechanisms.accounting import Cost, _check_rho, _largest, _round_up, float_up
+
+# A delta below e^-690 (1e-300) is given as that: exp would round it down to nothing.
+_LEAST_LOG_DELTA = -690.0
+
+
+def compose(costs: Iterable[Cost]) -> Cost:
+    """Return the cost of running all of them on the same events: rho and deltas add up, rounded up.
+
+    Source: zCDP composes additively, also adaptively (Bun, Steinke 2016, Lemma 2.3); failures by the union bound.
+    """
+    rho = 0.0
+    exact_rho = Fraction(0)
+    deltas: dict[str, Fraction] = {}
+    for cost in costs:
+        if math.isinf(cost.rho):
+            rho = math.inf
+        else:
+            exact_rho += Fraction(cost.rho)
+        for name, delta in cost.deltas:
+            deltas[name] = deltas.get(name, Fraction(0)) + Fraction(delta)
+    named = tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items())
+    return Cost(rho=rho + float_up(exact_rho), deltas=named)
+
+
+def delta_of(rho: float, epsilon: float) -> float:
+    """Return the smallest delta (rounded up, at most 1) for which rho-zCDP gives (epsilon, delta).
+
+    Raises:
+        ValueError: a parameter is negative or not a number.
+    """
+    _check_rho(rho)
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
+    if rho == 0 or math.isinf(epsilon):
+        return 0.0
+    if math.isinf(rho):
+        return 1.0
+
+    def log_delta(order: int) -> float:
+        return (order - 1) * (order * rho - epsilon + math.log1p(-1 / order)) - math.log(order)
+
+    lowest = -_largest(lambda order: -log_delta(order))
+    return min(1.0, _round_up(math.exp(min(max(lowest, _LEAST_LOG_DELTA), 0.0))))
