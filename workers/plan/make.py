@@ -167,7 +167,7 @@ def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
     if isinstance(config, (KnownGumbelConfig, LimitDomConfig)):
         return config.k
     if isinstance(config, OneShotConfig):
-        return config.algorithm()[1].kbar or len(mechanism.domain()) or None
+        return config.parameters().kbar or len(mechanism.domain()) or None
     domain = len(mechanism.domain())
     if isinstance(mechanism, MisraGries) and domain:
         return min(domain, mechanism.config.size * mechanism.tree.levels * (mechanism.tree.radix - 1))

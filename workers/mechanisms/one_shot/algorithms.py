@@ -1,23 +1,28 @@
-"""The one-shot algorithms, calibrated: from (rho, delta) to noise, and from a histogram to what is shown of it.
+"""The one-shot algorithms: from (rho, delta) to noise, and from a histogram to what is shown of it.
 
 Neighbours: the content of one event emptied, or the reverse. It changes at most D0 counts of one
-stream key, by at most Dinf each, all in one direction.
+stream key, by at most Dinf each, all in one direction. Z is noise on a count, of variance s2 or
+scale b, and H = h_(kbar+1).
 
-    name                source                      cost                                            shown iff
-    known_gauss         000 Alg. 4                  D0 Dinf^2/(2 s2)                                always
-    known_gumbel        000 Alg. 5                  k Dinf^2/(8 b^2) + min(D0,k) Dinf^2/(2 s2)      among k picks
-    positive_laplace    004 Alg. 1, Thm 7           D0 Dinf^2/(2 b^2), delta                        h + Z > m
-    positive_gauss      004 Alg. 1, Thm 7           D0 Dinf^2/(2 s2), delta                         h + Z > m
-    unk_gauss           000 Alg. 9, 004 Alg. 2      D0 Dinf^2/(2 s2), delta                         h + Z > h_(kbar+1) + m + Z', top kbar
-    limit_dom_laplace   002 Lemma 3.2, 6.2          D0 Dinf^2/(2 b^2), delta                        h + Z > h_(kbar+1) + m + Z', top kbar
-    limit_dom           002 Alg. 1, 000 Alg. 6      as known_gumbel; kbar private: k + 1 picks      picked before BOTTOM, top kbar
+    name                source                  cost                        shown iff
+    known_gauss         000 Alg. 4              D0 Dinf^2/(2 s2)            always
+    known_gumbel        000 Alg. 5              k Dinf^2/(8 b^2) +
+                                                min(D0,k) Dinf^2/(2 s2)     among k picks
+    positive_laplace    004 Alg. 1, Thm 7       D0 Dinf^2/(2 b^2), delta    h + Z > m
+    positive_gauss      004 Alg. 1, Thm 7       D0 Dinf^2/(2 s2), delta     h + Z > m
+    unk_gauss           000 Alg. 9, 004 Alg. 2  D0 Dinf^2/(2 s2), delta     top kbar, h + Z > H + m + Z'
+    limit_dom_laplace   002 Lemma 3.2, 6.2      D0 Dinf^2/(2 b^2), delta    top kbar, h + Z > H + m + Z'
+    limit_dom           002 Alg. 1, 000 Alg. 6  as known_gumbel, and with
+                                                kbar private k + 1 picks    top kbar, picked before BOTTOM
 
-Built here, where the papers differ: (a) counts of picks cost min(D0, k), not k: no more of them can change. (b) thresholds are exact
-integer quantiles, delta / min(D0, kbar) an item: no more items than that are among the kbar largest for one neighbour only, ties being
-broken by tag (as many of the other neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops ties with
-h_(kbar+1) instead, and then pays kbar. (c) Where h_(kbar+1) differs between neighbours, at least
-one changed item is not among the kbar largest of both, so the noise on the threshold takes its place and D0 stays D0.
-(d) The papers' Dinf = 1 became Dinf by scaling: counts and h_(kbar+1) move by at most Dinf, in one direction.
+Built here, where the papers differ: (a) counts of picks cost min(D0, k), not k: no more of them can
+change. (b) thresholds are exact integer quantiles, delta / min(D0, kbar) an item: no more items
+than that are among the kbar largest for one neighbour only, ties being broken by tag (as many of
+the other neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops
+ties with H instead, and then pays kbar. (c) Where H differs between neighbours, at least one
+changed item is not among the kbar largest of both, so the noise on the threshold takes its place
+and D0 stays D0. (d) The papers' Dinf = 1 became Dinf by scaling: counts and H move by at most Dinf,
+in one direction.
 """
 
 from __future__ import annotations
@@ -66,7 +71,7 @@ class Parameters:
         max_items: D0.
         max_count: Dinf.
         k: most items shown (`PICKING`).
-        kbar: so many of the largest are looked at (`LIMITED`); where `private`, at most so many.
+        kbar: how many of the largest are looked at (`LIMITED`); where `private`, at most.
         private: whether kbar is chosen from k..kbar by the exponential mechanism (`limit_dom`).
         domain: size of the declared domain (`KNOWN`).
     """
@@ -80,7 +85,10 @@ class Parameters:
 
 
 class Algorithm(Protocol):
-    """A calibrated one-shot algorithm. `rho` and `delta` are what one release costs, `tv` the samplers' distance from their laws."""
+    """A calibrated one-shot algorithm.
+
+    `rho` and `delta` are what one release costs, `tv` the samplers' distance from their laws.
+    """
 
     rho: float
     delta: float
@@ -90,16 +98,19 @@ class Algorithm(Protocol):
     table: IntegerGaussian | DiscreteLaplace
 
     def public(self) -> dict[str, object]:
-        """What changes a noise value or its meaning, as JSON."""
+        """Return what changes a noise value or its meaning, as JSON."""
         ...
 
     def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
-        """Rows of the cell that are shown, ascending, and their noisy counts."""
+        """Return the rows of the cell that are shown, ascending, and their noisy counts."""
         ...
 
 
 class Noisy(Frozen):
-    """Noise on every count; shown all of them, or those above a constant threshold, or of the kbar largest those above a noisy one."""
+    """Noise on every count.
+
+    All are shown, or those above a constant threshold, or of the kbar largest those above a noisy one.
+    """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name, self._parameters = name, p
@@ -155,9 +166,10 @@ class Noisy(Frozen):
 
 
 class Picking(Frozen):
-    """At most k picks by the exponential mechanism, down to BOTTOM where the domain is unknown, then Gaussian noise on their counts.
+    """At most k picks by the exponential mechanism, then Gaussian noise on their counts.
 
-    Half of rho picks, half counts, as in the papers (b = s / 2 there).
+    They end at BOTTOM where the domain is unknown. Half of rho picks, half counts, as in the papers
+    (b = s / 2 there).
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -205,10 +217,12 @@ class Picking(Frozen):
 class Bottom(Frozen):
     """LimitDom's picks: labels among the kbar largest, in order, until BOTTOM or the k-th.
 
-    Guarantee: k picks cost k Dinf^2 / (8 b^2), and one more where kbar is private, with delta for a release: an item that is among the
-    kbar largest for one neighbour only has a count of at most h_(kbar+1) + Dinf, so it comes before BOTTOM, whose count is
-    h_(kbar+1) + Dinf + x, with probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
-    Source: 002 Alg. 1 and Lemma 5.5; kbar private: Lemma 3.1, the candidate kbar has the cost h_(kbar+1) + Dinf + x(kbar).
+    Guarantee: k picks cost k Dinf^2 / (8 b^2), and one more where kbar is private, with delta for a
+    release: an item that is among the kbar largest for one neighbour only has a count of at most
+    h_(kbar+1) + Dinf, so it comes before BOTTOM, whose count is h_(kbar+1) + Dinf + x, with
+    probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
+    Source: 002 Alg. 1 and Lemma 5.5; kbar private: Lemma 3.1, the candidate kbar has the cost
+    h_(kbar+1) + Dinf + x(kbar).
 
     Args:
         p: with k, kbar and private.
@@ -234,7 +248,7 @@ class Bottom(Frozen):
         }
 
     def pick(self, cell: Cell, rows: Rows, key: int, k: int, noise: OneShotNoise, place: Place) -> tuple[Rows, bool]:
-        """The rows picked, in order, and whether BOTTOM ended them."""
+        """Return the rows picked, in order, and whether BOTTOM ended them."""
         top = cell.largest(rows, self._p.kbar + 1)
         kbar, above = self._p.kbar, int(self._above[-1])
         if self._p.private:
@@ -252,7 +266,7 @@ class Bottom(Frozen):
 
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
-    """The algorithm, calibrated to cost at most (rho, delta) a release.
+    """Return the algorithm, calibrated to cost at most (rho, delta) a release.
 
     Raises:
         ValueError: the budget needs more noise than there are tables for.
@@ -261,13 +275,13 @@ def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algor
 
 
 def limited(cell: Cell, rows: Rows, kbar: int) -> tuple[Rows, int]:
-    """The kbar largest of `rows` and h_(kbar+1)."""
+    """Return the kbar largest of `rows` and h_(kbar+1)."""
     top = cell.largest(rows, kbar + 1)
     return top[:kbar], int(cell.counts[top[kbar]]) if len(top) > kbar else 0
 
 
 def scale_for(numerator: Fraction, rho: float) -> Fraction:
-    """The smallest scale of the grid with numerator / scale^2 <= rho, or the one above it."""
+    """Return the smallest scale of the grid with numerator / scale^2 <= rho, or the one above it."""
     wanted = numerator / Fraction(rho)
     scale = round_up_scale(Fraction(math.sqrt(float(wanted))))
     while scale * scale < wanted:

@@ -48,8 +48,7 @@ def printed_of(config: HistogramConfig, mechanism: Mechanism, noise: Noise, conv
     if isinstance(config, SparseGumbConfig) and isinstance(mechanism, SparseGumb):
         yield from _sparse(config, mechanism)
     if isinstance(config, OneShotConfig) and isinstance(mechanism, OneShot):
-        name, parameters = config.algorithm()
-        yield from _one_shot(name, parameters, mechanism.algorithm, _discovery(mechanism))
+        yield from _one_shot(config.algorithm, config.parameters(), mechanism.algorithm, _discovery(mechanism))
     if isinstance(config, MetaConfig) and isinstance(mechanism, Meta):
         share = _discovery(mechanism) / mechanism.levels
         yield from _one_shot(config.algorithm, config.parameters(), mechanism.algorithm, share)

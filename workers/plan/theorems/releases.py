@@ -42,7 +42,7 @@ from workers.mechanisms.one_shot.algorithms import (
     Parameters,
     Picking,
 )
-from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig, limit_dom_parameters
+from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig
 from workers.mechanisms.one_shot.mechanism import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
 from workers.mechanisms.one_shot.tails import (
@@ -72,7 +72,7 @@ def one_shot(config: OneShotConfig, mechanism: Mechanism, beta: float, data: Dat
     """What a tick's own release promises, over all ticks: of counts shown, and of what is not shown or not chosen."""
     if not isinstance(mechanism, OneShot):
         raise TypeError(f"mechanism = {mechanism!r}: not a one-shot mechanism")
-    name, p = config.algorithm()
+    name, p = config.algorithm, config.parameters()
     algorithm, releases = mechanism.algorithm, ticks_of(config, data)
     rho, delta = paper_rho(config, discovers=name not in KNOWN), discovery_delta(mechanism)
     labels = p.domain or data.items
@@ -118,7 +118,7 @@ def pay(config: PayWhatYouGetConfig, mechanism: Mechanism, beta: float, data: Da
     """How far above the (kbar + 1)-th largest an item may lie that an answer with BOTTOM does not name."""
     if not isinstance(mechanism, PayWhatYouGet):
         raise TypeError(f"mechanism = {mechanism!r}: not pay_what_you_get")
-    p = limit_dom_parameters(config, config.k, config.kbar, config.kbar_max)
+    p = config.parameters()
     answers = min(config.queries, max(1, ticks_of(config, data) // config.every))
     picks = min(config.labels, answers * config.k)
     delta = discovery_delta(mechanism) / config.queries
