@@ -161,9 +161,9 @@ class TableCurve:
 def curve_of(counter: Mapping[str, object]) -> Curve:
     """The curve of a counter, from what `Counter.public` says."""
     if counter["kind"] == "haar":
-        return HaarCurve(_variances(counter))
+        return HaarCurve(variances(counter))
     if counter["kind"] == "tree":
-        return DigitCurve(_whole(counter["radix"]), _variances(counter))
+        return DigitCurve(_whole(counter["radix"]), variances(counter))
     return sqrt_curve(_whole(counter["horizon"]), rho_item_of(counter))
 
 
@@ -171,7 +171,7 @@ def rho_item_of(counter: Mapping[str, object]) -> float:
     """What one unit of change of one item costs, from what `Counter.public` says."""
     if counter["kind"] == "sqrt":
         return _whole(counter["norm_squared"]) / (2 * float(Fraction(str(counter["sigma_squared"]))))
-    return sum(1 / (2 * variance) for variance in _variances(counter))
+    return sum(1 / (2 * variance) for variance in variances(counter))
 
 
 def sqrt_curve(horizon: int, rho_item: float) -> Curve:
@@ -186,7 +186,7 @@ def _squares(n: int) -> int:
     return n * (n + 1) * (2 * n + 1) // 6 if n > 0 else 0
 
 
-def _variances(counter: Mapping[str, object]) -> list[float]:
+def variances(counter: Mapping[str, object]) -> list[float]:
     values = counter["sigma_squared"]
     if not isinstance(values, list):
         raise TypeError(f"sigma_squared = {values!r}: not a list")

@@ -131,13 +131,8 @@ class Noisy(Frozen):
         self.threshold: int | None = None
         if name != "known_gauss":
             items = p.max_items if self._kbar is None else min(p.max_items, self._kbar)
-            self.threshold = p.max_count - 1 + self._quantile(delta / items * (1 - 1e-12))
-
-    def _quantile(self, delta: float) -> int:
-        difference = self._kbar is not None
-        if isinstance(self.table, DiscreteLaplace):
-            return (laplace_difference_quantile if difference else laplace_quantile)(self.table.scale, delta)
-        return (gaussian_difference_quantile if difference else gaussian_quantile)(self.table.sigma_squared, delta)
+            each = delta / items * (1 - 1e-12)
+            self.threshold = p.max_count - 1 + quantile(self.table, each, difference=self._kbar is not None)
 
     def public(self) -> dict[str, object]:
         laplace = isinstance(self.table, DiscreteLaplace)
@@ -263,6 +258,13 @@ class Bottom(Frozen):
         words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(k, len(candidates) + 1))
         picks, ended = gumbel_top_k_or_bottom(cell.counts[candidates], limit + above, self.scale, k, words)
         return candidates[picks], ended
+
+
+def quantile(table: IntegerGaussian | DiscreteLaplace, delta: float, *, difference: bool) -> int:
+    """Return the smallest x with P(Z >= x) <= delta, Z a sample or the difference of two."""
+    if isinstance(table, DiscreteLaplace):
+        return (laplace_difference_quantile if difference else laplace_quantile)(table.scale, delta)
+    return (gaussian_difference_quantile if difference else gaussian_quantile)(table.sigma_squared, delta)
 
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
