@@ -1,4 +1,4 @@
-"""The mechanisms for the same question, or a near one, at the same budget, built from the same settings.
+"""The mechanisms for the same question, or a near one, from the same settings and budget.
 
 Which those are is in `kinds`. Settings that another mechanism needs and this histogram does not
 have are assumed, and named in the row. `error` bounds that of every count (of an order statistic:
@@ -70,7 +70,7 @@ def alternatives(
 
 
 def _assumed(asked: _Asked, name: str) -> Iterator[dict[str, Any]]:
-    """Yield settings of `name` that the shared ones do not give, kept where this histogram has them."""
+    """Yield settings of `name` that the shared ones do not give, as this histogram has them."""
     own, labels = asked.config, len(asked.domain)
     k = getattr(own, "top_k", None) or getattr(own, "k", None) or TOP_K
     if name in ("known_gumbel", "sparse_gumb") and labels:

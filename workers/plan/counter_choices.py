@@ -87,7 +87,7 @@ def _held(config: HistogramConfig, kind: str, radix: int | None) -> int:
 
 
 def _blocks(config: HistogramConfig, blocks: Blocks, noise: Noise) -> Iterator[CounterChoice]:
-    """Yield other bases of the tree of blocks, a mechanism each: thresholds follow from the levels."""
+    """Yield other bases of the tree of blocks, each a mechanism with thresholds of its own."""
     last, own = noise.ticks_looked_at, blocks.radix
     for radix in dict.fromkeys((own, best_radix(last), 2, 4, 16)):
         if radix == own:

@@ -1,4 +1,4 @@
-"""A plan of a whole settings file: nothing but the settings is read, and no key, no Kafka, no clock."""
+"""A plan of a whole settings file: nothing else is read, and no key, no Kafka, no clock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a row costs in memory and on disk, from the sizes of the columns, caches and blocks kept.
 
-    row      an item of a stream key that has occurred (known domain: every label of every stream key)
+    row      an item of a stream key that has occurred (known domain: every label of every key)
     L        bytes of a label: the mean of the declared ones, else 16
     n        rows
 

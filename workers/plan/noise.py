@@ -1,4 +1,4 @@
-"""The noise and the thresholds of one mechanism over its ticks, and the errors that follow from an sd.
+"""The noise and the thresholds of one mechanism over its ticks, and the errors that follow.
 
     Symbol   Here
     T        `last_tick`: the horizon; of an unbounded epoch its first year
@@ -66,7 +66,7 @@ def blocks_of(mechanism: Mechanism) -> Blocks | None:
 
 
 def last_tick(config: HistogramConfig) -> int:
-    """Return the last tick looked at: of an unbounded epoch, that of its first year, at least 1,024."""
+    """Return the last tick looked at: if unbounded that of the first year, at least 1,024."""
     if config.horizon_ticks is not None:
         return config.horizon_ticks
     return min(max(YEAR_MS // config.tick_ms, 1024), 1 << 39)
@@ -128,7 +128,7 @@ def half_width_95(law: str, sd: float) -> float | None:
 
 
 def worst_of_all(law: str, sd: float, counts: int, beta: float) -> float:
-    """Bound the error of all these counts at once, with probability 1 - beta, each of at most this sd."""
+    """Bound the error of all counts at once, each of at most this sd, with probability 1 - beta."""
     if law == "laplace":
         q = laplace_q(sd)
         return math.log(2 * counts / (beta * (1 + q))) / -math.log(q)
@@ -136,7 +136,7 @@ def worst_of_all(law: str, sd: float, counts: int, beta: float) -> float:
 
 
 def mean_over_ticks(mechanism: Mechanism, last: int) -> float | None:
-    """Return the mean absolute error of a count over all ticks, or over 65,536 evenly spread ones."""
+    """Return the mean absolute error over all ticks, or over 65,536 evenly spread ones."""
     if mechanism.law not in COUNT_LAWS:
         return None
     ticks = np.unique(np.linspace(1, last, min(last, _MEAN_TICKS)).astype(np.int64))
@@ -153,7 +153,7 @@ def laplace_q(sd: float) -> float:
 
 
 def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
-    """Return ticks worth a line: the first, powers of two (four, ...), the quarters, the last, the worst."""
+    """Return ticks worth a line: powers of two (four, ...), the quarters, the last, the worst."""
     step = max(1, math.ceil(last.bit_length() / 7))
     ticks = {1 << bit for bit in range(0, last.bit_length(), step)} | {last * part // 4 for part in (1, 2, 3)}
     ticks |= {last, worst}
@@ -168,7 +168,7 @@ def discovery_step(config: HistogramConfig) -> int | None:
 
 
 def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -> Thresholds | None:
-    """Return the thresholds of all ticks, or of the loudest and of evenly spread ones if they are many."""
+    """Return the thresholds of all ticks; of many, of the loudest and of evenly spread ones."""
     last, variance = noise.ticks_looked_at, curve(mechanism, noise.ticks_looked_at)
     every = discovery_step(config) or 1
     if mechanism.threshold(last // every * every) is None:

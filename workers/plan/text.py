@@ -198,7 +198,7 @@ def _counters(one: HistogramPlan, say: _Printer) -> None:
         return
     say.head("counters at this budget (* in use, - not with these settings)")
     errors = any(row.error is not None for row in one.counters)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row in one.counters:
         name = _mark(row) + row.counter + (f", radix {row.radix}" if row.radix else "")
         times = "" if row.times_worst is None else f"{row.times_worst:.2f}"

@@ -31,7 +31,7 @@ class OnCounters(OnSplit):
         config: with epsilon or rho, delta, max_items (D0) and max_count (Dinf).
         unit: whose presence is hidden.
         discovers: whether items of an unknown domain are shown.
-        every: only each of so many ticks tests for new items.
+        every: new items are tested for only at ticks that are multiples of it.
 
     Raises:
         ValueError: the budget cannot be met, or delta is below what the samplers can promise.

@@ -39,7 +39,6 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.counters.levels import LevelColumns, LevelCounter
 from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown
-from workers.mechanisms.noise.gaussian import TABLE_VERSION
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 
 _UNBOUNDED_LEVELS = 50
@@ -100,7 +99,7 @@ class HaarCounter(LevelCounter):
         return Fraction(total, denominator << 2 * self._levels)
 
     def sd(self, t: int) -> float:
-        # The noise is a multiple of 2^-k, k = h - (trailing zeros of t); rounding adds (1 - 4^-k) / 12.
+        # A multiple of 2^-k, k = h - (trailing zeros of t): rounding adds (1 - 4^-k) / 12.
         fractional_bits = self._levels - min((t & -t).bit_length() - 1, self._levels)
         return math.sqrt(self.variance(t) + (1 - Fraction(1, 4**fractional_bits)) / 12)
 
@@ -110,14 +109,8 @@ class HaarCounter(LevelCounter):
             for level, bits, _, numerator in self._coefficients(t)
         ]
 
-    def public(self) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "horizon": self.horizon,
-            "levels": self._levels,
-            "sigma_squared": [str(value) for value in self._sigma_squared],
-            "table_version": TABLE_VERSION,
-        }
+    def _shape(self) -> dict[str, object]:
+        return {"levels": self._levels}
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         tables = self._tables
@@ -145,7 +138,7 @@ class HaarCounter(LevelCounter):
         return found
 
     def _make_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return consecutive levels whose sum, scaled to integers, fits int64: (top, levels), lowest first.
+        """Return levels whose sum, as an integer, fits int64: (top, levels), lowest first.
 
         A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels. With
         n_j <= min(2^(j-1), last tick) and |Z_j| <= reach_j its size is bounded whatever the noise;
@@ -196,7 +189,7 @@ class HaarCounter(LevelCounter):
         return steps
 
     def _release(self, t: int, coefficients: Coefficients, rows: int, source: Source) -> NDArray[np.int64]:
-        """Return floor(x + 1/2) for each row, in chunks that stay in the cache across all levels."""
+        """Return floor(x + 1/2) of each row, in chunks that stay in the cache for all levels."""
         steps = self._steps(t, coefficients)
         out = np.empty(rows, dtype=np.int64)
         narrow = (np.empty(CHUNK_ROWS, dtype=np.int32), np.empty(CHUNK_ROWS, dtype=np.int32))

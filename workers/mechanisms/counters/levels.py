@@ -33,6 +33,7 @@ from workers.mechanisms.accounting import check_rho_item, float_up
 from workers.mechanisms.counters.noise_columns import Integers, NoiseColumns
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.noise.gaussian import (
+    TABLE_VERSION,
     IntegerGaussian,
     check_sigma_squared,
     integer_gaussian,
@@ -74,7 +75,7 @@ class Counter(Frozen):
         return f"{type(self).__name__}(horizon={self.horizon}, rho_item={self.rho_item})"
 
     def variance(self, t: int) -> Fraction:
-        """Return sum_j c_j^2 sigma_j^2: the variance of the noise before it is rounded to an integer."""
+        """Return sum_j c_j^2 sigma_j^2: the variance of the noise before it is rounded."""
         raise NotImplementedError
 
     def sd(self, t: int) -> float:
@@ -82,7 +83,7 @@ class Counter(Frozen):
         raise NotImplementedError
 
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        """Return the non-zero terms (c_j, sigma_j^2) at t, each an independent discrete Gaussian."""
+        """Return the non-zero (c_j, sigma_j^2) at t, each an independent discrete Gaussian."""
         raise NotImplementedError
 
     def public(self) -> dict[str, object]:
@@ -136,6 +137,19 @@ class LevelCounter(Counter):
 
     def _cells_of_a_tick(self) -> int:
         """Return the most cells whose noise one release adds."""
+        raise NotImplementedError
+
+    def public(self) -> dict[str, object]:
+        return {
+            "kind": self.kind,
+            "horizon": self.horizon,
+            **self._shape(),
+            "sigma_squared": [str(value) for value in self._sigma_squared],
+            "table_version": TABLE_VERSION,
+        }
+
+    def _shape(self) -> dict[str, object]:
+        """Return the levels, and what decides which cells a tick adds."""
         raise NotImplementedError
 
     @property

@@ -1,4 +1,4 @@
-"""What every counter's noise columns need: room that grows with the ledger, and the check of a tick."""
+"""What every counter's columns need: room that grows with the ledger, and the check of a tick."""
 
 from typing import Any, Protocol, TypeAlias
 
@@ -41,7 +41,7 @@ class NoiseColumns(Protocol):
 
 
 def grown(column: Integers, rows: int) -> Integers:
-    """Return the column itself if it has room for the rows, else a copy of at least twice its room."""
+    """Return the column itself if it has room for the rows, else a copy of twice its room."""
     if rows <= len(column):
         return column
     larger = np.empty(max(rows, 2 * len(column), _LEAST_CAPACITY), dtype=column.dtype)

@@ -54,9 +54,9 @@ from workers.mechanisms.noise.keyed import NoiseStream
 
 LONGEST_HORIZON = 1 << 16
 SQRT_VERSION = 1
-# Level of this counter's cells: (LEVEL, tick), apart from those of haar and tree, which stay below 64.
+# Level of this counter's cells, (LEVEL, tick); those of haar and tree stay below 64.
 LEVEL = 1 << 8
-# F: how far g is off affects the error alone, never privacy (tested at T <= 30: under 2^-14 of a count).
+# F: how far g is off affects the error, never privacy (tested at T <= 30: under 2^-14 of a count).
 _INVERSE_BITS = 28
 # A table of 0.9 million thresholds, built in about 2 s; a smaller b has a smaller one.
 _LARGEST_SIGMA_SQUARED = 1 << 30
@@ -110,7 +110,7 @@ class SqrtCounter(Counter):
         return math.sqrt(self.variance(t) + (Fraction(1, 12) if self.bits else 0))
 
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        """Return the terms (g_k, sigma^2), k < t; the noise is their sum but for what g lost to 2^-F."""
+        """Return (g_k, sigma^2), k < t; the noise is their sum but for what g lost to 2^-F."""
         check_tick(self.kind, t, self._last_tick)
         return [(Fraction(int(g), self._unit), self._sigma_squared) for g in self._inverse[:t].tolist()]
 
@@ -277,7 +277,7 @@ def _rounded_inverse(horizon: int, bits: int) -> Floats:
     for k in range(horizon):
         rest = one - float(backwards[horizon - 1 - k :] @ inverse[:k])
         inverse[k] = np.floor(rest / column[0] + 0.5)
-    # Every partial sum above was at most this, and those of a release, with |r| <= c_0 / 2, are at most the second.
+    # Every partial sum above was at most this, those of a release, |r| <= c_0 / 2, the second.
     largest = float(np.abs(inverse).sum())
     _check_exact(one + float(column @ np.abs(inverse)[::-1]))
     _check_exact(largest * float(column[0]))

@@ -1,4 +1,4 @@
-"""The tree counter: running sums as sums of the blocks that t's base-r digits name, the papers' baseline.
+"""The tree counter: running sums of the blocks that t's base-r digits name, the papers' baseline.
 
 What: every block of r^j ticks (j = 0..L_r - 1) has its count noised once; the running sum at t adds
 the d_j blocks of each level j, d_j the digits of t in base r.
@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.counters.levels import LevelColumns, LevelCounter, last_tick_of
 from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown
-from workers.mechanisms.noise.gaussian import TABLE_VERSION, IntegerGaussian
+from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 
 UNBOUNDED_RADIX = 5
@@ -93,15 +93,8 @@ class TreeCounter(LevelCounter):
             for _ in range(first, last)
         ]
 
-    def public(self) -> dict[str, object]:
-        return {
-            "kind": self.kind,
-            "horizon": self.horizon,
-            "levels": self._levels,
-            "radix": self.radix,
-            "sigma_squared": [str(value) for value in self._sigma_squared],
-            "table_version": TABLE_VERSION,
-        }
+    def _shape(self) -> dict[str, object]:
+        return {"levels": self._levels, "radix": self.radix}
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         blocks = self._blocks(t)
@@ -138,7 +131,7 @@ class _Adder:
         self._room: dict[object, Integers] = {width: np.empty(min(CHUNK_ROWS, rows), dtype=width) for width in widths}
 
     def add(self, level: int, first: int, last: int, tags: NDArray[np.uint64], total: Integers) -> None:
-        """Add the noise of blocks first..last-1 of a level to total, for at most CHUNK_ROWS rows."""
+        """Add the noise of blocks first..last-1 of a level to at most CHUNK_ROWS rows."""
         if not len(tags):
             return
         table = self._tables[level]

@@ -4,16 +4,16 @@ Neighbours: the content of one event emptied, or the reverse. It changes at most
 stream key, by at most Dinf each, all in one direction. Z is noise on a count, of variance s2 or
 scale b, and H = h_(kbar+1).
 
-    name                source                  cost                        shown iff
-    known_gauss         000 Alg. 4              D0 Dinf^2/(2 s2)            always
-    known_gumbel        000 Alg. 5              k Dinf^2/(8 b^2) +
-                                                min(D0,k) Dinf^2/(2 s2)     among k picks
-    positive_laplace    004 Alg. 1, Thm 7       D0 Dinf^2/(2 b^2), delta    h + Z > m
-    positive_gauss      004 Alg. 1, Thm 7       D0 Dinf^2/(2 s2), delta     h + Z > m
-    unk_gauss           000 Alg. 9, 004 Alg. 2  D0 Dinf^2/(2 s2), delta     top kbar, h + Z > H + m + Z'
-    limit_dom_laplace   002 Lemma 3.2, 6.2      D0 Dinf^2/(2 b^2), delta    top kbar, h + Z > H + m + Z'
-    limit_dom           002 Alg. 1, 000 Alg. 6  as known_gumbel, and with
-                                                kbar private k + 1 picks    top kbar, picked before BOTTOM
+    name               source                  cost                      shown iff
+    known_gauss        000 Alg. 4              D0 Dinf^2/(2 s2)          always
+    known_gumbel       000 Alg. 5              k Dinf^2/(8 b^2) +
+                                               min(D0,k) Dinf^2/(2 s2)   among k picks
+    positive_laplace   004 Alg. 1, Thm 7       D0 Dinf^2/(2 b^2), delta  h + Z > m
+    positive_gauss     004 Alg. 1, Thm 7       D0 Dinf^2/(2 s2), delta   h + Z > m
+    unk_gauss          000 Alg. 9, 004 Alg. 2  D0 Dinf^2/(2 s2), delta   top kbar: h + Z > H+m+Z'
+    limit_dom_laplace  002 Lemma 3.2, 6.2      D0 Dinf^2/(2 b^2), delta  top kbar: h + Z > H+m+Z'
+    limit_dom          002 Alg. 1, 000 Alg. 6  as known_gumbel; k + 1    top kbar: before BOTTOM
+                                               picks if kbar is private
 
 Built here, where the papers differ: (a) counts of picks cost min(D0, k), not k: no more of them can
 change. (b) thresholds are exact integer quantiles, delta / min(D0, kbar) an item: no more items
@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, Protocol
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,32 +84,10 @@ class Parameters:
     domain: int = 0
 
 
-class Algorithm(Protocol):
-    """A calibrated one-shot algorithm.
-
-    `rho` and `delta` are what one release costs, `tv` the samplers' distance from their laws.
-    """
-
-    rho: float
-    delta: float
-    tv: float
-    sd: float
-    threshold: int | None
-    table: IntegerGaussian | DiscreteLaplace
-
-    def public(self) -> dict[str, object]:
-        """Return what changes a noise value or its meaning, as JSON."""
-        ...
-
-    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
-        """Return the rows of the cell that are shown, ascending, and their noisy counts."""
-        ...
-
-
 class Noisy(Frozen):
     """Noise on every count.
 
-    All are shown, or those above a constant threshold, or of the kbar largest those above a noisy one.
+    All are shown, or those above a threshold, or of the kbar largest those above a noisy one.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -260,6 +238,14 @@ class Bottom(Frozen):
         return candidates[picks], ended
 
 
+Algorithm: TypeAlias = Noisy | Picking
+"""`rho` and `delta` are what one release costs, `tv` the samplers' distance from their laws.
+
+`public` is what changes a noise value or its meaning, as JSON; `release` gives the rows of the cell
+that are shown, ascending, and their noisy counts.
+"""
+
+
 def quantile(table: IntegerGaussian | DiscreteLaplace, delta: float, *, difference: bool) -> int:
     """Return the smallest x with P(Z >= x) <= delta, Z a sample or the difference of two."""
     if isinstance(table, DiscreteLaplace):
@@ -283,7 +269,7 @@ def limited(cell: Cell, rows: Rows, kbar: int) -> tuple[Rows, int]:
 
 
 def scale_for(numerator: Fraction, rho: float) -> Fraction:
-    """Return the smallest scale of the grid with numerator / scale^2 <= rho, or the one above it."""
+    """Return the smallest scale of the grid with numerator / scale^2 <= rho, or the next one."""
     wanted = numerator / Fraction(rho)
     scale = round_up_scale(Fraction(math.sqrt(float(wanted))))
     while scale * scale < wanted:

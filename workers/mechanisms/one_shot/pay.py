@@ -1,4 +1,4 @@
-"""Pay what you get: the labels of the largest items so far, until a budget of labels or queries is spent.
+"""Pay what you get: the labels of the largest items, until a budget of labels or queries is spent.
 
     k*      `labels`: picks in all answers of an epoch together; BOTTOM is a pick, and so is the
             choice of a private kbar
@@ -156,7 +156,7 @@ class PayWhatYouGet(OnSplit):
         _own(state).meet(self.config.labels, self.config.queries)
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Answers]:
-        """Return the answer for each stream key, or that its budget is used up; see `Mechanism.step`."""
+        """Return each stream key's answer, or that its budget is used up; see `Mechanism.step`."""
         check_horizon(self.kind, t, self.config.horizon_ticks)
         own, words = _own(state), one_shot_noise(noise)
         if len(own.left) != len(own.key_tags):
@@ -175,7 +175,7 @@ class PayWhatYouGet(OnSplit):
     def _query(
         self, state: PayState, cell: Cell, rows: Rows, key: int, noise: OneShotNoise, t: int
     ) -> Mapping[str, object]:
-        """Answer a query; a stream key without items is charged like any other: that it has none is data."""
+        """Answer a query; that a key has no items is data, so it is charged like any other."""
         labels, queries = state.left[key]
         k = min(self.config.k, labels - self._extra)
         if k < 1 or queries < 1:

@@ -81,7 +81,7 @@ class Cell:
 
 
 class OneShotNoise:
-    """The noise of one-shot releases: a function of the place, the item or stream key, and the mechanism.
+    """The noise of one-shot releases: a function of place, item or stream key, and mechanism.
 
     Args:
         stream: the mechanism's words.
@@ -115,7 +115,7 @@ class OneShotNoise:
         return out.astype(np.int64)
 
     def picks(self, use: int, place: Place, key_tag: NDArray[np.uint64], k: int) -> list[tuple[int, int]]:
-        """Return k words for the picks of a stream key: word j is that of the cell with `pick` = j."""
+        """Return k words for the picks of a stream key: word j is of the cell with `pick` = j."""
         tags = np.tile(key_tag.astype(np.uint64), (k, 1))
         # The word is AES(tag XOR cell): the pick is set in the cell's low bits, which are 0.
         tags[:, 0] ^= np.arange(k, dtype=np.uint64)

@@ -29,7 +29,7 @@ import numpy as np
 
 # Far above what floating point loses in these sums, far below what is visible in a threshold.
 _OUTWARD = 1 + 1e-9
-# exp(-u) with u beyond this is below every delta that a configuration may state by a factor of 1e-200.
+# exp(-u) with u beyond this is below every delta that settings may state by a factor of 1e-200.
 _REACH = 600.0
 
 
@@ -39,7 +39,7 @@ def gaussian_quantile(sigma_squared: Fraction, delta: float) -> int:
 
 
 def gaussian_difference_quantile(sigma_squared: Fraction, delta: float) -> int:
-    """Return the smallest x with P(Z - Z' >= x) <= delta, Z and Z' independent N_Z(0, sigma_squared)."""
+    """Return the smallest x with P(Z - Z' >= x) <= delta, independent N_Z(0, sigma_squared)."""
     return _summed(float(sigma_squared), 2.0, delta, difference=True)
 
 
@@ -59,7 +59,7 @@ def laplace_difference_quantile(scale: Fraction, delta: float) -> int:
 
 
 def logistic_quantile(scale: Fraction, delta: float) -> int:
-    """Return the smallest integer x >= 0 with P(G - G' >= x) <= delta, G and G' independent Gumbel(scale)."""
+    """Return the smallest x >= 0 with P(G - G' >= x) <= delta, both independent Gumbel(scale)."""
     return max(0, math.ceil(float(scale) * math.log(1 / delta - 1) * _OUTWARD)) if delta < 0.5 else 0
 
 

@@ -1,4 +1,4 @@
-"""The error that paper 001 promises for order statistics: with its constants, and for what is built.
+"""The error that paper 001 promises for order statistics: as printed, and for what is built.
 
 `ours` is the `error` that snapshots carry, in the worst segment that the data can reach. Segment j
 ends only if value + |G_j| + low > K_j; so a value that stays at V never ends the first segment with

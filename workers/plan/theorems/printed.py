@@ -78,7 +78,7 @@ def _conversion(mechanism: Mechanism, delta: float) -> Iterator[Printed]:
 
 
 def _running(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Printed]:
-    """Yield noise and threshold at the worst tick of a tree with the best base (000 formula (4))."""
+    """Yield noise and threshold at the worst tick of a tree of the best base: 000 formula (4)."""
     ticks = noise.ticks_looked_at
     radix = config.radix or best_radix(ticks)
     tau = math.sqrt(config.max_items * config.max_count**2 / (2 * mechanism.guarantee.rho))
@@ -113,7 +113,7 @@ def _sparse(mechanism: SparseGumb) -> Iterator[Printed]:
 
 
 def _one_shot(name: Name, p: Parameters, algorithm: Algorithm, delta: float) -> Iterator[Printed]:
-    """Yield the thresholds of 004 Theorems 7 and 8, 002 Lemma 6.2 and Algorithm 1, 000 Algorithms 6 and 9."""
+    """Yield the threshold: 004 Thms 7 and 8, 002 Lemma 6.2 and Alg. 1, 000 Algs 6 and 9."""
     if name in _THRESHOLDS:
         formula, source = _THRESHOLDS[name]
         spread = -1 / math.log(laplace_q(algorithm.sd)) if name in LAPLACE else algorithm.sd
@@ -133,7 +133,7 @@ def _one_shot(name: Name, p: Parameters, algorithm: Algorithm, delta: float) -> 
 
 
 def _accounting(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[Printed]:
-    """Yield the error by the papers' accounting at the same epsilon, if there are noise tables for it."""
+    """Yield the error by the papers' accounting at the same epsilon, if there are tables for it."""
     if config.epsilon is None:
         return
     try:

@@ -74,7 +74,7 @@ class Promise:
 
 
 def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
-    """Return the zCDP that the papers' conversion buys, rho + 2 sqrt(rho ln(1/delta)), or `rho` as given."""
+    """Return the zCDP by the papers' conversion, rho + 2 sqrt(rho ln(1/delta)), or `rho`."""
     if config.rho is not None:
         return config.rho
     log = -math.log(config.delta * (1 - (DISCOVERY_SHARE if discovers else 0.0)))
@@ -87,7 +87,7 @@ def ticks_of(config: HistogramConfig, data: Data) -> int:
 
 
 def normal_bound(variance: float, values: float, beta: float) -> float:
-    """Bound all |sub-Gaussian values| of this proxy: P(|X| > x) <= 2 exp(-x^2 / (2 v)) (000 Theorem 2)."""
+    """Bound all |sub-Gaussian values|: P(|X| > x) <= 2 exp(-x^2 / (2 v)) each (000 Theorem 2)."""
     return math.sqrt(2 * variance * math.log(2 * values / beta))
 
 

@@ -24,7 +24,8 @@ N blocks are added at the worst tick, printed (r - 1) L_r. Promises as printed:
     counts, meta             000 Thms 2, 3: known_gauss: sqrt(2 N tau_cell^2 ln(2 n R/beta)),
                              tau_cell^2 = L_r tau^2; others: N (what a block hides) + the noise of N
                              blocks; shown too high: `subset_bound`
-    counts, misra_gries      003 Thm 8: weight/(k+1) + N (1 + 2 ln(3/delta')/e + 2 ln((k+1) R/beta)/e),
+    counts, misra_gries      003 Thm 8:
+                             weight/(k+1) + N (1 + 2 ln(3/delta')/e + 2 ln((k+1) R/beta)/e),
                              e = sqrt(2 rho/L)/m and delta' = delta_cell e^(-e (m-1))/m for an event
                              of m items; "merge": 004 Thm 7, l2 sqrt(k); "pure": 003 Section 6:
                              weight/(k+1) + N 2 b ln(d R/beta), b = 2 L m/epsilon
@@ -72,7 +73,7 @@ from workers.plan.theorems.promise import (
 
 
 def one_shot(config: OneShotConfig, mechanism: OneShot, beta: float, data: Data) -> tuple[Promise, ...]:
-    """Return what each tick's release promises: of counts shown, and of what is not shown or chosen."""
+    """Return what each tick promises of counts shown, and of what is not shown or not chosen."""
     name, p = config.algorithm, config.parameters()
     algorithm, releases = mechanism.algorithm, ticks_of(config, data)
     rho, delta = paper_rho(config, discovers=name not in KNOWN), discovery_delta(mechanism)
@@ -129,7 +130,7 @@ def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data
 
 
 def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Promise:
-    """Bound the error of MetaAlgo's sums, an item that a block does not show counting as 0 in it."""
+    """Bound MetaAlgo's sums; an item that a block does not show counts as 0 in it."""
     name, p, algorithm = config.algorithm, config.parameters(), mechanism.algorithm
     releases = ticks_of(config, data)
     most = {"known_gumbel": p.k, "limit_dom": p.k}.get(name, p.kbar if name in LIMITED else data.items)
@@ -193,9 +194,9 @@ def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: D
 def _pure_sketch(config: MisraGriesConfig, mechanism: PureMisraGries, beta: float, data: Data) -> Promise:
     """Bound the same over a declared domain.
 
-    One cell is released at each tick: R d noises. A label that a cell does not show lies in it below
-    one that is shown with a count of 0 before noise (k labels at most have more): its own is at most
-    two noises.
+    One cell is released at each tick: R d noises. A label that a cell does not show lies in it
+    below one that is shown with a count of 0 before noise (k labels at most have more): its own is
+    at most two noises.
     """
     tree, releases = mechanism.tree, ticks_of(config, data)
     worst, used, lost = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix), data.weight / (config.size + 1)
@@ -210,7 +211,7 @@ def _pure_sketch(config: MisraGriesConfig, mechanism: PureMisraGries, beta: floa
     )  # fmt: skip
 
 
-# ---- the papers' noise and thresholds ---------------------------------------------------------------------------
+# ---- the papers' noise and thresholds ----
 
 _D1 = "Cardoso, Rogers: Lemma D.1"
 _SOURCE: dict[Name, tuple[str, str]] = {
@@ -254,7 +255,7 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
     return p.max_count + spread * high
 
 
-# ---- what is built here -----------------------------------------------------------------------------------------
+# ---- what is built here ----
 
 
 def _looked_at(name: Name, p: Parameters, labels: int) -> int:
@@ -271,7 +272,7 @@ def _largest(algorithm: Algorithm, values: float, beta: float, *, difference: bo
 
 
 def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta: float) -> float:
-    """Bound sums of blocks: low by what they hide, high by the noise of those that show the item."""
+    """Bound sums of blocks: low by what they hide, high by the noise of those that show."""
     height = used * (algorithm.threshold or 0)
     if isinstance(algorithm.table, DiscreteLaplace):
         scale = float(algorithm.table.scale)
@@ -284,7 +285,7 @@ def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta
 def _choices(
     name: Name, p: Parameters, algorithm: Picking, paper: float, labels: int, releases: int, delta: float, beta: float
 ) -> tuple[float, float]:
-    """Return (printed, ours): how far above what is shown, or h_(kbar+1), an item not picked may lie."""
+    """Return (printed, ours): how far an item not picked may lie above one shown, or h_(kbar+1)."""
     scale = float(algorithm.scale)
     if name == "known_gumbel":
         among = p.k * releases / beta
@@ -298,7 +299,7 @@ def _choices(
 
 
 def _picking(scale: float, p: Parameters, picks: int, releases: int, beta: float) -> float:
-    """Bound how far picks among kbar items and BOTTOM, and of a private kbar, fall short of the largest."""
+    """Bound how far picks among kbar items and BOTTOM, and of kbar, fall short of the largest."""
     if not p.private:
         return scale * math.log(p.kbar * picks / beta)
     candidates = max(1, p.kbar - p.k)

@@ -76,7 +76,7 @@ def promises(
 
     Args:
         config: of any mechanism.
-        beta: failure probability of each promise by itself; the order statistics have their own, `config.beta`.
+        beta: failure probability of each promise; the order statistics have `config.beta`.
         data: what is taken for granted about the data.
         mechanism: built from this configuration; saves building it again.
         unit: whose presence is hidden, as `registry.build` takes it.
@@ -165,7 +165,7 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
         printed=normal_bound(variance, d * ticks, beta), ours=normal_bound(worst, d * ticks, beta) + rounding,
         source="Cardoso, Rogers: Theorems 2 and 4",
     )  # fmt: skip
-    # Four parts: counters, the threshold's noise, the tests' where they may be negative, the choices.
+    # Four parts: counters, the threshold's noise, the tests' if it may be negative, the choices.
     part, picks, one_sided = beta / 4, k * (s + 1), config.accounting == "tight"
     paper_eta = 2 * math.sqrt(variance) + 4 * math.sqrt(s) * tau * math.log(d * (ticks + 1))
     printed = normal_bound(variance, d * ticks, part) + (paper_eta if config.eta is None else config.eta)
