@@ -1,34 +1,13 @@
-"""What several costs come to, as an oracle for what the worker states."""
+"""The conversion read the other way, as an oracle for what the worker states."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from fractions import Fraction
 
-from workers.mechanisms.accounting import Cost, _check_rho, _largest, _round_up, float_up
+from workers.mechanisms.accounting import _check_rho, _largest, _round_up
 
 # A delta below e^-690 (1e-300) is given as that: exp would round it down to nothing.
 _LEAST_LOG_DELTA = -690.0
-
-
-def compose(costs: Iterable[Cost]) -> Cost:
-    """Return the cost of running all of them on the same events: rho and deltas add up, rounded up.
-
-    Source: zCDP composes additively, also adaptively (Bun, Steinke 2016, Lemma 2.3); failures by the union bound.
-    """
-    rho = 0.0
-    exact_rho = Fraction(0)
-    deltas: dict[str, Fraction] = {}
-    for cost in costs:
-        if math.isinf(cost.rho):
-            rho = math.inf
-        else:
-            exact_rho += Fraction(cost.rho)
-        for name, delta in cost.deltas:
-            deltas[name] = deltas.get(name, Fraction(0)) + Fraction(delta)
-    named = tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items())
-    return Cost(rho=rho + float_up(exact_rho), deltas=named)
 
 
 def delta_of(rho: float, epsilon: float) -> float:

@@ -13,9 +13,8 @@ from msgspec import structs
 from rich.console import Console
 from scipy.stats import norm
 
-from tests.costs import compose
 from tests.plan.test_noise import LABELS, START, config
-from workers.mechanisms.accounting import epsilon_of
+from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig

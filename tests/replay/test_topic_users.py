@@ -8,12 +8,11 @@ import time
 
 import pytest
 
-from tests.costs import compose
 from tests.replay.test_topic import published, replayed
 from tests.worker.harness import Site, known, unk
 from workers.cli import execute
 from workers.kafka.placement import PARTITIONERS
-from workers.mechanisms.accounting import epsilon_of
+from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.registry import build
 
 PARTITIONS = 2

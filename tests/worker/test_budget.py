@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.costs import compose
 from tests.worker.harness import Site, known, unk
 from workers.cli import execute
-from workers.mechanisms.accounting import epsilon_of
+from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.registry import build
 
 

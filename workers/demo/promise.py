@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 
+from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.registry import build
-from workers.plan.total import Built, total_of
 from workers.settings import Settings
 
 
 def together(settings: Settings) -> tuple[float, float]:
-    """Return (epsilon, delta) of all histograms together, for one event: their costs add up."""
-    total = total_of([Built(histogram, build(histogram)) for histogram in settings.histograms])
-    return total.epsilon, total.delta
+    """Return (epsilon, delta) of all histograms together, for one event: their costs add up.
+
+    The deltas are added; what of them no histogram spends on failures converts the summed zCDP, once.
+    """
+    cost = compose(build(histogram).cost() for histogram in settings.histograms)
+    delta = sum(histogram.delta for histogram in settings.histograms)
+    return epsilon_of(cost.rho, delta - cost.delta), delta
 
 
 def promise(settings: Settings, epoch_ms: int) -> str:

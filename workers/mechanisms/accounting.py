@@ -1,4 +1,4 @@
-"""Converting what mechanisms cost, once, at the end, to (epsilon, delta), and calibrating back.
+"""Adding up what mechanisms cost, and converting it once, at the end, to (epsilon, delta).
 
 What: zCDP costs are data (`Cost`); they compose by addition, and one conversion turns the sum into
 (epsilon, delta).
@@ -23,7 +23,7 @@ that all machines publish the same number.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
@@ -65,6 +65,22 @@ class Cost:
     def delta(self) -> float:
         """The sum of the named failure probabilities, rounded up."""
         return float_up(sum((Fraction(delta) for _, delta in self.deltas), Fraction(0)))
+
+
+def compose(costs: Iterable[Cost]) -> Cost:
+    """Return the cost of running all of them on the same events: rho and deltas add up, rounded up.
+
+    Source: zCDP composes additively, also adaptively (Bun, Steinke 2016, Lemma 2.3); failures by
+    the union bound.
+    """
+    rhos: list[float] = []
+    deltas: dict[str, Fraction] = {}
+    for cost in costs:
+        rhos.append(cost.rho)
+        for name, delta in cost.deltas:
+            deltas[name] = deltas.get(name, Fraction(0)) + Fraction(delta)
+    rho = math.inf if math.inf in rhos else float_up(sum(map(Fraction, rhos), Fraction(0)))
+    return Cost(rho=rho, deltas=tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items()))
 
 
 def epsilon_of(rho: float, delta: float) -> float:
