@@ -29,7 +29,6 @@ from workers.plan.model import (
     HistogramPlan,
     Noise,
     Plan,
-    Promised,
     Segment,
     Share,
     TheoremError,
@@ -89,7 +88,6 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
     config = in_events(given, unit)
     noise = noise_of(mechanism, config)
     domain = len(mechanism.domain())
-    guarantee = mechanism.guarantee
     deltas = _deltas(mechanism, config)
     conversion = sum(share.delta for share in deltas if share.name == "conversion")
     counter = mechanism.public().get("counter")
@@ -108,7 +106,7 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         domain=domain or None,
         max_items=config.max_items,
         max_count=config.max_count,
-        guarantee=Promised(unit=guarantee.unit, rho=guarantee.rho, epsilon=guarantee.epsilon, delta=guarantee.delta),
+        guarantee=mechanism.guarantee,
         deltas=deltas,
         parameters=parameters,
         printed=tuple(printed_of(config, mechanism, noise, conversion)),

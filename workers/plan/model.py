@@ -10,18 +10,11 @@ from typing import Any
 
 import msgspec
 
+from workers.mechanisms.mechanism import Guarantee
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every part of a plan."""
-
-
-class Promised(Record, frozen=True, kw_only=True):
-    """The guarantee that snapshots carry."""
-
-    unit: str
-    rho: float
-    epsilon: float
-    delta: float
 
 
 class Share(Record, frozen=True, kw_only=True):
@@ -202,7 +195,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     domain: int | None
     max_items: int
     max_count: int
-    guarantee: Promised
+    guarantee: Guarantee
     deltas: tuple[Share, ...]
     parameters: dict[str, Any]
     printed: tuple[Printed, ...]

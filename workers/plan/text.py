@@ -17,15 +17,10 @@ from workers.plan.noise import COUNT_LAWS
 from workers.plan.plot import band
 
 WIDTH = 100
+# Of the printed figures whose names do not read as they are.
 PRINTED = {
-    "epsilon_for_this_rho": "epsilon for this rho",
-    "rho_for_this_epsilon": "rho for this epsilon",
-    "worst_sd": "worst sd",
-    "worst_threshold": "worst threshold",
     "rho_times_tau_squared": "rho tau^2 / Dinf^2",
     "test_noise_sd": "sd of the tests' noise",
-    "threshold": "threshold",
-    "bar_above_the_rest": "bar above the rest",
     "error_in_segment_1": "error, segment 1",
 }
 
@@ -121,7 +116,7 @@ def _guarantee(one: HistogramPlan, say: _Printer) -> None:
     if one.printed:
         say.head("as the papers print it, at the same settings")
         rows = [
-            (PRINTED.get(row.name, row.name), _number(row.ours), _number(row.printed), row.formula, row.source)
+            (PRINTED.get(row.name, row.name.replace("_", " ")), _number(row.ours), _number(row.printed), row.formula, row.source)
             for row in one.printed
         ]
         say.table(("", "here", "printed", "formula", "source"), rows, left=(0, 3, 4))

@@ -48,14 +48,17 @@ def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple
     groups = dict(_sets(published, settings, owners))
     delta = max(delta_together([entry.part for entry in _of(published, group)]) for group in groups)
     found = {group: together([entry.part for entry in _of(published, group)], delta) for group in groups}
-    # Without an epsilon nothing is promised, which counts as the largest.
-    worst = max(groups, key=lambda group: (_size(found[group]), sorted(group)))
-    key = None if _alike(published, settings) else groups[worst]
+
+    def size(group: frozenset[int]) -> tuple[float, float, list[int]]:
+        # Without an epsilon nothing is promised, which counts as the largest.
+        epsilon = found[group].epsilon
+        return math.inf if epsilon is None else epsilon, found[group].rho, sorted(group)
+
+    worst = max(groups, key=size)
+    # No key is named if the same running histograms serve every one.
+    served = {_keys(entry, settings) for entry in published if entry.status == "running"}
+    key = groups[worst] if len(served) > 1 else None
     return _total(unit, _of(published, worst), found[worst], key), ()
-
-
-def _size(one: Together) -> tuple[float, float]:
-    return (math.inf if one.epsilon is None else one.epsilon, one.rho)
 
 
 def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
@@ -74,12 +77,6 @@ def _sets(entries: Sequence[Entry], settings: Settings, owners: int) -> Iterator
                 seen.add((owner, serving))
                 for group in _at_one_time(entries, serving, owner):
                     yield group, key
-
-
-def _alike(entries: Sequence[Entry], settings: Settings) -> bool:
-    """Return whether the same running histograms serve every stream key."""
-    running = [_keys(entry, settings) for entry in entries if entry.status == "running"]
-    return len(set(running)) <= 1
 
 
 def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:

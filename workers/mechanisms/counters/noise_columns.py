@@ -22,7 +22,6 @@ class NoiseColumns(Protocol):
     @property
     def bytes_per_row(self) -> int:
         """Memory of the cache, per row in use."""
-        ...
 
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return the noise of each row at tick t.
@@ -37,7 +36,6 @@ class NoiseColumns(Protocol):
         Raises:
             HorizonExceeded: t is outside the horizon.
         """
-        ...
 
 
 def grown(column: Integers, rows: int) -> Integers:

@@ -49,7 +49,9 @@ def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise
         # A rho that delta alone covers: the paper has no noise for a pure epsilon of 0.
         printed = math.inf
     elif isinstance(config, BoundedMaxConfig):
-        printed = _printed_bounded(config, mechanism.guarantee.epsilon)
+        epsilon, beta = mechanism.guarantee.epsilon, config.beta
+        tests = (8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * config.c_max / beta)) / epsilon
+        printed = 6 * (_err(config, config.c_max, beta / 3, epsilon / 2) + tests)
     else:
         printed = _printed_segments(config, mechanism, value)
     return Promise(
@@ -84,12 +86,6 @@ def _error(config: MaxConfig, mechanism: OrderStatistics, segment: int, value: i
         below = segment - 1
         low = segments.threshold(below) - segments.bounds(below)[0] - segments.column_error(below)
     return min(published, high - max(low, 0.0) + segments.column_error(segment))
-
-
-def _printed_bounded(config: BoundedMaxConfig, epsilon: float) -> float:
-    beta, ticks, c_max = config.beta, config.ticks, config.c_max
-    tests = (8 * math.log(3 * ticks / beta) + 4 * math.log(3 * c_max / beta)) / epsilon
-    return 6 * (_err(config, c_max, beta / 3, epsilon / 2) + tests)
 
 
 def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int) -> float:
