@@ -181,7 +181,10 @@ def sqrt_curve(horizon: int, rho_item: float) -> Curve:
 
 def variances(counter: Mapping[str, Any]) -> list[float]:
     """Return the variance of each level, from what `Counter.public` says."""
-    return [float(Fraction(value)) for value in counter["sigma_squared"]]
+    values = counter["sigma_squared"]
+    if not isinstance(values, list):
+        raise TypeError(f"sigma_squared = {values!r}: not a list")
+    return [float(Fraction(value)) for value in values]
 
 
 def _squares(n: int) -> int:

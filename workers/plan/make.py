@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from fractions import Fraction
 
 import msgspec
@@ -148,13 +149,10 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
         segments=tuple(_segments(mechanism)),
         figures=_figures(config, mechanism, noise),
         theorems=tuple(
-            TheoremError(
-                name=one.name, bounds=one.bounds, assumes=one.assumes, beta=one.beta, ours=one.ours,
-                printed=one.printed if math.isfinite(one.printed) else None, source=one.source,
-            )
+            TheoremError(**asdict(one) | {"printed": one.printed if math.isfinite(one.printed) else None})
             for one in found
         ),
-    )  # fmt: skip
+    )
 
 
 def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:

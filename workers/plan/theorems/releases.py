@@ -36,6 +36,7 @@ b ln(candidates R/beta).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.misra_gries.pure import PureMisraGries
@@ -121,7 +122,7 @@ def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data
     picks = min(config.labels, answers * config.k)
     delta = discovery_delta(mechanism) / config.queries
     paper = config.max_count * math.sqrt(config.labels / (8 * paper_rho(config, discovers=True)))
-    ours = (bottom_of(mechanism.public()) or 0) + _picking(float(mechanism.scale), p, picks, answers, beta)
+    ours = _bottom(mechanism.public()) + _picking(float(mechanism.scale), p, picks, answers, beta)
     return Promise(
         name="hidden", bounds=_above(p) + " by an answer that is not complete", assumes="", beta=beta,
         printed=p.max_count + paper * math.log(p.kbar / delta) + _picking(paper, p, picks, answers, beta), ours=ours,
@@ -294,7 +295,7 @@ def _choices(
     height = p.max_count + 2 * paper * math.log(p.kbar / delta)
     return (
         height + _picking(paper, p, picks, releases, beta),
-        (bottom_of(algorithm.public()) or 0) + _picking(scale, p, picks, releases, beta),
+        _bottom(algorithm.public()) + _picking(scale, p, picks, releases, beta),
     )
 
 
@@ -304,6 +305,14 @@ def _picking(scale: float, p: Parameters, picks: int, releases: int, beta: float
         return scale * math.log(p.kbar * picks / beta)
     candidates = max(1, p.kbar - p.k)
     return scale * (math.log(2 * p.kbar * picks / beta) + math.log(2 * candidates * releases / beta))
+
+
+def _bottom(public: Mapping[str, object]) -> int:
+    """Return BOTTOM's height above h_(kbar+1)."""
+    above = bottom_of(public)
+    if above is None:
+        raise TypeError(f"bottom = {public.get('bottom')!r}: not BOTTOM's parameters")
+    return above
 
 
 def _above(p: Parameters) -> str:
