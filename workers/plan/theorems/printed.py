@@ -117,6 +117,8 @@ def _one_shot(name: Name, p: Parameters, algorithm: Algorithm, delta: float) -> 
     if name in _THRESHOLDS:
         formula, source = _THRESHOLDS[name]
         spread = -1 / math.log(laplace_q(algorithm.sd)) if name in LAPLACE else algorithm.sd
+        if name == "unk_gauss":  # as the threshold on a count, with the noise of the bar in it
+            name, spread = "positive_gauss", math.sqrt(2) * spread
         yield Printed(
             name="threshold", ours=float(algorithm.threshold or 0), printed=paper_height(name, p, spread, delta),
             formula=formula, source=source,

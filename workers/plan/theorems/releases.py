@@ -247,7 +247,8 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
     if name == "positive_laplace":
         return p.max_count + spread * math.log(p.max_items / (2 * delta))
     if name != "limit_dom_laplace":
-        return p.max_count + (math.sqrt(2) if name == "unk_gauss" else 1) * spread * normal_quantile(each)
+        bar = math.sqrt(2) if name == "unk_gauss" else 1  # which has noise of its own
+        return p.max_count + spread * normal_quantile(each) * bar
     # x / b with (1/2 + x/(4b)) e^(-x/b) = delta/D0, by bisection.
     low, high = 0.0, 2000.0
     for _ in range(200):
