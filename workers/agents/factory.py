@@ -36,9 +36,13 @@ def mechanisms(settings: Settings) -> list[Mechanism]:
         SettingsError: a budget cannot be met.
     """
     try:
-        return [build(config, settings.privacy.unit) for config in settings.histograms]
+        built = [build(config, settings.privacy.unit) for config in settings.histograms]
     except ValueError as error:
         raise SettingsError(str(error)) from error
+    for mechanism in built:
+        # The tables are made here, once, and not by every partition's thread at its first tick.
+        mechanism.noise(NoiseKey(bytes(32)).stream(bytes(16)))
+    return built
 
 
 def histograms(

@@ -65,6 +65,7 @@ class Exact:
     """The counts themselves; a mechanism in shape only."""
 
     kind = "exact"
+    law = "none"
 
     def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
         """

@@ -141,6 +141,14 @@ class Mechanism(Protocol):
         """Return its name in the settings."""
 
     @property
+    def law(self) -> str:
+        """Law of the noise on its counts: "gaussian" or "laplace".
+
+        "logistic" where it decides picks, "sum" where answers are made from noisy sums.
+        """
+        ...
+
+    @property
     def guarantee(self) -> Guarantee:
         """Return what one epoch promises."""
 

@@ -53,11 +53,7 @@ class IntegerGaussian(InversionTable):
     """
 
     def __init__(self, sigma_squared: Fraction) -> None:
-        if not 0 < sigma_squared <= LARGEST_SIGMA_SQUARED:
-            raise ValueError(
-                f"sigma_squared = {float(sigma_squared):g}: must be above 0 and at most {LARGEST_SIGMA_SQUARED}"
-                " (a larger rho, or fewer levels, needs less noise)"
-            )
+        check_sigma_squared(sigma_squared)
         self.sigma_squared = Fraction(sigma_squared)
         lower, tail = _lower_thresholds(self.sigma_squared)
         super().__init__(mirrored(lower), lowest=-len(lower))
@@ -68,7 +64,20 @@ class IntegerGaussian(InversionTable):
         return f"IntegerGaussian(sigma_squared={self.sigma_squared})"
 
 
-@kept(256)
+def check_sigma_squared(sigma_squared: Fraction) -> None:
+    """Refuse a variance that there is no table for.
+
+    Raises:
+        ValueError: sigma_squared is not above 0, or above LARGEST_SIGMA_SQUARED.
+    """
+    if not 0 < sigma_squared <= LARGEST_SIGMA_SQUARED:
+        raise ValueError(
+            f"sigma_squared = {float(sigma_squared):g}: must be above 0 and at most {LARGEST_SIGMA_SQUARED}"
+            " (a larger rho, or fewer levels, needs less noise)"
+        )
+
+
+@kept(512)
 def integer_gaussian(sigma_squared: Fraction) -> IntegerGaussian:
     """Return the sampler of this variance; tables in use are kept, as many counters share them."""
     return IntegerGaussian(sigma_squared)

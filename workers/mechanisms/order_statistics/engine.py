@@ -120,6 +120,7 @@ class OrderStatistics(Domained):
     """
 
     kind = ""
+    law = "sum"
     # Of each part, its weight in the budget: in zCDP, and as printed in pure epsilon. The parts
     # also say which levels there are: segments ("outer_test", "columns"), intervals ("test",
     # "sums").
