@@ -14,7 +14,7 @@ from workers.mechanisms.mechanism import Answers, Items, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.algorithms import LIMITED
-from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig, limit_dom_parameters
+from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
@@ -83,7 +83,7 @@ def _errors(config: HistogramConfig, run: Run, truth: Counts, switching: bool) -
     if isinstance(config, MaxConfig):
         return [("answer", _answer_error(run, truth))]
     if isinstance(config, PayWhatYouGetConfig):
-        p = limit_dom_parameters(config, config.k, config.kbar, config.kbar_max)
+        p = config.parameters()
         if run.answer.get("complete", True):
             return []
         named = {label.encode() for label in run.answer["labels"]}
@@ -100,7 +100,7 @@ def _errors(config: HistogramConfig, run: Run, truth: Counts, switching: bool) -
         if run.threshold is not None:
             found.append(("hidden", outside))
     elif isinstance(config, OneShotConfig):
-        name, p = config.algorithm()
+        name, p = config.algorithm, config.parameters()
         if name == "known_gumbel":
             found.append(("selection", outside - min(truth.get(label, 0) for label in run.shown)))
         elif name == "limit_dom":

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.costs import delta_of
 from tests.test_demo import GRID, snapshot
 from workers.demo.boards import Boards, Row
 from workers.demo.child import HORIZON, TICK_MS, Child, settings_text
@@ -19,7 +20,6 @@ from workers.demo.flights import DESTINATIONS, ORIGINS
 from workers.demo.promise import promise, together
 from workers.demo.view import DIGITS, PRIVATE, Scene, bar, compact, ordinal, picture, render
 from workers.kafka.clients import Connection
-from workers.mechanisms.accounting import delta_of
 from workers.mechanisms.registry import build
 from workers.settings import Settings
 

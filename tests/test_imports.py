@@ -20,6 +20,7 @@ LAYERS = (
     "audit",
     "replay",
     "app",
+    "topics",
     "dashboard",
     "plan",
     "monitor",
@@ -41,10 +42,12 @@ LAYERS = (
     "progress",
     "changes",
     "metrics",
+    "serving",
     "durations",
     "logs",
     "errors",
     "kernels",
+    "version",
 )
 # What the pure core may use: itself, arithmetic, and what turns keys into words.
 CORE = {

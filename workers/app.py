@@ -1,7 +1,8 @@
-"""The worker: from settings to a running Faust application with both stages, and the checks before it may start.
+"""The worker: from settings to a running Faust application, and the checks before it may start.
 
-`prepare` refuses what must not start (a missing topic, another partition count, an unreadable key), `run` starts Faust. The two agents
-hand each record batch to its shard; everything else happens there (`agents/contribute.py`, `agents/release.py`).
+`run` refuses what must not start (a missing topic, another partition count, an unreadable key) and
+starts Faust. Its two agents hand each record batch to its shard; everything else happens there
+(`agents/contribute.py`, `agents/release.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import AsyncIterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from workers.agents.contribute import ContributeShard, Stream
@@ -23,20 +23,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.records import FetchedRecords
 from workers.kafka.store import Changelog, Store
-from workers.kafka.topic_ids import checked_id, stream_name
-from workers.kafka.topics import (
-    Existing,
-    Topic,
-    cautions,
-    contribute_state_topic,
-    contributions_topic,
-    describe,
-    missing,
-    plan_topics,
-    problems,
-    rejects_topic,
-    release_state_topic,
-)
+from workers.kafka.topics import cautions
 from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_app
 from workers.mechanisms.frozen import check_frozen
 from workers.mechanisms.mechanism import Mechanism
@@ -44,193 +31,114 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.metrics import CONTRIBUTE, RELEASE, Metrics
 from workers.monitor.server import monitor
 from workers.settings import Settings, read_key
+from workers.topics import Topics, check_topics, connection_of
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topics:
-    """The topics as they are on the cluster."""
-
-    plan: list[Topic]
-    existing: dict[str, Existing]
-    embedded: bool = False
-
-    def partitions(self, name: str) -> int:
-        return self.existing[name].partitions
-
-    def id(self, name: str) -> str | None:
-        """Return the broker's id of a topic, None on the embedded cluster and nowhere else.
-
-        Raises:
-            SettingsError: a real cluster gave none.
-        """
-        topic_id = self.existing[name].topic_id
-        return None if self.embedded else checked_id(name, topic_id)
-
-
-def connection_of(settings: Settings, embedded: str | None = None) -> Connection:
-    """Return how to reach the cluster, which is an embedded one where its id is given."""
-    return Connection(settings.kafka.bootstrap, settings.kafka.client, embedded=embedded)
-
-
-def look_at_topics(settings: Settings, connection: Connection) -> Topics:
-    """Return what the worker needs, and what the cluster has of it.
-
-    Raises:
-        SettingsError: no broker answers, or what is there contradicts the settings.
-    """
-    name, events = settings.worker.name, settings.events.topic
-    outputs = [settings.output_topic(config) for config in settings.histograms]
-    internal = [contributions_topic(name), contribute_state_topic(name), release_state_topic(name), rejects_topic(name)]
-    existing = describe(connection, [events, *internal, *outputs])
-    plan = plan_topics(name, events, None, settings.worker.owner_partitions, outputs, existing)
-    return Topics(plan=plan, existing=existing, embedded=connection.embedded is not None)
-
-
-def check_topics(settings: Settings, connection: Connection) -> Topics:
-    """Return the topics, all there and as they must be.
-
-    Raises:
-        SettingsError: a topic is missing or unusable; says what to do.
-    """
-    topics = look_at_topics(settings, connection)
-    absent = [topic.name for topic in missing(topics.plan, topics.existing)]
-    if settings.events.topic in absent:
-        raise SettingsError(
-            f"events.topic = {settings.events.topic!r}: no such topic on {settings.kafka.bootstrap}; create it first, or "
-            "allow this worker to read it (deploy/acls.md)"
-        )
-    if absent:
-        raise SettingsError(
-            f"missing topics: {', '.join(absent)}: create them with `quietcount topics -c FILE --create`"
-        )
-    wrong = problems(topics.plan, topics.existing)
-    if wrong:
-        raise SettingsError("; ".join(wrong))
-    return topics
-
-
 class Factory:
-    """Makes the shards of this worker; one for each partition that it is assigned."""
+    """Makes the shards of this worker, one for each partition that it is assigned.
+
+    `data_dir` is where local copies of the state are kept; None: in memory.
+    """
 
     def __init__(
         self, settings: Settings, connection: Connection, topics: Topics, key: NoiseKey, data_dir: Path | None
     ) -> None:
-        """
-        Args:
-            settings: of the worker.
-            connection: to the cluster.
-            topics: as they are on the cluster.
-            key: the operator's root key.
-            data_dir: where local copies of the state are kept; None: in memory.
-        """
         self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
         self._data_dir = data_dir
         self.metrics = Metrics()
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
         self._reader = EventReader(settings.events, settings.user_field)
-        name = settings.worker.name
+        contributions = settings.contributions_topic
         self._stream = Stream(
             events=settings.events,
             events_id=topics.id(settings.events.topic),
             sources=topics.partitions(settings.events.topic),
-            contributions=contributions_topic(name),
-            owners=topics.partitions(contributions_topic(name)),
-            rejects=rejects_topic(name),
+            contributions=contributions,
+            owners=topics.partitions(contributions),
+            rejects=settings.rejects_topic,
         )
-        # Every shard's thread reads these; what else a shard has it makes for itself, and `metrics` has locks.
-        shared = {"key": key, "mechanisms": self.mechanisms, "reader": self._reader, "stream": self._stream}
-        for what, value in {**shared, "connection": connection}.items():
+        # Every shard's thread reads these. `metrics` has locks; a shard makes all else for itself.
+        for what, value in (
+            ("key", key),
+            ("mechanisms", self.mechanisms),
+            ("reader", self._reader),
+            ("stream", self._stream),
+            ("connection", connection),
+        ):
             check_frozen(value, what)
 
     def contribute(self, partition: int) -> ContributeShard:
-        """Stage 1 of a source partition."""
-        settings = self._settings
-        state = contribute_state_topic(settings.worker.name)
+        """Return stage 1 of a source partition."""
         return ContributeShard(
-            self._connection,
-            f"{settings.worker.name}-contribute-{partition}",
-            partition,
-            state,
-            self._store("contribute", state, partition),
+            *self._place("contribute", partition, self._settings.contribute_state_topic),
             stream=self._stream,
-            lanes=lanes(settings),
+            lanes=lanes(self._settings),
             reader=self._reader,
             declared=declared_keys(self._settings),
             key=self._key,
-            commit_interval_s=settings.worker.commit_interval_ms / 1000,
+            commit_interval_s=self._settings.worker.commit_interval_ms / 1000,
             metrics=self.metrics,
         )
 
     def release(self, partition: int) -> ReleaseShard:
-        """Stage 2 of an owner partition."""
-        settings = self._settings
-        state = release_state_topic(settings.worker.name)
-        contributions = self._stream.contributions
-        owners = self._stream.owners
+        """Return stage 2 of an owner partition."""
+        state, contributions = self._settings.release_state_topic, self._stream.contributions
         merge = Merge(
             histograms(
                 Histogram,
-                settings,
+                self._settings,
                 self.mechanisms,
                 key=self._key,
-                stream=stream_name((contributions, self._topics.id(contributions)), (state, self._topics.id(state))),
+                stream=self._topics.stream(contributions, state),
                 owner=partition,
-                owners=owners,
+                owners=self._stream.owners,
             ),
             key=self._key,
             sources=self._stream.sources,
-            owners=owners,
+            owners=self._stream.owners,
             directory=self._data_dir,
         )
         return ReleaseShard(
-            self._connection,
-            f"{settings.worker.name}-release-{partition}",
-            partition,
-            state,
-            self._store("release", state, partition),
+            *self._place("release", partition, state),
             contributions=contributions,
             merge=merge,
             metrics=self.metrics,
         )
 
-    def _store(self, stage: str, topic: str, partition: int) -> Store:
+    def _place(self, stage: str, partition: int, state: str) -> tuple[Connection, str, int, str, Store]:
+        """Return what every shard begins with: where it is, its transactional id, and its state."""
         path = None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
-        return Store(path, Changelog(topic, partition, self._topics.id(topic)))
+        store = Store(path, Changelog(state, partition, self._topics.id(state)))
+        name = f"{self._settings.worker.name}-{stage}-{partition}"
+        return self._connection, name, partition, state, store
 
 
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
     """Return the Faust application: two agents over shards."""
-    contributions = contributions_topic(settings.worker.name)
-    stages = {settings.events.topic: factory.contribute, contributions: factory.release}
+    stages = {settings.events.topic: factory.contribute, settings.contributions_topic: factory.release}
     handover = Handover(stages, metrics=factory.metrics)
     app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)
 
-    @app.agent(app.topic(settings.events.topic, schema=BatchSchema()))
-    async def contribute(stream: AsyncIterable[FetchedRecords]) -> None:
+    async def feed(stream: AsyncIterable[FetchedRecords]) -> None:
         async for batch in stream:
             await handover.feed(batch)
 
-    @app.agent(app.topic(contributions, schema=BatchSchema()))
-    async def release(stream: AsyncIterable[FetchedRecords]) -> None:
-        async for batch in stream:
-            await handover.feed(batch)
-
+    for stage, topic in ((CONTRIBUTE, settings.events.topic), (RELEASE, settings.contributions_topic)):
+        app.agent(app.topic(topic, schema=BatchSchema()), name=stage)(feed)
     return app
 
 
 def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | None = None) -> int:
     """Run the worker until it is told to stop.
 
-    Args:
-        settings: of the worker.
-        metrics_port: instead of the settings' own.
-        embedded: cluster id of the embedded Kafka that the caller started; None: a real cluster.
+    `metrics_port` replaces the settings' own; `embedded` is the id of the embedded cluster that the
+    caller started, None for a real one.
 
     Returns:
-        The exit status: 0 after SIGTERM or SIGINT, 2 for refused settings or state, 75 when it stays fenced.
+        The exit status: 0 after SIGTERM or SIGINT, 2 for refused settings or state, 75 if fenced.
 
     Raises:
         SettingsError: it cannot start.
@@ -262,8 +170,9 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             promise.unit,
         )
     uvloop.install()
-    # Events are short-lived lists without cycles: with Python's usual thresholds, looking for cycles in them costs a third of
-    # what it takes to read them (measured: 1.65 us an event with the usual ones, 0.93 with these).
+    # Events are short-lived lists without cycles. Looking for cycles in them at Python's usual
+    # thresholds costs a third of the time it takes to read them (measured: 1.65 us an event; 0.93
+    # with these).
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
     app = build_app(settings, factory, connection)

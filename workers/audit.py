@@ -1,8 +1,8 @@
-"""Audit: recompute every snapshot from the contributions and compare byte for byte.
+"""Audit: recompute every snapshot from the contributions, and compare byte for byte.
 
-It proves that what was published is the exact sum of the contributions plus the noise that the key
-gives, that no tick is missing or was published twice, and that the contributions have no gap. It
-needs the operator's key and access to exact data.
+It proves that every published snapshot is the exact sum of the contributions plus the noise that
+the key gives, that no tick is missing or was published twice, and that the contributions have no
+gap. It needs the operator's key and access to exact data.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,18 +23,16 @@ from confluent_kafka import Message
 from workers.agents.factory import histograms, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import PROGRESS, read_progress
-from workers.app import Topics, check_topics, connection_of
 from workers.errors import SettingsError
 from workers.histogram.histogram import Histogram
 from workers.histogram.paging import joined
 from workers.histogram.snapshots import Snapshot
-from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
 from workers.kafka.store import Changelog, Store
-from workers.kafka.topic_ids import stream_name
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.progress import ProgressLine
 from workers.settings import Settings, read_key
+from workers.topics import check_topics, connection_of
 
 EXIT_DIFFERENCE = 1
 
@@ -56,7 +54,7 @@ class Repeated(Histogram):
     """A histogram that repeats what was published."""
 
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
-        """Begin at tick `first`, and serve each stream key from the tick from which it was served."""
+        """Begin at tick `first`, and serve each stream key from its tick in `since`."""
         self.start_at(first)
         self._public, self._declared = False, dict(since)
 
@@ -64,39 +62,31 @@ class Repeated(Histogram):
 class Auditor:
     """One audit of all owner partitions."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        connection: Connection,
-        topics: Topics,
-        key: NoiseKey,
-        progress: ProgressLine,
-        exact: IO[bytes] | None = None,
-    ) -> None:
-        self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
-        self._progress = progress
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._key = settings, NoiseKey(read_key(settings.worker.key_file))
+        self._connection = connection_of(settings)
+        self._topics = check_topics(settings, self._connection)
+        self._outputs = [settings.output_topic(config) for config in settings.histograms]
+        self._owners = self._topics.partitions(settings.contributions_topic)
         self._built = mechanisms(settings)
         self._published: Counter[bytes] = Counter()
         self._ids: set[str] = set()
-        self._next: dict[
-            tuple[str, str], int
-        ] = {}  # (histogram, key) -> first tick start that the state does not cover
+        # By (histogram, stream key): where the first tick begins that the state does not cover.
+        self._next: dict[tuple[str, str], int] = {}
         self.tallies: dict[str, Tally] = {config.name: Tally() for config in settings.histograms}
         self.messages = 0
         self.others = 0
-        self._exact = exact
 
-    def run(self) -> None:
-        """Compare everything.
+    def run(self, progress: ProgressLine, exact: IO[bytes] | None) -> None:
+        """Compare everything; `exact` gets a line for every snapshot.
 
         Raises:
             Difference: the first one found.
         """
-        owners = self._topics.partitions(self._settings.contributions_topic)
-        states = [
-            self._state(owner, owners) for owner in range(owners)
-        ]  # before what is published: the worker may be running
-        for topic in self._outputs():
+        self._progress, self._exact = progress, exact
+        # The states come first, before what is published: the worker may be running.
+        states = [self._state(owner) for owner in range(self._owners)]
+        for topic in self._outputs:
             for message in self._all(topic):
                 self._published[_digest(topic, message.key() or b"", message.value() or b"")] += 1
         for owner, state in enumerate(states):
@@ -105,48 +95,39 @@ class Auditor:
         if self._published.total():
             self._explain_rest()
 
-    def _outputs(self) -> list[str]:
-        return [self._settings.output_topic(config) for config in self._settings.histograms]
-
     def _all(self, topic: str) -> Iterator[Message]:
         for partition in range(self._topics.partitions(topic)):
             yield from read_partition(self._connection, topic, partition)
 
-    def _state(self, owner: int, owners: int) -> tuple[Merge, dict[str, int], int] | None:
-        """Return fresh histograms that will repeat what was published, each one's next tick, and the
+    def _state(self, owner: int) -> tuple[Merge, dict[str, int], int] | None:
+        """Return histograms that will repeat what was published, the next tick of each, and the
         position of the state."""
-        topic, contributions = self._settings.release_state_topic, self._settings.contributions_topic
+        topic = self._settings.release_state_topic
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
         store.load(self._connection)
         value = joined(PROGRESS, store.get)
         if value is None:
             return None
         stored = read_progress(value)
-        stream = stream_name((contributions, self._topics.id(contributions)), (topic, self._topics.id(topic)))
-        fresh = self._histograms(owner, owners, stream)
-        merge = self._merge(fresh, owners)
-        merge.restore(stored, store.items)  # refuses what belongs to another key, topic or mechanism
-        ends = {h.name: h.next for h in fresh if h.next is not None}
-        lives = {h.name: (h.life.first, h.served()) for h in fresh}
-        again = self._histograms(owner, owners, stream)
-        for histogram in again:
-            first, since = lives[histogram.name]
-            if first is not None:
-                histogram.repeat(first, since)
-        return self._merge(again, owners), ends, stored.position
+        known, again = self._merge(owner), self._merge(owner)
+        known.restore(stored, store.items)  # refuses what belongs to another key, topic or mechanism
+        ends = {h.name: h.next for h in known.histograms if h.next is not None}
+        for before, histogram in zip(known.histograms, again.histograms, strict=True):
+            first = before.life.first
+            if first is not None and isinstance(histogram, Repeated):
+                histogram.repeat(first, before.served())
+        return again, ends, stored.position
 
-    def _histograms(self, owner: int, owners: int, stream: str) -> list[Repeated]:
-        return histograms(
-            Repeated, self._settings, self._built, key=self._key, stream=stream, owner=owner, owners=owners
+    def _merge(self, owner: int) -> Merge:
+        stream = self._topics.stream(self._settings.contributions_topic, self._settings.release_state_topic)
+        fresh = histograms(
+            Repeated, self._settings, self._built, key=self._key, stream=stream, owner=owner, owners=self._owners
         )
-
-    def _merge(self, fresh: Sequence[Histogram], owners: int) -> Merge:
         sources = self._topics.partitions(self._settings.events.topic)
-        return Merge(fresh, key=self._key, sources=sources, owners=owners)
+        return Merge(fresh, key=self._key, sources=sources, owners=self._owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
-        """Release the ticks of an owner partition again and strike each snapshot off the published ones."""
-        by_topic = {h.topic: h for h in merge.histograms}
+        """Release an owner partition's ticks again; strike each snapshot off the published."""
         for message in read_partition(self._connection, self._settings.contributions_topic, owner, whole=True):
             offset = message.offset() or 0
             if offset >= position:
@@ -154,21 +135,23 @@ class Auditor:
             merge.receive(message.value() or b"", offset)
             merge.reached(offset + 1)
             self.messages += 1
-            self._compare(merge, by_topic, ends)
+            self._compare(merge, ends)
         merge.reached(position)
-        self._compare(merge, by_topic, ends)
+        self._compare(merge, ends)
         for histogram in merge.histograms:
             end = ends.get(histogram.name)
-            if end is not None and (histogram.next or 0) < end:
+            if end is None:
+                continue
+            if (histogram.next or 0) < end:
                 raise Difference(
-                    f"histogram {histogram.name!r}: ticks up to {end - 1} were released, but the contributions cover only those "
-                    f"before {histogram.next}"
+                    f"histogram {histogram.name!r}: ticks up to {end - 1} were released, "
+                    f"but the contributions cover only those before {histogram.next}"
                 )
-            if end is not None:
-                for name in histogram.served():
-                    self._next[histogram.name, name] = histogram.grid.start(end)
+            for name in histogram.served():
+                self._next[histogram.name, name] = histogram.grid.start(end)
 
-    def _compare(self, merge: Merge, by_topic: dict[str, Histogram], ends: dict[str, int]) -> None:
+    def _compare(self, merge: Merge, ends: dict[str, int]) -> None:
+        by_topic = {h.topic: h for h in merge.histograms}
         # A worker stopped while catching up has released fewer ticks than the contributions allow.
         while (
             any((histogram.next or 0) < ends.get(histogram.name, 0) for histogram in merge.histograms)
@@ -208,8 +191,8 @@ class Auditor:
         return f"{_name(snapshot.value)}: missing"
 
     def _explain_rest(self) -> None:
-        """Check that the rest is of an earlier generation, or newer than the state that was read."""
-        for topic in self._outputs():
+        """Check that the rest is of an earlier generation, or newer than the state."""
+        for topic in self._outputs:
             for message in self._all(topic):
                 value = message.value() or b""
                 if _digest(topic, message.key() or b"", value) not in self._published:
@@ -241,7 +224,7 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
 
     Args:
         settings: of the worker.
-        exact: a new file for every snapshot with its exact counts; it must never be published.
+        exact: a new file for every snapshot with its exact counts, which must never be published.
 
     Returns:
         0 if everything is as it must be, 1 after the first difference.
@@ -249,13 +232,10 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
     Raises:
         SettingsError: the audit is not possible.
     """
-    key = NoiseKey(read_key(settings.worker.key_file))
-    connection = connection_of(settings)
-    topics = check_topics(settings, connection)
+    auditor = Auditor(settings)
     with ProgressLine() as progress, _new_file(exact) as file:
-        auditor = Auditor(settings, connection, topics, key, progress, file)
         try:
-            auditor.run()
+            auditor.run(progress, file)
         except Difference as difference:
             print(f"audit: difference: {difference}")
             return EXIT_DIFFERENCE
@@ -290,7 +270,10 @@ def _digest(topic: str, key: bytes, value: bytes) -> bytes:
 
 def _name(value: bytes) -> str:
     body = orjson.loads(value)
-    return f"histogram {body['histogram']!r}, key {body['key']!r}, epoch {body['epoch']}, tick {body['tick']}, page {body['page']}"
+    return (
+        f"histogram {body['histogram']!r}, key {body['key']!r}, epoch {body['epoch']}, "
+        f"tick {body['tick']}, page {body['page']}"
+    )
 
 
 def _cut(body: dict[str, object], fields: list[str]) -> str:

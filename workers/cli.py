@@ -25,7 +25,8 @@ import click
 
 from workers.commands.failures import explain, say_as_text
 
-# The `sqrt` counter multiplies small matrices at each tick; threads of BLAS cost it four times what they save.
+# The `sqrt` counter multiplies small matrices at each tick: BLAS threads cost four times what they
+# save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 if TYPE_CHECKING:
@@ -35,23 +36,22 @@ EXIT_DEADLINE_S = 15.0
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
+PATH = click.Path(path_type=Path)
+PORT = click.IntRange(0, 65_535)
+N = click.IntRange(1, 1_000)
+
 config_option = click.option(
-    "-c", "--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The settings file (TOML)."
+    "-c", "--config", type=PATH, required=True, metavar="FILE", help="The settings file (TOML)."
 )
 
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     """Print the installed version; the metadata is read only when asked for."""
-    if not wanted or context.resilient_parsing:
-        return
-    from importlib.metadata import PackageNotFoundError, version
+    if wanted and not context.resilient_parsing:
+        from workers.version import version
 
-    try:
-        number = version("quietcount")
-    except PackageNotFoundError:
-        number = "(a checkout that is not installed)"
-    click.echo(f"quietcount {number}")
-    context.exit()
+        click.echo(f"quietcount {version() or '(a checkout that is not installed)'}")
+        context.exit()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -78,7 +78,7 @@ def cli(context: click.Context, debug: bool) -> None:
 )
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65_535),
+    type=PORT,
     metavar="PORT",
     help="Overrides worker.metrics_port, the port of /metrics, /healthz and /readyz.",
 )
@@ -111,9 +111,10 @@ def run(
 
 @contextmanager
 def _clean_end_before_it_begins() -> Iterator[None]:
-    """End cleanly on SIGTERM until Faust handles it.
+    """End cleanly on SIGTERM until Faust handles it: no work has begun yet.
 
-    Nothing was begun yet, and the first process of a container would not get the signal at all."""
+    Without a handler the first process of a container would not get the signal at all.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -129,13 +130,9 @@ def _clean_end_before_it_begins() -> Iterator[None]:
 @click.option(
     "--rate", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, metavar="N", help="Events a second."
 )
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), metavar="P", help="Port of the page. Default: 8080, or a free one."
-)
+@click.option("--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one.")
 @click.option("--bootstrap", metavar="B", help="Kafka cluster to use, host:port. Default: an embedded one.")
-@click.option(
-    "--picture", type=click.Path(path_type=Path), hidden=True, help="Write the last view as SVG; made docs/demo.svg."
-)
+@click.option("--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg.")
 @click.pass_context
 def demo(
     context: click.Context,
@@ -145,7 +142,8 @@ def demo(
     bootstrap: str | None,
     picture: Path | None,
 ) -> int:
-    """Show live private histograms next to the exact ones, here and in a browser, on an embedded Kafka."""
+    """Show live private histograms next to the exact ones, here and in a browser, on an embedded
+    Kafka."""
     _only_one_line(context)
     from workers.demo import run as run_demo
 
@@ -171,9 +169,7 @@ def topics(context: click.Context, config: Path, create: bool) -> int:
 @cli.command()
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.md) instead of text.")
-@click.option(
-    "--report", type=click.Path(path_type=Path), metavar="DIR", help="Also write a page with charts into DIR."
-)
+@click.option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
 @click.option("--force", is_flag=True, help="With --report: write into DIR even if it is not empty.")
 def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
     """Show what the settings promise and cost, before anything runs.
@@ -195,7 +191,8 @@ def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/budget.md) instead of text.")
 @click.pass_context
 def budget(context: click.Context, config: Path, as_json: bool) -> int:
-    """Show the budget spent so far, by histogram, generation and epoch, and what it promises in total."""
+    """Show the budget spent so far, by histogram, generation and epoch, and what it promises in
+    total."""
     settings = _load(config)
     _only_one_line(context)
     from workers.commands.budget import show_budget
@@ -214,7 +211,7 @@ def budget(context: click.Context, config: Path, as_json: bool) -> int:
 @click.option("--snapshots", metavar="OUT", help="Write every snapshot to OUT, one per line; - is standard output.")
 @click.option(
     "--report",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="Compare with the exact counts; write results and a report into DIR.",
 )
@@ -226,13 +223,11 @@ def budget(context: click.Context, config: Path, as_json: bool) -> int:
 )
 @click.option(
     "--seeds",
-    type=click.IntRange(1, 1_000),
+    type=N,
     metavar="N",
     help="With --report: repeat each run with N different seeds for its noise. Default: 3.",
 )
-@click.option(
-    "--top", type=click.IntRange(1, 1_000), metavar="N", help="With --report: the n of the top-n figures. Default: 10."
-)
+@click.option("--top", type=N, metavar="N", help="With --report: the n of the top-n figures. Default: 10.")
 @click.option("--force", is_flag=True, help="With --report: replace the results in DIR if it is not empty.")
 @click.pass_context
 def replay(
@@ -270,16 +265,20 @@ def replay(
     if source is not None:
         return replay_file(settings, source=source, snapshots=snapshots, options=options)
     _only_one_line(context)
-    times = (None if text is None else parse_time(name, text) for name, text in (("--from", since), ("--to", until)))
-    since_ms, until_ms = times
-    return replay_topic(settings, since_ms=since_ms, until_ms=until_ms, snapshots=snapshots, options=options)
+    return replay_topic(
+        settings,
+        since_ms=None if since is None else parse_time("--from", since),
+        until_ms=None if until is None else parse_time("--to", until),
+        snapshots=snapshots,
+        options=options,
+    )
 
 
 @cli.command()
 @config_option
 @click.option(
     "--exact",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Write [label, released, exact] for every snapshot to a new FILE. For the operator only.",
 )
@@ -300,7 +299,7 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
 @config_option
 @click.option(
     "--port",
-    type=click.IntRange(0, 65_535),
+    type=PORT,
     default=8080,
     show_default=True,
     metavar="P",
@@ -309,7 +308,7 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
 @click.option(
     "--token-file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="F",
     help="Show histograms only to clients that send the token in this file.",
 )
@@ -333,7 +332,7 @@ def key() -> None:
 
 
 @key.command("new")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 def key_new(file: Path) -> int:
     """Write a new key of 32 random bytes to FILE, readable only by you. Never overwrites a file."""
     from workers.commands.key import new_key
@@ -351,7 +350,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     """Run a command; every exception becomes an exit code and a line on stderr."""
     state: dict[str, Any] = {}
     try:
-        # Not cli.main(): it ends with 1 when our reader has gone, and 1 of `audit` means something else.
+        # Not cli.main(): it exits with 1 when our reader has gone, which `audit` uses otherwise.
         with cli.make_context(
             "quietcount", list(sys.argv[1:] if arguments is None else arguments), obj=state
         ) as context:
@@ -388,7 +387,7 @@ def _load(config: Path) -> Settings:
 
 
 def _only_one_line(context: click.Context) -> None:
-    """Hide the clients' own log lines where the command reports errors itself; --debug shows them."""
+    """Hide the clients' log lines where the command itself reports errors; --debug shows them."""
     import logging
 
     logging.basicConfig(level=logging.DEBUG if context.find_root().obj["debug"] else logging.CRITICAL)

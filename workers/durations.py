@@ -1,4 +1,4 @@
-"""Durations as people write them ("10s", "250ms") and as the worker counts them: whole milliseconds."""
+"""Durations as people write them ("10s", "250ms") and as whole milliseconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parse_duration(text: object) -> int:
     """Return the milliseconds of a duration such as "10s".
 
     Raises:
-        ValueError: `text` is not a duration; the message says what is allowed; the caller adds the name.
+        ValueError: not a duration; the message says what is allowed, the caller adds the name.
     """
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
@@ -33,7 +33,5 @@ def format_duration(duration_ms: int) -> str:
         raise ValueError(f"duration_ms = {duration_ms}: 0 or more")
     if duration_ms == 0:
         return "0s"
-    unit, width = max(
-        ((unit, width) for unit, width in MILLISECONDS.items() if duration_ms % width == 0), key=lambda pair: pair[1]
-    )
-    return f"{duration_ms // width}{unit}"
+    unit = [unit for unit, width in MILLISECONDS.items() if duration_ms % width == 0][-1]
+    return f"{duration_ms // MILLISECONDS[unit]}{unit}"

@@ -1,4 +1,4 @@
-"""What the worker refuses, under one base: every message names the setting or topic, its value, and what to do."""
+"""The worker's own errors: every message names the setting or topic, its value, and what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OF_KAFKA = ("aiokafka", "cimpl", "confluent_kafka")
 
 
 class QuietcountError(Exception):
-    """Base of the worker's own errors; the message is meant for the operator and holds no label, count or key."""
+    """Base of the worker's own errors; the message is for the operator, without any data."""
 
 
 class SettingsError(QuietcountError):
@@ -18,7 +18,7 @@ class SettingsError(QuietcountError):
 
 
 class StateRefused(QuietcountError):
-    """Stored state does not belong to this configuration or log: going on could publish twice or uncounted (exit 2)."""
+    """Stored state is of another configuration or log: to go on could publish twice (exit 2)."""
 
 
 class Fenced(QuietcountError):
@@ -26,7 +26,7 @@ class Fenced(QuietcountError):
 
 
 class MessageTooLong(QuietcountError):
-    """A message that no broker need take was about to be sent; no settings and no data should lead here."""
+    """A message longer than brokers take was about to be sent: a defect, whatever the data."""
 
 
 class HorizonExceeded(QuietcountError):
@@ -38,9 +38,9 @@ class BudgetExhausted(QuietcountError):
 
 
 def describe(error: BaseException) -> str:
-    """What may be said of an error in a log: its message where that is about Kafka, files or settings, else its kind and place.
+    """Return what a log may say of an error: its message if about Kafka, files or settings.
 
-    The message of any other error may quote what was worked on: a label, a key, an event.
+    Of any other it is kind and place: its message may quote a label, a key or an event.
     """
     kind = type(error)
     if isinstance(error, QuietcountError | OSError) or kind.__module__.partition(".")[0] in _OF_KAFKA:
@@ -50,7 +50,7 @@ def describe(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """A traceback without the messages that `describe` would not show."""
+    """Return a traceback without the messages that `describe` would not show."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     head = "" if before is None else f"{traceback_of(before)}\n\nThen:\n"
     frames = "".join(traceback.format_tb(error.__traceback__))

@@ -2,7 +2,7 @@
 
     read_key(path)                 a key file -> its 32 bytes
     read_domain(path)              a domain file -> its labels
-    client_values(table, base)     [kafka.client] -> librdkafka's names and strings, secrets looked up
+    client_values(table, base)     [kafka.client] -> librdkafka's names and values
 
 No message here shows the content of a key, a secret or a client setting.
 """
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from workers.errors import SettingsError
 from workers.mechanisms.config import LABEL_BYTES_MAX, display
@@ -23,7 +24,7 @@ KEY_BYTES = 32
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 CLIENT_ALLOWED = 'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
-# Names the worker sets itself, and why: changing one of them could break exactly-once.
+# Names the worker sets itself, and why: changing one could break exactly-once.
 CLIENT_OURS = MappingProxyType(
     {
         "bootstrap.servers": "use bootstrap in [kafka]",
@@ -65,7 +66,7 @@ def read_file(path: Path) -> bytes:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a file to write beside `path`, which takes its place once it is written whole."""
+    """Yield a file beside `path` that takes its place once it is written whole."""
     part = path.with_name(path.name + ".part")
     try:
         yield part
@@ -113,7 +114,7 @@ def read_domain(path: Path) -> list[str]:
     """Return the labels of a domain file: UTF-8, one per line, blank lines ignored.
 
     Raises:
-        SettingsError: not readable, not UTF-8, a label too long or repeated (with its line), or no label at all.
+        SettingsError: not readable, not UTF-8, no label, or one too long or repeated.
     """
     lines: dict[str, int] = {}
     content = read_file(path).removeprefix(BYTE_ORDER_MARK)
@@ -137,18 +138,18 @@ def read_domain(path: Path) -> list[str]:
 
 
 def client_values(table: object, base: Path) -> dict[str, str]:
-    """Return [kafka.client] as librdkafka takes it: strings, by dotted names (TOML reads dots as tables).
+    """Return [kafka.client] as librdkafka takes it: strings by dotted name (tables, in TOML).
 
     Raises:
-        SettingsError: a name that the worker sets itself, a secret written out, a value of the wrong
-            kind, or a secret that does not exist.
+        SettingsError: a name that the worker sets, a secret written out or missing, or a value of
+            the wrong kind.
     """
+    if not isinstance(table, dict):
+        raise SettingsError("kafka.client: must be a section, [kafka.client]")
     return dict(_client(table, "", base))
 
 
-def _client(values: object, prefix: str, base: Path) -> Iterator[tuple[str, str]]:
-    if not isinstance(values, dict):
-        raise SettingsError("kafka.client: must be a section, [kafka.client]")
+def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tuple[str, str]]:
     for key, value in values.items():
         name = prefix + key
         if name in CLIENT_OURS:

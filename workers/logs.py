@@ -1,8 +1,8 @@
-"""What the worker says while it runs: lines on stderr, and no label, count, stream key, user or key material in any of them.
+"""What the worker logs: lines on stderr, with no label, count, stream key, user or key material.
 
-Text for people, or JSON on request: one object a line with `time`, `level`, `logger`, `message`, where there is one `error` (kind and
-traceback), and what else the line is about under names of its own. The message of an unforeseen error is left out of both, with
-`--debug` too: it may quote an event (`errors.describe`).
+Text for people, or on request JSON: one object a line with `time`, `level`, `logger`, `message`,
+perhaps `error` (kind and traceback), and the line's own fields. Both leave out the message of an
+unforeseen error, even with `--debug`: it may quote an event (`errors.describe`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from typing import Any
 
 from workers.errors import describe, traceback_of
 
-# They report every step of their own at INFO; what goes wrong there is a warning.
 REPEAT_S = 30.0
+# They log every step of their own at INFO; what goes wrong there is a warning.
 QUIETER = ("aiokafka", "asyncio", "confluent_kafka", "faust", "kafka", "librdkafka", "mode")
 
 
 def _ours(record: logging.LogRecord) -> bool:
-    """Not the life of Faust's services (mode), which log every step under the names of our subclasses."""
+    """Hold back what Faust's services (mode) log of every step, under our subclasses' names."""
     return record.levelno >= logging.WARNING or not record.getMessage().startswith("[^")
 
 
 class _NotAgain(logging.Filter):
-    """Lets a line through that was not there in the last half minute: a broker that is away is reported by every client, all the time."""
+    """A filter of lines that were logged within the last half minute.
+
+    Every client reports a broker that is away, all the time.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +49,7 @@ class _NotAgain(logging.Filter):
 
 
 class _Lines(logging.Formatter):
-    """One line a record; what ends the worker looks as it does in every other command."""
+    """One line a record; the error that ends the worker looks as in every other command."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -64,10 +67,9 @@ class _Objects(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
         entry: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z"),
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -80,22 +82,17 @@ class _Objects(logging.Formatter):
 
 
 def about(**fields: object) -> dict[str, dict[str, object]]:
-    """Return the `extra` of a log call: what the line is about, as JSON shows it."""
+    """Return the `extra` of a log call: fields that JSON shows."""
     return {"about": fields}
 
 
 def last_words(text: str) -> None:
-    """What ends a command, as a line of the log."""
+    """Log the message that ends a command."""
     logging.getLogger("workers.cli").critical("%s", text)
 
 
 def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
-    """Set up logging for `run`.
-
-    Args:
-        debug: everything of our own at DEBUG and of the libraries at INFO.
-        json_lines: JSON instead of text.
-    """
+    """Log to stderr; with `debug` our own lines from DEBUG on, and the libraries' from INFO on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Objects() if json_lines else _Lines())
     if not debug:
@@ -109,13 +106,12 @@ def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
     sys.excepthook = _uncaught
 
 
+# Python's own hooks would print the message of the error.
 def _of_thread(hook: threading.ExceptHookArgs) -> None:
-    """Python would print the message of the error."""
     if hook.exc_value is not None:
         name = "?" if hook.thread is None else hook.thread.name
         logging.getLogger("workers").error("thread %s failed", name, exc_info=hook.exc_value)
 
 
-def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Python would print the message of the error."""
+def _uncaught(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
     logging.getLogger("workers").error("failed", exc_info=error)

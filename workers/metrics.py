@@ -1,9 +1,9 @@
-"""What the worker counts about itself: one `Metrics` a process, with a Prometheus registry of its own.
+"""The worker's counters: one `Metrics` a process, with a Prometheus registry of its own.
 
-Shards and the hand-over count here, once a batch, commit or release, never once an event. What belongs to a partition that may go
-away is no counter but looked at when somebody asks (`monitor/partitions.py`). Labels are the stage, the histogram's name, the
-partition and the reason of a reject: what the settings say, and never a label, a stream key or a user of the data. Totals are
-exact, so all of it stays with the operator.
+Shards and the hand-over count here, once a batch, commit or release, never once an event. What
+belongs to a partition that may go away is a gauge, read when Prometheus asks
+(`monitor/partitions.py`). Labels are stage, histogram, partition and a reject's reason, never a
+label, stream key or user of the data. Totals are exact, so they are for the operator only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 PREFIX = "quietcount"
 CONTRIBUTE, RELEASE = "contribute", "release"
-# A transaction takes about 10 ms on a quiet broker and at most two minutes (`kafka/transaction.py`).
+# A transaction takes about 10 ms on a quiet broker, at most two minutes (`kafka/transaction.py`).
 _COMMIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 # A tick of a million rows takes about half a second; one call releases up to 500 ticks.
 _RELEASE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -77,17 +77,17 @@ class Metrics:
         self.fenced = counter("fenced", "Shards of this worker that a newer owner took over while they were at work")
 
     def stage(self, name: str) -> StageMetrics:
-        """Return what a stage's shards count, which the metrics show from now on."""
+        """Return the counters of a stage's shards, which the metrics show from now on."""
         return StageMetrics(self._records.labels(name), self._commit_seconds.labels(name), self._aborted.labels(name))
 
     def expect_histogram(self, name: str) -> None:
-        """Make a histogram's counters show before the first count: nobody can alert on what is absent."""
+        """Show a histogram's counters before the first count: no alert works on an absent one."""
         for counter in (self.ticks_released, self.snapshots, self.snapshot_bytes):
             counter.labels(name)
 
 
 class OfWorker(Collector):
-    """A registry's metrics with the worker's name on every series."""
+    """A registry's metrics, with the worker's name on every series."""
 
     def __init__(self, inner: Collector, worker: str) -> None:
         self._inner, self._worker = inner, worker

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from workers.durations import ALLOWED as DURATIONS_ALLOWED
-from workers.durations import parse_duration
+from workers.durations import format_duration, parse_duration
 from workers.errors import SettingsError
 from workers.files import client_values, read_domain, read_file, read_key
 from workers.mechanisms.config import TOPIC_NAME, Checked, Duration, HistogramConfig, display, rules
@@ -42,65 +42,75 @@ ALL_STREAM_KEY = "all"
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 _FIELD = "the name of a JSON field, at most 1,000 characters"
+_KEY = f'{_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
+_USER = f'{_FIELD} or "{RECORD_KEY}" (the record key)'
 
 Record = TypeVar("Record", bound=Checked)
 T = TypeVar("T")
 FieldName = Annotated[str, Meta(min_length=1, max_length=1_000)]
 
 
-class WorkerSettings(Checked, frozen=True, kw_only=True):
+def _whole(least: int, most: int, of: str = "") -> Meta:
+    return Meta(ge=least, le=most, description=f"a whole number {of}from {least:,} to {most:,}")
+
+
+def _lasting(least: int, most: int) -> Meta:
+    words = f"a duration from {format_duration(least)} to {format_duration(most)}"
+    return Meta(ge=least, le=most, description=words)
+
+
+def _says(allowed: str, pattern: str | None = None) -> Meta:
+    return Meta(description=allowed, pattern=pattern)
+
+
+class Section(Checked, frozen=True, kw_only=True):
+    """A section of the settings file, named after its class."""
+
+    def where(self) -> str:
+        return type(self).__name__.removesuffix("Settings").lower() + "."
+
+
+class WorkerSettings(Section, frozen=True, kw_only=True):
     """[worker]: the worker's name and where it keeps its data."""
 
     name: Annotated[
         str,
-        Meta(
+        _says(
+            'letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
             pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
-            description='letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
         ),
     ]
-    data_dir: Annotated[Path, Meta(description="a directory name in quotes")]
-    key_file: Annotated[Path, Meta(description="a file name in quotes; `quietcount key new FILE` makes the file")]
-    commit_interval_ms: Annotated[Duration, Meta(ge=10, le=600_000, description="a duration from 10ms to 10m")] = (
-        msgspec.field(name="commit_interval", default=5_000)
+    data_dir: Annotated[Path, _says("a directory name in quotes")]
+    key_file: Annotated[Path, _says("a file name in quotes; `quietcount key new FILE` makes the file")]
+    commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = msgspec.field(
+        name="commit_interval", default=5_000
     )
     owner_partitions: Annotated[
-        Annotated[int, Meta(ge=1, le=10_000)] | None,
-        Meta(description="a whole number from 1 to 10,000; if left out, the events topic's number of partitions"),
+        Annotated[int, _whole(1, 10_000)] | None,
+        _says("a whole number from 1 to 10,000; if left out, the events topic's number of partitions"),
     ] = None
-
     metrics_port: Annotated[
-        Annotated[int, Meta(ge=0, le=65_535)] | None,
-        Meta(
-            description="a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
-        ),
+        Annotated[int, _whole(0, 65_535)] | None,
+        _says("a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"),
     ] = None
     metrics_host: Annotated[
         str,
-        Meta(
-            pattern=r"^[A-Za-z0-9._:-]+\Z", description='an address of this machine, such as "127.0.0.1" or "0.0.0.0"'
+        _says(
+            'an address of this machine, such as "127.0.0.1" or "0.0.0.0"',
+            pattern=r"^[A-Za-z0-9._:-]+\Z",
         ),
     ] = "127.0.0.1"
-    log_format: Annotated[Literal["text", "json"], Meta(description='"text" or "json"')] = "text"
-
-    def where(self) -> str:
-        return "worker."
+    log_format: Annotated[Literal["text", "json"], _says('"text" or "json"')] = "text"
 
 
-class KafkaSettings(Checked, frozen=True, kw_only=True):
+class KafkaSettings(Section, frozen=True, kw_only=True):
     """[kafka]: where the cluster is, and options for librdkafka.
 
     May hold secrets: the repr shows only names.
     """
 
-    bootstrap: Annotated[
-        str, Meta(pattern=rf"^{_HOST}(, ?{_HOST})*\Z", description='"host:port", or several separated by commas')
-    ]
-    client: Annotated[dict[str, str], Meta(description="librdkafka names with their values")] = msgspec.field(
-        default_factory=dict
-    )
-
-    def where(self) -> str:
-        return "kafka."
+    bootstrap: Annotated[str, _says('"host:port", or several separated by commas', pattern=rf"^{_HOST}(, ?{_HOST})*\Z")]
+    client: Annotated[dict[str, str], _says("librdkafka names with their values")] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"KafkaSettings(bootstrap={self.bootstrap!r}, client=<{', '.join(self.client)}>)"
@@ -109,46 +119,33 @@ class KafkaSettings(Checked, frozen=True, kw_only=True):
         return [("bootstrap", self.bootstrap), ("client", sorted(self.client))]
 
 
-class EventsSettings(Checked, frozen=True, kw_only=True):
+class EventsSettings(Section, frozen=True, kw_only=True):
     """[events]: the topic, and where an event has its stream key, items and time."""
 
     topic: Annotated[
         str,
-        Meta(
-            pattern=TOPIC_NAME, description='a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
+        _says(
+            'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them',
+            pattern=TOPIC_NAME,
         ),
     ]
-    key: Annotated[
-        str,
-        Meta(min_length=1, max_length=1_000, description=f'{_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'),
-    ]
-    items: Annotated[str, Meta(min_length=1, max_length=1_000, description=_FIELD)]
-    timestamp: Annotated[FieldName | None, Meta(description=_FIELD)] = None
-    user: Annotated[FieldName | None, Meta(description=f'{_FIELD} or "{RECORD_KEY}" (the record key)')] = None
+    key: Annotated[FieldName, _says(_KEY)]
+    items: Annotated[FieldName, _says(_FIELD)]
+    timestamp: Annotated[FieldName | None, _says(_FIELD)] = None
+    user: Annotated[FieldName | None, _says(_USER)] = None
     partitioner: Annotated[
         Literal["murmur2", "crc32"],
-        Meta(
-            description='"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
-        ),
+        _says('"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'),
     ] = "murmur2"
-    grace_ms: Annotated[Duration, Meta(ge=0, le=604_800_000, description="a duration from 0s to 7d")] = msgspec.field(
-        name="grace", default=0
-    )
-    max_ahead_ms: Annotated[Duration, Meta(ge=0, le=31_622_400_000, description="a duration from 0s to 366d")] = (
-        msgspec.field(name="max_ahead", default=300_000)
-    )
-    max_bytes: Annotated[
-        int, Meta(ge=1, le=100_000_000, description="a whole number of bytes from 1 to 100,000,000")
-    ] = 1_000_000
-
-    def where(self) -> str:
-        return "events."
+    grace_ms: Annotated[Duration, _lasting(0, 604_800_000)] = msgspec.field(name="grace", default=0)
+    max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = msgspec.field(name="max_ahead", default=300_000)
+    max_bytes: Annotated[int, _whole(1, 100_000_000, "of bytes ")] = 1_000_000
 
     def complaints(self) -> Iterator[str]:
         if self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
-            yield f'key = {display(self.key)}: {_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
+            yield f"key = {display(self.key)}: {_KEY}"
         if self.user is not None and self.user.startswith("$") and self.user != RECORD_KEY:
-            yield f'user = {display(self.user)}: {_FIELD} or "{RECORD_KEY}" (the record key)'
+            yield f"user = {display(self.user)}: {_USER}"
         taken = {self.key: "key"}
         for name in ("items", "timestamp", "user"):
             field = getattr(self, name)
@@ -158,13 +155,10 @@ class EventsSettings(Checked, frozen=True, kw_only=True):
                 taken[field] = name
 
 
-class PrivacySettings(Checked, frozen=True, kw_only=True):
+class PrivacySettings(Section, frozen=True, kw_only=True):
     """[privacy]: the unit of protection."""
 
-    unit: Annotated[Literal["event", "user"], Meta(description='"event" or "user"')] = "event"
-
-    def where(self) -> str:
-        return "privacy."
+    unit: Annotated[Literal["event", "user"], _says('"event" or "user"')] = "event"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,22 +177,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def contributions_topic(self) -> str:
         """Messages from stage 1 to stage 2: one partition per owner."""
-        return f"{self.worker.name}.contributions"
+        return internal_topics(self.worker.name)[0]
 
     @property
     def contribute_state_topic(self) -> str:
         """State of stage 1: one partition per source partition, compacted."""
-        return f"{self.worker.name}.contribute-state"
+        return internal_topics(self.worker.name)[1]
 
     @property
     def release_state_topic(self) -> str:
         """State of stage 2: one partition per owner, compacted."""
-        return f"{self.worker.name}.release-state"
+        return internal_topics(self.worker.name)[2]
 
     @property
     def rejects_topic(self) -> str:
         """Dead letters."""
-        return f"{self.worker.name}.rejects"
+        return internal_topics(self.worker.name)[3]
+
+    @property
+    def internal_topics(self) -> tuple[str, ...]:
+        """The topics that the worker keeps for itself."""
+        return internal_topics(self.worker.name)
 
     @property
     def user_field(self) -> str | None:
@@ -228,22 +227,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
         used: dict[str, str] = {}
         for topic, purpose in self._topics():
-            # Kafka refuses a name that differs from another only in "." and "_": its metrics mix them up.
+            # Kafka's metrics mix up "." and "_", so it refuses names that differ in these only.
             other = used.setdefault(topic.replace(".", "_"), purpose)
             if other != purpose:
                 yield f"{purpose} = {display(topic)}: needs a topic of its own; but for . and _ this is also {other}"
 
     def _topics(self) -> Iterator[tuple[str, str]]:
-        for topic in (
-            self.contributions_topic,
-            self.contribute_state_topic,
-            self.release_state_topic,
-            self.rejects_topic,
-        ):
+        for topic in self.internal_topics:
             yield topic, f"the worker's {topic}"
         yield self.events.topic, "events.topic"
         for histogram in self.histograms:
             yield self.output_topic(histogram), f"{histogram.where()}topic"
+
+
+def internal_topics(worker: str) -> tuple[str, str, str, str]:
+    """Return the topics of a worker's messages, of the state of stages 1 and 2, and of its dead letters."""
+    return f"{worker}.contributions", f"{worker}.contribute-state", f"{worker}.release-state", f"{worker}.rejects"
 
 
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
@@ -261,11 +260,7 @@ def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str
 
 
 def load(path: str | Path) -> Settings:
-    """Read and check a settings file, and the domain files and secrets that it names.
-
-    Raises:
-        SettingsError: one line with the file, the field, its value and what is allowed.
-    """
+    """Read and check a settings file and the files that it names; raises what `from_file` does."""
     return from_file(Path(path), settings_of)
 
 
@@ -273,7 +268,7 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
     """Return what `read` makes of a TOML file and its directory, to which names in it are relative.
 
     Raises:
-        SettingsError: as `load`.
+        SettingsError: one line with the file, the field, its value and what is allowed.
     """
     try:
         document = tomllib.loads(read_file(path).decode())
@@ -288,46 +283,39 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
 
 
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
-    """Check a parsed document section by section; messages do not name the file yet.
-
-    Args:
-        document: the file's values.
-        base: what file names in it are relative to.
+    """Check a parsed document, whose file names are relative to `base`; messages name no file yet.
 
     Raises:
         ValueError: a section or field is wrong.
         SettingsError: a file that it names is wrong.
     """
-    known = ("worker", "kafka", "events", "privacy", "histogram")
-    _refuse_unknown("", document, known)
-    for name in ("worker", "kafka", "events"):
-        if name not in document:
-            raise ValueError(f"[{name}] is missing: a section with {', '.join(_required(_SECTIONS[name]))}")
-    for name in ("worker", "kafka", "events", "privacy"):
+    _refuse_unknown("", document, (*_SECTIONS, "histogram"))
+    for name, record in _SECTIONS.items():
+        required = [rule.name for rule in rules(record) if rule.required]
+        if required and name not in document:
+            raise ValueError(f"[{name}] is missing: a section with {', '.join(required)}")
+    for name in _SECTIONS:
         if not isinstance(document.get(name, {}), dict):
             raise SettingsError(f"{name} = {display(document[name])}: must be a section, [{name}]")
-    worker = _section(WorkerSettings, document["worker"], "worker.")
-    worker = msgspec.structs.replace(worker, data_dir=base / worker.data_dir, key_file=base / worker.key_file)
     kafka = dict(document["kafka"])
     if "client" in kafka:
         kafka["client"] = client_values(kafka["client"], base)
+    worker = _section(WorkerSettings, document["worker"], "worker.")
     events = _section(EventsSettings, document["events"], "events.")
     histograms = document.get("histogram", [])
-    if not isinstance(histograms, list) or not all(isinstance(histogram, dict) for histogram in histograms):
+    if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
         raise ValueError("histogram: must be one or more sections, each headed [[histogram]] in double brackets")
     return Settings(
-        worker=worker,
+        worker=msgspec.structs.replace(worker, data_dir=base / worker.data_dir, key_file=base / worker.key_file),
         kafka=_section(KafkaSettings, kafka, "kafka."),
         events=events,
         privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),
-        histograms=tuple(
-            _histogram(histogram, position, events, base) for position, histogram in enumerate(histograms, start=1)
-        ),
+        histograms=tuple(_histogram(one, position, events, base) for position, one in enumerate(histograms, 1)),
     )
 
 
-_SECTIONS: Mapping[str, type[Checked]] = MappingProxyType(
-    {"worker": WorkerSettings, "kafka": KafkaSettings, "events": EventsSettings}
+_SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
+    {"worker": WorkerSettings, "kafka": KafkaSettings, "events": EventsSettings, "privacy": PrivacySettings}
 )
 
 
@@ -369,7 +357,7 @@ def _domain(value: object, where: str, base: Path) -> list[str]:
 
 
 def _section(record: type[Record], values: dict[str, Any], where: str, further: Iterable[str] = ()) -> Record:
-    """Make a record of a section's values; messages begin with `where`, `further` names are allowed."""
+    """Return a section's record; messages begin with `where`, `further` names are allowed."""
     by_name = {rule.name: rule for rule in rules(record)}
     _refuse_unknown(where, values, (*by_name, *further))
     for rule in by_name.values():
@@ -385,10 +373,6 @@ def _section(record: type[Record], values: dict[str, Any], where: str, further: 
                 raise ValueError(f"{where}{name} = {display(value)}: {rule.allowed}: {DURATIONS_ALLOWED}") from None
         arguments[rule.attribute] = value
     return record(**arguments)
-
-
-def _required(record: type[Checked]) -> Iterator[str]:
-    return (rule.name for rule in rules(record) if rule.required)
 
 
 def _refuse_unknown(where: str, values: Iterable[str], known: Iterable[str]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.replay.site import T0
-from workers.backtest.grid import make_grid
+from workers.backtest.grid import make_grid, runs_of
 from workers.backtest.results import Results
-from workers.backtest.sweep import Backtest, run_backtest, tasks_of
+from workers.backtest.sweep import Backtest
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.offline import Summary
 from workers.replay.sources_lines import JsonLines
@@ -54,13 +54,13 @@ def backtest(
 ) -> Results:
     """Runs the combinations over the events; `snapshots` takes those of the first seed."""
     grid = make_grid(settings, directory / "settings.toml", varies)
-    runs = Backtest(tasks_of(grid.combinations, seeds), KEY, top)
+    runs = Backtest(runs_of(grid.combinations, seeds), KEY, top)
     for one in runs.watches():
-        one.histogram.written = snapshots is not None and one.seed == 0
+        one.histogram.written = snapshots is not None and one.run.seed == 0
     content = text_of(some)
     source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
     write = None if snapshots is None else lambda snapshot: snapshots.append(json.loads(snapshot.value))
-    summary: Summary = run_backtest(settings, KEY, source, runs, write, lambda summary: None)
+    summary: Summary = runs.run(settings, source, write, lambda summary: None)
     return runs.results(summary, "line", grid.left_out)
 
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from workers.backtest.recommend import Outcome, Recommendation, recommend
+from workers.backtest.outcomes import Outcome, Spread
+from workers.backtest.recommend import Recommendation, recommend
+from workers.backtest.results import RunRow
 
 
-def outcome(run: int, epsilon: float, recall: float | None, error: float = 10.0, **more: object) -> Outcome:
-    metrics = {"error_unbounded_mean": error} | ({} if recall is None else {"recall_unbounded": recall})
-    extra = more.pop("metrics", {})
-    assert isinstance(extra, dict)
-    fields = {"delta": 1e-9, "seeds": 3, "varied": {"epsilon": f"{epsilon:g}"}} | more
-    return Outcome(run=run, histogram="h", mechanism="unk_base", epsilon=epsilon, metrics=metrics | extra, **fields)  # type: ignore[arg-type]  # made up
+def outcome(
+    run: int,
+    epsilon: float,
+    recall: float | None,
+    error: float | None = 10.0,
+    *,
+    delta: float = 1e-9,
+    seeds: int = 3,
+    **more: float,
+) -> Outcome:
+    """A combination with these figures."""
+    row = RunRow(
+        run=run, seed=0, histogram="h", mechanism="unk_base", varied={}, settings="{}", rho=0.1, epsilon=epsilon, delta=delta,
+        unit="event", tick_ms=1, first_tick=1, ticks=1, epochs=1, events=1, complete=True,
+    )  # fmt: skip
+    figures = {"recall_unbounded": recall, "error_unbounded_mean": error} | more
+    metrics = {name: Spread(value, value, value) for name, value in figures.items() if value is not None}
+    return Outcome(row=row, varied={"epsilon": f"{epsilon:g}"}, seeds=seeds, metrics=metrics)
 
 
 def said(found: Recommendation) -> str:
@@ -66,7 +80,7 @@ def test_answers_to_queries_are_compared_by_their_error() -> None:
 
 def test_a_single_combination_is_described_and_not_praised() -> None:
     """There is nothing to choose from; few seeds are said to be few."""
-    found = recommend([outcome(7, 1, 0.9, seeds=1, metrics={"lost": 0.3, "deserving_shown": 0.5})])
+    found = recommend([outcome(7, 1, 0.9, seeds=1, lost=0.3, deserving_shown=0.5)])
     text = said(found)
     assert found.chosen == 7 and "only combination" in text
     assert "cut off 30%" in text and "shows 50%" in text and "1 seed:" in text
@@ -74,5 +88,5 @@ def test_a_single_combination_is_described_and_not_praised() -> None:
 
 def test_nothing_measured_recommends_nothing() -> None:
     """An input without events."""
-    found = recommend([Outcome(run=1, histogram="h", mechanism="unk_base", epsilon=1.0)])
+    found = recommend([outcome(1, 1.0, None, None)])
     assert found.chosen is None and not found.scores and "Nothing was measured" in said(found)

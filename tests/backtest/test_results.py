@@ -15,7 +15,7 @@ from workers.backtest.results import (
     BoardRow,
     Input,
     Results,
-    Run,
+    RunRow,
     Series,
     prepare,
     read,
@@ -34,7 +34,7 @@ def some() -> Results:
     )  # fmt: skip
     for run, varied in ((1, {"h.epsilon": "0.5"}), (2, {"g.tick": None})):
         found.runs.append(
-            Run(
+            RunRow(
                 run=run, seed=0, histogram="h", mechanism="unk_base", varied=varied, settings="{}", rho=0.1, epsilon=0.5, delta=1e-9,
                 unit="event", tick_ms=1000, first_tick=3, ticks=4, epochs=1, events=7, complete=True,
             )
@@ -107,7 +107,7 @@ def test_a_file_in_the_place_of_the_directory_is_one_line(tmp_path: Path) -> Non
             prepare(place, force=True)
 
 
-@pytest.mark.parametrize("missing", ["pyarrow", "matplotlib"])
+@pytest.mark.parametrize("missing", ["pyarrow", "matplotlib", "jinja2"])
 def test_without_the_extra_one_line_says_what_to_install(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

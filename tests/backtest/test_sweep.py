@@ -14,10 +14,10 @@ from tests.backtest.backtests import KEY, LABELS, backtest, events, numbers, tex
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import known, unk
 from workers.backtest import sweep
-from workers.backtest.grid import make_grid
+from workers.backtest.grid import make_grid, runs_of
 from workers.backtest.pool import Pool
 from workers.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Series, read
-from workers.backtest.sweep import Backtest, Thinned, run_backtest, tasks_of
+from workers.backtest.sweep import Backtest, Thinned
 from workers.cli import execute
 from workers.errors import StateRefused
 from workers.replay.offline import Summary
@@ -127,9 +127,9 @@ def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: pyt
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public"), unk("wide", keys="public", tick="7s")])
     grid = make_grid(settings, tmp_path / "settings.toml", ["items.max_items=1,20"])
-    runs, content = Backtest(tasks_of(grid.combinations, 1), KEY, 5), text_of(some)
+    runs, content = Backtest(runs_of(grid.combinations, 1), KEY, 5), text_of(some)
     source = Interrupted(settings, "text", io.BytesIO(content), total=len(content))
-    summary = run_backtest(settings, KEY, source, runs, None, lambda summary: None)
+    summary = runs.run(settings, source, None, lambda summary: None)
     found = runs.results(summary, "line")
     whole = backtest(settings, tmp_path, some, "items.max_items=1,20")
     assert summary.partial and not found.input.complete and not found.runs[0].complete
@@ -144,7 +144,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
     some = events(4_000)
     settings = settings_of(tmp_path, [unk(keys="public")])
     grid = make_grid(settings, tmp_path / "settings.toml", ["max_items=1,2,3"])
-    runs, content, calls = Backtest(tasks_of(grid.combinations, 1), KEY, 5), text_of(some), 0
+    runs, content, calls = Backtest(runs_of(grid.combinations, 1), KEY, 5), text_of(some), 0
 
     def progress(summary: Summary) -> None:
         nonlocal calls
@@ -153,7 +153,7 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
             signal.raise_signal(signal.SIGINT)
 
     source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
-    summary = run_backtest(settings, KEY, source, runs, None, progress)
+    summary = runs.run(settings, source, None, progress)
     found, whole = runs.results(summary, "line"), backtest(settings, tmp_path, some, "max_items=1,2,3")
     assert summary.partial and [run.ticks for run in found.runs] == [12, 12, 12]
     for run in (1, 2, 3):
@@ -169,18 +169,18 @@ def test_processes_find_what_one_finds(pressed: int | None, tmp_path: Path, monk
     grid = make_grid(
         settings, tmp_path / "settings.toml", ["items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"]
     )
-    tasks, content = tasks_of(grid.combinations, 2), text_of(events(3_000))
+    runs, content = runs_of(grid.combinations, 2), text_of(events(3_000))
 
     def source() -> JsonLines:
         kind = JsonLines if pressed is None else Interrupted
         return kind(settings, "text", io.BytesIO(content), total=len(content))
 
-    one, pool = Backtest(tasks, KEY, 5), Pool(tasks, KEY, 5, 3)
+    one, pool = Backtest(runs, KEY, 5), Pool(runs, KEY, 5, 3)
     try:
-        found = pool.results(pool.run(settings, KEY, source(), lambda summary: None), "line")
+        found = pool.results(pool.run(settings, source(), None, lambda summary: None), "line")
     finally:
         pool.close()
-    expected = one.results(run_backtest(settings, KEY, source(), one, None, lambda summary: None), "line")
+    expected = one.results(one.run(settings, source(), None, lambda summary: None), "line")
     assert found.input == expected.input and found.runs == expected.runs and found.boards == expected.boards
     assert found.input.complete is (pressed is None) and len(found.runs) == 12
     for row in expected.runs:
@@ -193,10 +193,10 @@ def test_what_goes_wrong_in_a_process_is_told_here(tmp_path: Path) -> None:
     far = [{"key": "a", "items": ["x"], "ts": 1}, {"key": "a", "items": ["x"], "ts": T0}]
     grid = make_grid(settings, tmp_path / "settings.toml", ["epsilon=1,2,3,4"])
     source = JsonLines(settings, "text", io.BytesIO(text_of(far)), total=9)
-    pool = Pool(tasks_of(grid.combinations, 1), KEY, 5, 2)
+    pool = Pool(runs_of(grid.combinations, 1), KEY, 5, 2)
     try:
         with pytest.raises(StateRefused, match="Are the events' times in ms"):
-            pool.results(pool.run(settings, KEY, source, lambda summary: None), "line")
+            pool.results(pool.run(settings, source, None, lambda summary: None), "line")
     finally:
         pool.close()
 

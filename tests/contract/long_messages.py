@@ -18,7 +18,7 @@ from workers.agents.users import Users
 from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.histogram import Life
 from workers.histogram.paging import pages
-from workers.histogram.snapshots import LabelCache, Shown, snapshots
+from workers.histogram.snapshots import LabelCache, ReleasedTick, snapshots
 from workers.kafka.records import Outgoing
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
@@ -87,7 +87,7 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
     promise = Guarantee(
         unit="event", rho=0.12345678901234567, epsilon=1.2345678901234567e-05, delta=1.2345678901234567e-45
     )
-    shown = Shown(
+    shown = ReleasedTick(
         histogram="h" * 100,
         epoch=LARGEST,
         tick=LARGEST,

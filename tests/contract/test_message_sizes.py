@@ -14,7 +14,7 @@ from tests.contract.long_messages import MESSAGES, STATES, longest, table
 from tests.kafka.harness import create_topic, read, settled, unique
 from workers.agents import contributions, user_epoch
 from workers.errors import MessageTooLong
-from workers.histogram import answers, key_blocks, ledger_blocks, paging, snapshots
+from workers.histogram import answers, key_blocks, ledger_blocks, paging
 from workers.kafka.clients import Connection
 from workers.kafka.records import Outgoing
 from workers.kafka.shard import Shard
@@ -137,8 +137,8 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
     [
         (ledger_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "ledger: longest labels"),
         (key_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "stream keys"),
-        (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "snapshots of rows"),
-        (snapshots, "cuts", lambda sizes, room: cuts(sizes, 2 * room), "snapshots of items"),
+        (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "snapshots of rows"),
+        (answers, "cuts", lambda sizes, room: cuts(sizes, 2 * room), "snapshots of items"),
         (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "answers to all queries"),
         (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "labels for a budget"),
         (contributions, "_ROW_BYTES", 18, "contributions: shortest rows"),

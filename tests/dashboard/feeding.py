@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from workers.dashboard.config import DashboardSettings, Shown
+from workers.dashboard.config import DashboardSettings, HistogramTopic
 from workers.dashboard.snapshots import Pages, SeenSnapshot
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
@@ -82,7 +82,7 @@ class Topics:
 
     def settings(self, *names: str, horizon: int | None = 1_024) -> DashboardSettings:
         """The settings of a dashboard over them."""
-        shown = tuple(Shown(name=name, topic=f"{self.prefix}.{name}", horizon=horizon) for name in names)
+        shown = tuple(HistogramTopic(name=name, topic=f"{self.prefix}.{name}", horizon=horizon) for name in names)
         return DashboardSettings(worker=self.prefix, connection=self.connection, histograms=shown)
 
     def toml(self, *names: str) -> str:

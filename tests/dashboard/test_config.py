@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.dashboard.config import Shown, load_dashboard, read_token
+from workers.dashboard.config import HistogramTopic, load_dashboard, read_token
 from workers.errors import SettingsError
 
 LEAST = """
@@ -36,7 +36,7 @@ def test_the_least_file_is_enough(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text(LEAST)
     settings = load_dashboard(tmp_path / "x.toml")
     assert (settings.worker, settings.connection.bootstrap) == ("orders", "localhost:9092")
-    assert settings.histograms == (Shown(name="products", topic="orders.products"),)
+    assert settings.histograms == (HistogramTopic(name="products", topic="orders.products"),)
 
 
 def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) 
     text = LEAST.replace('"orders"', '"orders"\nkey_file = "none.key"\ndata_dir = "none"')
     text += 'mechanism = "known_base"\ndomain_file = "none.txt"\nhorizon = 64\ntopic = "shown"\nlater_setting = 3\n'
     (tmp_path / "x.toml").write_text(text + '[events]\ntopic = "e"\n')
-    assert load_dashboard(tmp_path / "x.toml").histograms == (Shown(name="products", topic="shown", horizon=64),)
+    assert load_dashboard(tmp_path / "x.toml").histograms == (HistogramTopic(name="products", topic="shown", horizon=64),)
 
 
 @pytest.mark.parametrize(

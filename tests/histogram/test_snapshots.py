@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workers.histogram.snapshots import LabelCache, Shown, snapshots
+from workers.histogram.snapshots import LabelCache, ReleasedTick, snapshots
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.texts import Texts
 
 
-def tick(release: Any) -> Shown:
-    return Shown(
+def tick(release: Any) -> ReleasedTick:
+    return ReleasedTick(
         histogram="products",
         epoch=3,
         tick=42,

@@ -9,14 +9,14 @@ from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
 from workers.errors import SettingsError
 from workers.files import CLIENT_OURS
-from workers.kafka.clients import Connection, connect, faust_credentials
+from workers.kafka.clients import Connection, faust_credentials
 
 SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.password": "hush-hush"}
 
 
 def test_operator_settings_reach_every_client() -> None:
-    """[kafka.client] is librdkafka's own vocabulary; TOML's types become its strings."""
-    config = connect("a:1,b:2", {"socket.keepalive.enable": True, "retries": 7}).config(x="y")
+    """[kafka.client] is librdkafka's own vocabulary."""
+    config = Connection("a:1,b:2", {"socket.keepalive.enable": "true", "retries": "7"}).config(x="y")
     assert config["bootstrap.servers"] == "a:1,b:2"
     assert (config["socket.keepalive.enable"], config["retries"], config["x"]) == ("true", "7", "y")
 
@@ -30,7 +30,7 @@ def test_settings_the_worker_depends_on_cannot_be_changed(name: str) -> None:
 
 def test_secrets_are_not_in_the_repr() -> None:
     """Reprs end up in logs."""
-    assert "hush" not in repr(connect("a:1", SASL))
+    assert "hush" not in repr(Connection("a:1", SASL))
 
 
 def test_an_empty_address_is_refused() -> None:

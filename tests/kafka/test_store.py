@@ -10,6 +10,7 @@ import pytest
 from tests.kafka.harness import create_topic, unique, wait_until
 from workers.changes import Change
 from workers.errors import StateRefused
+from workers.kafka import reading
 from workers.kafka import store as module
 from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
@@ -126,7 +127,7 @@ def log(bootstrap: str) -> Log:
 
 def test_loading_applies_every_record_in_order(log: Log, tmp_path: Path) -> None:
     """More records than one read returns, repeated keys and tombstones."""
-    count = 2 * module._READ_RECORDS + 7
+    count = 2 * reading.RECORDS + 7
     log.append(*((b"%d" % (i % 500), b"%d" % i) for i in range(count)), (b"3", None))
     store = log.store(tmp_path / "copy")
     loading = store.load(log.connection)

@@ -10,11 +10,11 @@ from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.costs import delta_of
 from workers.mechanisms.accounting import (
     Cost,
     check_sampler_delta,
     compose,
-    delta_of,
     epsilon_of,
     float_up,
     paper_epsilon,

@@ -147,7 +147,7 @@ def test_a_thawed_copy_belongs_to_one_thread_and_is_refused_where_threads_would_
     object.__getattribute__(own, "__dict__")["_note"] = []
     own.horizon = 9
     assert (counter.horizon, own.horizon) == (8, 9)
-    assert own._tables is counter._tables
+    assert own._sigma_squared is counter._sigma_squared
     with pytest.raises(TypeError, match="a thawed one"):
         check_frozen(own, "it")
 

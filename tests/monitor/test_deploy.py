@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.monitor.scene import NOW_MS, Scene
-from workers.monitor.health import Health, Rhythm
+from workers.monitor.health import Health
 from workers.monitor.server import registry_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, s
     for shard in scene.contribute:
         shard._intake.watermark = NOW_MS
     scene.release.merge.histograms[0].start_at(7)
-    health = Health(scene.handover, Rhythm(commit_interval_s=5.0, tick_s=10.0, grace_ms=0))
+    health = Health(scene.handover, commit_interval_s=5.0, tick_s=10.0, grace_ms=0)
     found = {}
     for family in registry_of(scene.settings, scene.handover, health, {"contribute": 2, "release": 1}).collect():
         if family.name.startswith("quietcount_"):

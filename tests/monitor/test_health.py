@@ -8,9 +8,9 @@ import pytest
 
 from tests.monitor.scene import NOW_MS, NOW_S, Scene
 from workers.kafka.lag import Lag, Reading
-from workers.monitor.health import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S, Health, Rhythm, answers
+from workers.monitor.health import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S, Health, answers
 
-RHYTHM = Rhythm(commit_interval_s=5.0, tick_s=10.0, grace_ms=0)
+COMMIT_INTERVAL_S, TICK_S = 5.0, 10.0
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def health(scene: Scene) -> Health:
-    return Health(scene.handover, RHYTHM)
+    return Health(scene.handover, commit_interval_s=COMMIT_INTERVAL_S, tick_s=TICK_S, grace_ms=0)
 
 
 def test_a_worker_that_does_its_share_is_alive_and_ready(scene: Scene) -> None:
@@ -73,7 +73,7 @@ def test_a_shard_that_has_not_caught_up_makes_the_worker_unready(scene: Scene) -
 def test_a_stage_one_that_does_not_commit_makes_the_worker_unready(scene: Scene) -> None:
     """Ticks close by the clock, so commits come also without events: their absence means a broker or a thread in trouble."""
     shard = scene.contribute[1]
-    at_rest = RHYTHM.tick_s + RHYTHM.commit_interval_s + COMMIT_MARGIN_S
+    at_rest = TICK_S + COMMIT_INTERVAL_S + COMMIT_MARGIN_S
     shard.stats.last_commit_s = NOW_S - at_rest + 1
     assert health(scene).not_ready(NOW_S, NOW_MS) == []
     shard.offset = 101

@@ -16,19 +16,16 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import PositiveLaplaceConfig
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.running.sparse_gumb import SparseGumbConfig
 from workers.plan.curves import HaarCurve, curve_of, rho_item_of, sqrt_curve
 from workers.plan.noise import (
     curve,
     half_width_95,
-    law,
     mean_absolute_error,
     mean_over_ticks,
     noise_of,
     thresholds_of,
     worst_of_all,
 )
-from workers.plan.untabled import UntabledCounter, untabled
 
 SHARED: dict[str, object] = {
     "name": "h", "tick_ms": 1000, "max_items": 2, "epsilon": 2.0, "delta": 1e-6, "keys": ("s1",),
@@ -63,7 +60,7 @@ def test_worst_noise_of_long_horizons_is_that_of_the_design() -> None:
     """Worst sd times sqrt(2 rho), as docs/mechanisms.md states them for an epoch without an end."""
     expected = {"haar": (5.6, 8.3, 10.1, 14.9), "tree": (11.9, 18.3, 21.8, 32.0)}
     for kind, figures in expected.items():
-        found = curve_of(UntabledCounter(kind, None, 0.5).public())
+        found = curve_of(make_counter(kind, None, 0.5).public())
         for exponent, figure in zip((10, 16, 20, 30), figures, strict=True):
             worst = found.variance(found.loudest(1 << exponent)[:1])[0]
             assert math.sqrt(worst) == pytest.approx(figure, abs=0.1)
@@ -85,24 +82,6 @@ def test_the_sqrt_counter_is_within_a_forty_eighth_of_its_closed_form(horizon: i
     for t in {1, horizon // 2 + 1, horizon}:
         sd = math.sqrt(found.variance(np.array([t]))[0])
         assert sd == pytest.approx(counter.sd(t), rel=0.03)
-
-
-@pytest.mark.parametrize("horizon", [1, 64, 1000, "unbounded"])
-@pytest.mark.parametrize("counter", ["haar", "tree"])
-def test_what_is_compared_without_tables_has_the_figures_of_what_is_built(horizon: int | str, counter: str) -> None:
-    """Comparisons must not flatter or slander: sd and threshold are those that a worker with these settings would publish."""
-    given = {"horizon": horizon, "start": START, "counter": counter, "max_count": 2, "epsilon": 20.0}
-    for own in (
-        config(KnownBaseConfig, domain=LABELS, **given),
-        config(UnkBaseConfig, **given),
-        config(UnkBaseConfig, **given, threshold="every", every=1),
-        config(SparseGumbConfig, domain=LABELS, top_k=2, switches=3, **given),
-        config(SparseGumbConfig, domain=LABELS, top_k=2, switches=3, accounting="paper", **given),
-    ):
-        light, full = untabled(own), build(own)
-        assert light is not None
-        for t in (1,) if horizon == 1 else (1, 2, 21, 53, 64):
-            assert (light.sd(t), light.threshold(t)) == (full.sd(t), full.threshold(t))
 
 
 def drawn(mechanism: Mechanism, ticks: range, rows: int) -> NDArray[np.int64]:
@@ -137,7 +116,7 @@ def test_the_mean_error_and_the_half_width_are_those_of_noise_really_drawn(own: 
     assert is_right(stated, found, rows)
     assert not is_right(stated / 2, found, rows) and not is_right(stated * 2, found, rows)
     for tick in noise_of(mechanism, own).ticks:
-        width = half_width_95(law(mechanism), tick.noise_sd)
+        width = half_width_95(mechanism.law, tick.noise_sd)
         assert width is not None and width == tick.half_width_95
         # Of an integer the mass at the edge may lie on either side: 5 standard errors of a share of 20,000, 0.77 %.
         errors = np.abs(noise[tick.tick - 1])
@@ -166,7 +145,7 @@ def test_no_count_of_an_epoch_is_off_by_more_than_stated_but_with_probability_be
     mechanism, epochs, items = build(own), 1_000, 8
     noise = np.abs(drawn(mechanism, range(1, 65), epochs * items)).reshape(64, epochs, items)
     worst = noise.max(axis=(0, 2))
-    bound = worst_of_all(law(mechanism), noise_of(mechanism, own).worst_sd, 64 * items, 0.05)
+    bound = worst_of_all(mechanism.law, noise_of(mechanism, own).worst_sd, 64 * items, 0.05)
     # P(more than 85 of 1,000 | p = 0.05) < 1e-6; the union bound itself is loose where ticks share noise.
     assert (worst > bound).sum() <= 85
     assert (worst > bound / 2).sum() > 900

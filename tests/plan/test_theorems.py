@@ -13,7 +13,7 @@ from workers.mechanisms.accounting import paper_epsilon
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.plan.theorems.promise import most_blocks, paper_rho, worst_variance
-from workers.plan.theorems.theorems import Data, promised_error, promises
+from workers.plan.theorems.theorems import Data, promises
 
 SHORT = cases(128)
 # Where a union over many noises, or several bounds in a row, stand between the promise and what happens, less of it is used.
@@ -121,7 +121,7 @@ def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:
     made = config(
         "known_base", horizon=64, rho=0.5, max_items=2, max_count=3, domain=labels(8), counter="tree", radix=4
     )
-    assert promised_error(made).printed == pytest.approx(math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05)))
+    assert promises(made)[0].printed == pytest.approx(math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05)))
 
 
 def test_printed_thresholds_are_theorem_7() -> None:
@@ -144,7 +144,7 @@ def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
     """Someone with more labels, larger values or more weight must not be told the same."""
     for mechanism, name in (("unk_base", "items"), ("two_level", "value"), ("misra_gries", "weight")):
         made = config(mechanism, horizon=256, **EXAMPLES[mechanism])
-        small, large = (promised_error(made, data=Data(**{name: number})) for number in (2_000, 2_000_000))
+        small, large = (promises(made, data=Data(**{name: number}))[0] for number in (2_000, 2_000_000))
         assert small.ours < large.ours and small.printed < large.printed
         assert small.assumes != large.assumes
 
@@ -161,14 +161,14 @@ def test_a_rarer_failure_is_promised_at_a_larger_error() -> None:
 def test_users_are_promised_what_their_items_cost() -> None:
     """With a user as the unit D0 is the user's items, so noise and promise grow with them."""
     made = config("known_base", horizon=64, domain=labels(8), max_items_per_user=9)
-    assert promised_error(made, unit="user").ours > 2 * promised_error(made).ours
+    assert promises(made, unit="user")[0].ours > 2 * promises(made)[0].ours
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -1.0, math.nan])
 def test_a_probability_of_failure_lies_inside_0_to_1(beta: float) -> None:
     """Outside it no bound means anything."""
     with pytest.raises(ValueError, match="beta"):
-        promised_error(config("known_base", horizon=64, domain=("a",)), beta=beta)
+        promises(config("known_base", horizon=64, domain=("a",)), beta=beta)
 
 
 def test_data_below_one_are_refused() -> None:

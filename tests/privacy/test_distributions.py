@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.costs import delta_of
 from tests.privacy.enumeration import Event, History, Law, World, also, fixed, hockey_stick, law_of, renyi
-from workers.mechanisms.accounting import delta_of
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 

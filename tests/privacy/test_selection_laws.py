@@ -188,7 +188,7 @@ def test_above_threshold_stops_at_the_ticks_of_its_law(name: str, accounting: st
     inner = name == "bounded_max"
     b_tau, b_mu = 4 / epsilon, 8 / epsilon
     if accounting == "zcdp":
-        test = mechanism.inner_test if inner else mechanism.outer_test
+        test = (mechanism.inner_in_use if inner else mechanism.segments_in_use).above
         b_tau, b_mu = float(test.tau_scale), float(test.mu_scale)
         assert (1 / b_tau + 2 / b_mu) ** 2 / 8 <= mechanism.cost().rho
     threshold = mechanism.intervals(1).step if inner else mechanism.segments_in_use.threshold(1)

@@ -18,10 +18,9 @@ from tests.backtest.backtests import KEY, events, text_of
 from tests.replay.site import settings_of
 from tests.worker.harness import ROOT
 from workers.backtest import results
-from workers.backtest.grid import make_grid
+from workers.backtest.grid import make_grid, runs_of
 from workers.backtest.pool import Pool
 from workers.backtest.results import Results, read
-from workers.backtest.sweep import tasks_of
 from workers.cli import execute
 from workers.replay import interrupts
 from workers.replay.interrupts import HEEDED, Interrupts
@@ -146,10 +145,10 @@ def test_who_insists_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[
                 later[0] = 5.0
                 signal.raise_signal(signal.SIGINT)
 
-    pool = Pool(tasks_of(grid.combinations, 1), KEY, 5, 2)
+    pool = Pool(runs_of(grid.combinations, 1), KEY, 5, 2)
     children = [child for child, _ in pool._children]
     with pytest.raises(KeyboardInterrupt):
-        pool.run(settings, KEY, Insisted(settings, "text", io.BytesIO(content), total=9), lambda summary: None)
+        pool.run(settings, Insisted(settings, "text", io.BytesIO(content), total=9), None, lambda summary: None)
     assert all(child.is_alive() for child in children)  # they heed no signal
     pool.close()
     assert not any(child.is_alive() for child in children)

@@ -23,7 +23,7 @@ import pytest
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import ROOT, Bare, known, unk
 from workers.cli import execute
-from workers.histogram.snapshots import Shown, Snapshot
+from workers.histogram.snapshots import ReleasedTick, Snapshot
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import Interrupts
@@ -88,7 +88,7 @@ def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Pat
     [histogram] = fresh_histograms(settings, NoiseKey(ROOT_KEY))
     seen: list[tuple[int, dict[str, int], float]] = []
 
-    def observe(shown: Shown) -> None:
+    def observe(shown: ReleasedTick) -> None:
         assert isinstance(shown.release, Release)
         exact = histogram.columns.counts[shown.release.rows]
         seen.append((shown.end_ms, histogram.exact("a"), float(np.abs(shown.release.counts - exact).max())))
@@ -114,7 +114,8 @@ def test_nothing_is_written_where_nobody_reads_it(tmp_path: Path) -> None:
 class Stopped:
     """A source whose reading is interrupted, as by Ctrl-C, after some batches."""
 
-    name, word, partitions, total, until_ms = "text", "line", 1, None, None
+    name, word, partitions, until_ms = "text", "line", 1, None
+    total: int | None = None
 
     def __init__(self, settings: Settings, content: bytes, batches: int) -> None:
         self._all = [line + b"\n" for line in content.splitlines()]

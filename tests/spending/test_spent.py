@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.agents.pipeline import KEY, Partition, contribute, unk
+from tests.costs import delta_of
 from tests.replay.site import settings_of
 from workers.agents.merge import Merge, ReleaseProgress
 from workers.commands.budget import show
 from workers.histogram.histogram import Histogram, Life
 from workers.histogram.owners import owner_of
-from workers.mechanisms.accounting import Cost, compose, delta_of, epsilon_of
+from workers.mechanisms.accounting import Cost, compose, epsilon_of
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.registry import build
 from workers.plan.model import Record

@@ -28,6 +28,8 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from workers.agents.contributions import decode
+from workers.commands.key import new_key
+from workers.commands.topics import show_topics
 from workers.durations import parse_duration
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
@@ -163,7 +165,7 @@ class Site:
             "histogram": [dict(histogram) for histogram in histograms],
         }  # fmt: skip
         directory.mkdir(parents=True, exist_ok=True)
-        assert quietcount("key", "new", str(directory / "key")).returncode == 0
+        new_key(directory / "key")
         self.config = self.write(self.document)
         if create:
             self.create_events()
@@ -206,9 +208,8 @@ class Site:
         until(visible, "the events topic appears")
 
     def create_topics(self) -> None:
-        """`quietcount topics --create`."""
-        done = quietcount("topics", "-c", str(self.config), "--create")
-        assert done.returncode == 0, done.stderr + done.stdout
+        """`quietcount topics --create`, in this process: to start a Python for it takes longer than the work."""
+        assert show_topics(self.settings, create=True) == 0
 
     # ---- processes ---------------------------------------------------------------------------------------------------
 
@@ -226,9 +227,9 @@ class Site:
         """`quietcount audit`."""
         return quietcount("audit", "-c", str(self.config), *further)
 
-    def assert_clean(self) -> None:
-        """Audit finds nothing, and every page of every snapshot stands there once, without a tick missing."""
-        done = self.audit()
+    def assert_clean(self, *further: str) -> None:
+        """Audit finds nothing, and every page of every snapshot is there once, without a tick missing."""
+        done = self.audit(*further)
         assert done.returncode == 0, done.stdout + done.stderr
         assert_contiguous(self.snapshots())
 

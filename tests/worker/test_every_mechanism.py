@@ -51,7 +51,6 @@ def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(bootstrap: st
         # The first one may have published up to now before it was killed; this tick is the second one's.
         site.wait_published(int(time.time() * 1000) + 1000)
         assert worker.stop() == 0
-    site.assert_clean()
-    exact = site.audit("--exact", str(tmp_path / "exact.jsonl"))
-    assert exact.returncode == 0, exact.stdout + exact.stderr
+    # One audit, of the kind that also writes exact counts: what it compares is the same, and it takes half of the test.
+    site.assert_clean("--exact", str(tmp_path / "exact.jsonl"))
     assert {body["mechanism"] for body in site.snapshots()} == set(MECHANISMS)

@@ -15,10 +15,11 @@ from confluent_kafka import Producer
 from tests.kafka.harness import read
 from tests.worker.harness import Site, known, until
 from workers.agents.contribute import CLOSES_APART_S
-from workers.app import Factory, check_topics
+from workers.app import Factory
 from workers.kafka.ends import End
 from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Records
+from workers.topics import check_topics
 
 
 class Died(Exception):

@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
 
 from tests.worker.harness import Site, unk, until
-from workers.app import Factory, check_topics
+from workers.app import Factory
 from workers.errors import StateRefused
+from workers.topics import check_topics
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -31,6 +32,21 @@ def site(bootstrap: str, tmp_path: Path) -> Site:
     return Site(bootstrap, tmp_path, [unk()], partitions=2, owners=1)
 
 
+@pytest.fixture
+def bare(bootstrap: str, tmp_path: Path) -> Site:
+    """A site without topics, for what is refused before anybody looks at them."""
+    return Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
+
+
+@pytest.fixture(scope="module")
+def ran(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A site with the state of a run. The tests below spoil it one after the other, each in a way that is refused
+    before what an earlier one did could be."""
+    site = Site(bootstrap, tmp_path_factory.mktemp("ran"), [unk()], partitions=2, owners=1)
+    run_once(site)
+    return site
+
+
 def run_once(site: Site) -> None:
     """A run that leaves state behind."""
     at = time.time_ns() // 1_000_000
@@ -40,19 +56,19 @@ def run_once(site: Site) -> None:
         assert worker.stop() == 0
 
 
-def test_key_file_that_is_missing_or_readable_by_others_is_refused(site: Site) -> None:
+def test_key_file_that_is_missing_or_readable_by_others_is_refused(bare: Site) -> None:
     """Whoever reads the key can subtract the noise."""
-    key = site.directory / "key"
+    key = bare.directory / "key"
     key.chmod(0o644)
-    assert_refused(site.run_to_end(), "mode 0644", "chmod 600")
+    assert_refused(bare.run_to_end(), "mode 0644", "chmod 600")
     key.unlink()
-    assert_refused(site.run_to_end(), "quietcount key new")
+    assert_refused(bare.run_to_end(), "quietcount key new")
 
 
-def test_unknown_setting_is_refused(site: Site) -> None:
+def test_unknown_setting_is_refused(bare: Site) -> None:
     """A typing error in the privacy budget must not pass for the default."""
-    site.document["histogram"][0]["epsilom"] = 0.1
-    assert_refused(site.run_to_end(), "epsilom", 'did you mean "epsilon"')
+    bare.document["histogram"][0]["epsilom"] = 0.1
+    assert_refused(bare.run_to_end(), "epsilom", 'did you mean "epsilon"')
 
 
 def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) -> None:
@@ -63,22 +79,24 @@ def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) ->
     assert_refused(site.run_to_end(), f"{site.name}.contributions", "quietcount topics", "--create")
 
 
-def test_broker_that_does_not_answer_is_refused(site: Site) -> None:
+def test_broker_that_does_not_answer_is_refused(bare: Site) -> None:
     """A wrong address must be told from an outage of the worker."""
-    site.document["kafka"]["bootstrap"] = "127.0.0.1:1"
-    assert_refused(site.run_to_end(), "kafka.bootstrap", "127.0.0.1:1")
+    bare.document["kafka"]["bootstrap"] = "127.0.0.1:1"
+    assert_refused(bare.run_to_end(), "kafka.bootstrap", "127.0.0.1:1")
 
 
-def test_another_key_file_on_old_state_is_refused(site: Site) -> None:
+def test_another_key_file_on_old_state_is_refused(ran: Site) -> None:
     """Other noise on the same counts: the difference of two releases gives both away."""
-    run_once(site)
-    (site.directory / "key").write_bytes(bytes(range(32)))
-    assert_refused(site.run_to_end(), "key file", "restore the old key file")
+    key = ran.directory / "key"
+    old = key.read_bytes()
+    key.write_bytes(bytes(range(32)))
+    assert_refused(ran.run_to_end(), "key file", "restore the old key file")
+    key.write_bytes(old)
 
 
-def test_changed_epsilon_needs_a_new_generation(site: Site) -> None:
+def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
     """A changed mechanism on old state would publish the same counts under a promise that does not hold."""
-    run_once(site)
+    site = ran
     histogram: dict[str, Any] = site.document["histogram"][0]
     histogram["epsilon"] = 2.0
     assert_refused(site.run_to_end(), "'items'", "generation = 2")
@@ -95,22 +113,29 @@ def test_changed_epsilon_needs_a_new_generation(site: Site) -> None:
     assert site.audit().returncode == 0
     histogram["generation"] = 1
     assert_refused(site.run_to_end(), "generation 2 was already used")
+    histogram["generation"] = 2
 
 
-def test_changed_number_of_partitions_is_refused(site: Site) -> None:
+def test_foreign_message_among_the_contributions_is_refused(ran: Site) -> None:
+    """What stage 1 did not write has no place in a sum that is published."""
+    producer = ran.connection.producer()
+    producer.produce(f"{ran.name}.contributions", b"hello", partition=0)
+    assert producer.flush(120) == 0
+    assert_refused(ran.run_to_end(), "contributions", "written by something else")
+
+
+def test_changed_number_of_partitions_is_refused(ran: Site) -> None:
     """Another number of partitions puts events and owners elsewhere: what was counted by whom is not known any more."""
-    run_once(site)
-    enlarge(site, site.topic, 3)
-    assert_refused(site.run_to_end(), site.topic, "3 partitions")
+    enlarge(ran, ran.topic, 3)
+    assert_refused(ran.run_to_end(), ran.topic, "3 partitions")
 
 
-def test_changed_number_of_owners_is_refused(site: Site) -> None:
+def test_changed_number_of_owners_is_refused(ran: Site) -> None:
     """A stream key that moves to another owner would begin again at zero."""
-    run_once(site)
-    site.document["worker"]["owner_partitions"] = 2
-    assert_refused(site.run_to_end(), "worker.owner_partitions = 2")
-    enlarge(site, f"{site.name}.contributions", 2)
-    assert_refused(site.run_to_end(), "partitions")
+    ran.document["worker"]["owner_partitions"] = 2
+    assert_refused(ran.run_to_end(), "worker.owner_partitions = 2")
+    enlarge(ran, f"{ran.name}.contributions", 2)
+    assert_refused(ran.run_to_end(), f"{ran.name}.release-state has 1 partitions")
 
 
 def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
@@ -123,15 +148,6 @@ def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
     for partition in range(2):
         site.produce(partition, [{"key": "k", "items": "a", "ts": 1}] * 10)
     assert_refused(site.run_to_end(), "deleted and created again", "new worker name")
-
-
-def test_foreign_message_among_the_contributions_is_refused(site: Site) -> None:
-    """What stage 1 did not write has no place in a sum that is published."""
-    run_once(site)
-    producer = site.connection.producer()
-    producer.produce(f"{site.name}.contributions", b"hello", partition=0)
-    assert producer.flush(120) == 0
-    assert_refused(site.run_to_end(), "contributions", "written by something else")
 
 
 def enlarge(site: Site, topic: str, partitions: int) -> None:

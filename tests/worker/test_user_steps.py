@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.agents.test_users import ENDLESS, LANE, WEIGHTED, Visit, by_hand, tallies
+from tests.agents.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand, tallies
 from tests.kafka.harness import create_topic, read, settled, unique
 from workers.agents import user_epoch
 from workers.agents.contribute import ContributeShard, Stream
+from workers.agents.contributions import decode
 from workers.agents.events import EventReader
 from workers.kafka.clients import Connection
-from workers.kafka.records import Batch
+from workers.kafka.records import Batch, Records
 from workers.kafka.store import Changelog, Store
 from workers.settings import EventsSettings
 
@@ -105,7 +106,9 @@ class Source:
                 rejects="none",
             ),
             lanes=LANES,
-            reader=EventReader(events, None, "who"),
+            reader=EventReader(events, "who"),
+            declared=None,
+            key=KEY,
             commit_interval_s=0.0,
         )
         made.open()
@@ -121,13 +124,13 @@ class Source:
             json.dumps({"who": user, "shop": key, "q": items, "ts": at}).encode() for user, key, items, at in some
         ]
         end = start + len(some)
-        shard.feed(Batch(start, end, values, [None] * len(some), [0] * len(some), list(range(start, end))))
+        shard.feed(Batch(start, end, Records.of(values, offsets=range(start, end))))
         return end
 
     def contributed(self) -> Any:
         topic = f"{self.name}.contributions"
         settled(self.connection, topic)
-        return tallies([(0, message.value() or b"") for message in read(self.connection, topic)])
+        return tallies([(0, decode(message.value() or b"")) for message in read(self.connection, topic)])
 
 
 @pytest.mark.parametrize("local_copy", [True, False])

@@ -1,4 +1,4 @@
-"""From settings to the parts that both stages, replay and audit are made of: the lanes to count for, and the histograms to release."""
+"""From settings to the lanes, mechanisms and histograms of both stages, replay and audit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.mechanisms.config import Lane
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
-from workers.settings import ALL_STREAM_KEY, Settings
+from workers.settings import ALL_KEYS, ALL_STREAM_KEY, Settings
 
 Kind = TypeVar("Kind", bound=Histogram)
 
@@ -23,14 +23,10 @@ def lanes(settings: Settings) -> list[Lane]:
 
 def declared_keys(settings: Settings) -> frozenset[str] | None:
     """Return the stream keys that any histogram serves; None where one serves every key."""
-    if settings.events.key == "$all":
+    if settings.events.key == ALL_KEYS:
         return frozenset({ALL_STREAM_KEY})
-    declared: set[str] = set()
-    for config in settings.histograms:
-        if config.keys == "public":
-            return None
-        declared.update(config.keys)
-    return frozenset(declared)
+    declared = [config.keys for config in settings.histograms]
+    return None if "public" in declared else frozenset(key for keys in declared for key in keys)
 
 
 def mechanisms(settings: Settings) -> list[Mechanism]:
@@ -40,9 +36,13 @@ def mechanisms(settings: Settings) -> list[Mechanism]:
         SettingsError: a budget cannot be met.
     """
     try:
-        return [build(config, settings.privacy.unit) for config in settings.histograms]
+        built = [build(config, settings.privacy.unit) for config in settings.histograms]
     except ValueError as error:
         raise SettingsError(str(error)) from error
+    for mechanism in built:
+        # The tables are made here, once, and not by every partition's thread at its first tick.
+        mechanism.noise(NoiseKey(bytes(32)).stream(bytes(16)))
+    return built
 
 
 def histograms(
@@ -57,24 +57,13 @@ def histograms(
 ) -> list[Kind]:
     """Return the histograms of one owner partition, before their first tick.
 
-    Args:
-        kind: `Histogram`, or what replay and audit make of it.
-        settings: of the worker.
-        built: `mechanisms(settings)`.
-        key: the operator's root key.
-        stream: names the topics between and behind the stages and their incarnations.
-        owner: this owner partition.
-        owners: number of owner partitions.
+    `kind` is `Histogram` or a subclass, `built` is `mechanisms(settings)`; `stream` names the
+    internal topics and their incarnations.
     """
     events = settings.events
-    counted: dict[str, object] = {
-        "topic": events.topic,
-        "key": events.key,
-        "items": events.items,
-        "timestamp": events.timestamp,
-    }
+    counted: dict[str, object] = {name: getattr(events, name) for name in ("topic", "key", "items", "timestamp")}
     if settings.user_field is not None:
-        # Which of a user's items count depends on these too; the mechanism itself knows a user's number of them only.
+        # These decide which of a user's items count; the mechanism only knows how many.
         counted |= {"user": settings.user_field, "partitioner": events.partitioner}
     return [
         kind(

@@ -1,13 +1,15 @@
 """The release shard: one owner partition of the contributions topic. Merges, adds noise, publishes.
 
-A tick is committed here: one Kafka transaction (`Shard.transact`) with its snapshots, the ledger blocks and stream keys that changed,
-the mechanisms' state and the progress record. Its input was durable before, in the contributions topic; so when the worker dies at any
-moment the next owner releases the same ticks with the same bytes, or finds them released.
+A tick is committed here: one Kafka transaction (`Shard.transact`) with its snapshots, the ledger
+blocks and stream keys that changed, the mechanisms' state and the progress record. Its input is in
+the contributions topic before. So when the worker dies at any moment, the next owner releases the
+same ticks with the same bytes, or finds them released.
 
-A new generation has other bytes, so it must not publish a tick that an older owner has worked on: that transaction may
-have been aborted, and who reads uncommitted records saw it. The older owner is fenced before the state is read, and
-what it worked on was complete by what the contributions topic held then. So a new generation begins after every tick
-that is complete by all that the topic holds when the partition is taken over, released or not.
+A new generation has other bytes, so it must not publish a tick that an older owner worked on: that
+transaction may have been aborted, and readers of uncommitted records saw it. The older owner is
+fenced before the state is read, and all that it worked on was complete by what the contributions
+topic held then. So a new generation begins after every tick that is complete by all that the topic
+holds at take-over, released or not.
 """
 
 from __future__ import annotations
@@ -48,17 +50,7 @@ class ReleaseShard(Shard):
         merge: Merge,
         metrics: Metrics | None = None,
     ) -> None:
-        """
-        Args:
-            connection: to the cluster.
-            transactional_id: of this owner partition.
-            partition: the owner partition.
-            state_topic: the changelog of ledger, mechanisms and progress.
-            store: local copy of the state partition.
-            contributions: the topic it reads.
-            merge: the histograms, fresh.
-            metrics: where it counts what it does.
-        """
+        """Take what `Shard` takes, the contributions topic, and the histograms before any tick."""
         super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
         self.merge, self._contributions = merge, contributions
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
@@ -81,9 +73,9 @@ class ReleaseShard(Shard):
             self.offset = progress.offset
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
-        """Return the end of what is complete by all contributions up to now; None where no generation was raised.
+        """Return the end of what all contributions complete; None if no generation was raised.
 
-        Called when the older owner was fenced. What it worked on was in the topic before that, so it ends by then.
+        The older owner is fenced by now, and what it worked on was in the topic before.
         """
         older = [*progress.retired, *progress.histograms.items()]
         running = {(name, life.generation) for name, life in progress.histograms.items()}
@@ -124,26 +116,27 @@ class ReleaseShard(Shard):
                 Outgoing(snapshot.topic, None, snapshot.key.encode(), snapshot.value, (), snapshot.end_ms)
                 for snapshot in released.snapshots
             ]
-            changes = self.merge.changes()
             progress = self.merge.progress()
-            changes += pages(PROGRESS, msgspec.json.encode(progress))
+            changes = [*self.merge.changes(), *pages(PROGRESS, msgspec.json.encode(progress))]
             self.transact(messages, changes, progress.offset)
             self._count(released, before)
 
     def _ticks(self) -> dict[str, int]:
         """Return how many ticks of each histogram were released here in its life."""
-        lives = {histogram.name: histogram.life for histogram in self.merge.histograms}
-        return {name: life.next - (life.first or 0) for name, life in lives.items() if life.next is not None}
+        released = {h.name: (h.life.first or 0, h.next) for h in self.merge.histograms}
+        return {name: end - first for name, (first, end) in released.items() if end is not None}
 
     def _count(self, released: Released, before: dict[str, int]) -> None:
         for name, ticks in self._ticks().items():
             self.metrics.ticks_released.labels(name).inc(ticks - before.get(name, 0))
+        numbers: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
         for snapshot in released.snapshots:
-            sizes[snapshot.topic] += len(snapshot.value)
-        for topic, number in Counter(snapshot.topic for snapshot in released.snapshots).items():
-            self.metrics.snapshots.labels(self._name_of[topic]).inc(number)
-            self.metrics.snapshot_bytes.labels(self._name_of[topic]).inc(sizes[topic])
+            numbers[self._name_of[snapshot.topic]] += 1
+            sizes[self._name_of[snapshot.topic]] += len(snapshot.value)
+        for name, number in numbers.items():
+            self.metrics.snapshots.labels(name).inc(number)
+            self.metrics.snapshot_bytes.labels(name).inc(sizes[name])
 
 
 def read_progress(value: bytes) -> ReleaseProgress:

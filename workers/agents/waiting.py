@@ -1,4 +1,4 @@
-"""Contributions to ticks that are not complete: in memory up to a limit, then in an unlinked file."""
+"""Contributions to incomplete ticks: in memory up to a limit, then in an unlinked file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 
 
 class Part(Protocol):
-    """What one commit of one source contributed to one tick: a message's `Section`, or replay's columns."""
+    """One commit's contributions to one tick: a message's `Section`, or replay's columns."""
 
     @property
     def lane(self) -> Lane: ...
@@ -24,7 +24,7 @@ class Part(Protocol):
     def tick(self) -> int: ...
     @property
     def nbytes(self) -> int:
-        """About what it takes in memory."""
+        """About the bytes that it takes in memory."""
 
     def encoded(self) -> bytes:
         """Return it as a section in MessagePack."""
@@ -37,12 +37,9 @@ class Waiting:
     """Parts of ticks that are not complete, by (lane, tick)."""
 
     def __init__(self, directory: Path | None, limit: int) -> None:
-        """
-        Args:
-            directory: where the file is made; None: the system's place for temporary files.
-            limit: bytes that may wait in memory.
-        """
-        self._directory, self._limit, self._held = directory, limit, 0
+        """Keep `limit` bytes in memory, the rest in a file in `directory` (None: the system's)."""
+        self._directory, self._limit = directory, limit
+        self.held_bytes = 0  # about what waits in memory
         # A part, or its place in the file.
         self._parts: dict[tuple[Lane, int], list[tuple[int, Part | tuple[int, int]]]] = {}
         self._file: IO[bytes] | None = None
@@ -51,7 +48,7 @@ class Waiting:
     def add(self, offset: int, part: Part) -> None:
         """Keep a part of the message at `offset`."""
         entry: Part | tuple[int, int] = part
-        if self._held + part.nbytes > self._limit:
+        if self.held_bytes + part.nbytes > self._limit:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115  # lives as long as this object
             text = part.encoded()
@@ -60,17 +57,12 @@ class Waiting:
             self._end = entry[0] + len(text)
             self._spilled += 1
         else:
-            self._held += part.nbytes
+            self.held_bytes += part.nbytes
         self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
 
     @property
-    def held_bytes(self) -> int:
-        """About what waits in memory."""
-        return self._held
-
-    @property
     def spilled_bytes(self) -> int:
-        """What waits in the file, with what was dropped there since it was last empty."""
+        """The bytes in the file, with those dropped since it was last empty."""
         return self._end if self._spilled else 0
 
     def get(self, lane: Lane, tick: int) -> list[Part]:
@@ -83,7 +75,7 @@ class Waiting:
             if isinstance(entry, tuple):
                 self._spilled -= 1
             else:
-                self._held -= entry.nbytes
+                self.held_bytes -= entry.nbytes
         if self._file is not None and not self._spilled:
             self._file.truncate(0)
 
@@ -94,7 +86,7 @@ class Waiting:
                 self.drop(own, waiting)
 
     def first_offset(self, default: int) -> int:
-        """Return the offset from which all that waits would be read again."""
+        """Return the offset from which everything that waits can be read again."""
         return min((entries[0][0] for entries in self._parts.values()), default=default)
 
     def _read(self, entry: Part | tuple[int, int]) -> Part:

@@ -2,13 +2,14 @@
 
     --vary products.epsilon=0.5,1,2 --vary products.mechanism=unk_base,sparse_gumb
 
-Each histogram is varied by itself, every value with every other: histograms do not influence one another. A combination starts from the
-histogram's section of the settings file and is checked as that is. Where `mechanism` is varied, a mechanism takes of the file and of
-`--vary` the settings that it has, so that one file serves them all; combinations that become the same are one. So it is with `domain`
-where `release` or `algorithm` is varied and not every value has one.
+Each histogram is varied by itself, every value with every other: histograms do not influence one
+another. A combination starts from the histogram's section of the settings file and is checked as
+that is. Where `mechanism` is varied, a mechanism takes of the file and of `--vary` the settings
+that it has, so that one file serves them all; combinations that become the same are one. So it is
+with `domain` where `release` or `algorithm` is varied and not every value has one.
 
-A value that no combination allows is refused, before anything is read. A combination that cannot be, of values which others allow, is
-left out and named.
+A value that no combination allows is refused, before anything is read. A combination that cannot
+be, of values which others allow, is left out and named.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from workers.settings import Settings, settings_of
 COMBINATIONS_MAX = 1_000
 # They name a histogram and whom it serves; nothing that is measured depends on them.
 FIXED = ("name", "topic", "keys", "generation")
-# Of each pair a histogram has one: a value for one takes the place of the file's value for the other.
+# Of each pair a histogram has one: a value for one takes the place of the file's for the other.
 INSTEAD = {"epsilon": "rho", "rho": "epsilon", "domain": "domain_file", "domain_file": "domain"}
-# Of these mechanisms it depends on a setting, and on which of its values, whether there is a domain.
+# Of these mechanisms it depends on a setting, and on its value, whether there is a domain.
 NEEDS_DOMAIN: dict[str, tuple[str, Sequence[str]]] = {
     "meta": ("algorithm", KNOWN),
     "misra_gries": ("release", ("pure",)),
@@ -61,7 +62,8 @@ class Combination:
         run: its number, from 1.
         settings: of a worker with this histogram alone.
         mechanism: built from them.
-        varied: the values chosen, as text, by "<histogram>.<setting>"; None where the mechanism has no such setting.
+        varied: the values chosen, as text, by "<histogram>.<setting>"; None where the mechanism has
+            no such setting.
     """
 
     run: int
@@ -71,8 +73,25 @@ class Combination:
 
     @property
     def config(self) -> HistogramConfig:
-        """Of the histogram."""
+        """The histogram's own settings."""
         return self.settings.histograms[0]
+
+
+class Run(NamedTuple):
+    """A combination with one seed: 0 has the noise of a plain replay, each other one its own."""
+
+    combination: Combination
+    seed: int
+
+    @property
+    def number(self) -> int:
+        """The combination's number."""
+        return self.combination.run
+
+
+def runs_of(combinations: Sequence[Combination], seeds: int) -> list[Run]:
+    """Return each combination with `seeds` seeds."""
+    return [Run(combination, seed) for combination in combinations for seed in range(seeds)]
 
 
 @dataclass(slots=True)
@@ -84,12 +103,13 @@ class Grid:
 
 
 def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
-    """The combinations of all histograms.
+    """Return the combinations of all histograms.
 
     Args:
         settings: what the file says.
         path: of the settings file.
-        varies: each "<histogram>.<setting>=<value>,<value>,..."; without the histogram where there is one only.
+        varies: each "<histogram>.<setting>=<value>,<value>,..."; without the histogram where there
+            is one only.
 
     Raises:
         SettingsError: a name or value is wrong, or there are too many combinations.
@@ -105,42 +125,36 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
     if number > COMBINATIONS_MAX:
         raise SettingsError(f"--vary: {number:,} combinations: at most {COMBINATIONS_MAX:,}")
     document = tomllib.loads(read_file(path).decode())
-    grid = Grid()
+    grid, base = Grid(), path.absolute().parent
     for name, section in zip(names, document["histogram"], strict=True):
-        shell: dict[str, Any] = {
-            part: document[part] for part in ("worker", "kafka", "events", "privacy") if part in document
-        }
-        _Variants(name, section, shell, path.absolute().parent, chosen[name]).add_to(grid)
+        _Variants(name, section, document, base, chosen[name]).add_to(grid)
     return grid
 
 
+@dataclass(frozen=True, slots=True)
 class _Variants:
-    """The combinations of one histogram."""
+    """The combinations of one histogram, by its section of the settings file."""
 
-    def __init__(
-        self,
-        name: str,
-        section: Mapping[str, Any],
-        shell: Mapping[str, Any],
-        base: Path,
-        chosen: Mapping[str, list[Value]],
-    ) -> None:
-        self._name, self._section, self._shell, self._base = name, section, shell, base
-        self._chosen = chosen
+    name: str
+    section: Mapping[str, Any]
+    document: Mapping[str, Any]
+    base: Path
+    chosen: Mapping[str, list[Value]]
 
     def add_to(self, grid: Grid) -> None:
+        """Add those that can be, and name those that cannot."""
         seen: set[tuple[str | None, ...]] = set()
         good: list[tuple[str, ...]] = []
         failed: list[tuple[tuple[str, ...], str]] = []
         configs: list[HistogramConfig] = []
-        for choice in itertools.product(*self._chosen.values()):
+        for choice in itertools.product(*self.chosen.values()):
             texts = tuple(value.text for value in choice)
             values, varied = self._values(choice)
             if tuple(varied.values()) in seen:
                 continue
             seen.add(tuple(varied.values()))
             try:
-                settings = settings_of({**self._shell, "histogram": [values]}, self._base)
+                settings = settings_of({**self.document, "histogram": [values]}, self.base)
                 mechanism = build(settings.histograms[0], settings.privacy.unit)
             except (ValueError, SettingsError) as error:
                 failed.append((texts, str(error)))
@@ -155,9 +169,9 @@ class _Variants:
             grid.left_out.append(f"{', '.join(self._pairs(texts))}: {reason}")
 
     def _values(self, choice: Sequence[Value]) -> tuple[dict[str, Any], dict[str, str | None]]:
-        """The histogram's section with these values, and which of them its mechanism has."""
-        wanted = dict(zip(self._chosen, choice, strict=True))
-        values = dict(self._section)
+        """Return the histogram's section with these values, and which of them its mechanism has."""
+        wanted = dict(zip(self.chosen, choice, strict=True))
+        values = dict(self.section)
         for name, (_, value) in wanted.items():
             other = INSTEAD.get(name)
             if other is not None and other not in wanted:
@@ -170,33 +184,33 @@ class _Variants:
         if domains and {"mechanism", decides} & wanted.keys() and values.get(decides) not in domains:
             known -= {"domain", "domain_file"}
         values = {name: value for name, value in values.items() if name in known}
-        return values, {f"{self._name}.{name}": one.text if name in known else None for name, one in wanted.items()}
+        return values, {f"{self.name}.{name}": one.text if name in known else None for name, one in wanted.items()}
 
     def _pairs(self, texts: Sequence[str]) -> Iterator[str]:
-        return (f"{self._name}.{name}={_short(text)}" for name, text in zip(self._chosen, texts, strict=True))
+        return (f"{self.name}.{name}={_short(text)}" for name, text in zip(self.chosen, texts, strict=True))
 
     def _check(self, good: Sequence[tuple[str, ...]], failed: Sequence[tuple[tuple[str, ...], str]]) -> None:
-        """Refuses a value with which nothing works."""
-        for place, name in sorted(enumerate(self._chosen), key=lambda one: not _named(one[1], failed)):
-            for value in self._chosen[name]:
+        """Refuse a value with which nothing works."""
+        for place, name in sorted(enumerate(self.chosen), key=lambda one: not _named(one[1], failed)):
+            for value in self.chosen[name]:
                 reasons = [reason for texts, reason in failed if texts[place] == value.text]
                 if reasons and not any(texts[place] == value.text for texts in good):
-                    raise SettingsError(f"--vary {self._name}.{name}={_short(value.text)}: {reasons[0]}")
+                    raise SettingsError(f"--vary {self.name}.{name}={_short(value.text)}: {reasons[0]}")
 
 
 def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
-    """Whether a complaint is about this setting."""
+    """Return whether a complaint is about this setting."""
     return any(f"{name} = " in reason or f"{name}: " in reason for _, reason in failed)
 
 
 def settings_known(mechanism: str) -> set[str]:
-    """The settings that a histogram of this mechanism may have."""
+    """Return the settings that a histogram of this mechanism may have."""
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
     return names | {"domain_file"} if "domain" in names else names
 
 
 def settings_text(config: HistogramConfig) -> str:
-    """All settings of a histogram as JSON, as they would stand in a file; of a long domain the number of labels."""
+    """Return a histogram's settings as JSON; of a long domain the number of labels."""
     found: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
         value = getattr(config, rule.attribute)
@@ -209,11 +223,11 @@ def settings_text(config: HistogramConfig) -> str:
     return msgspec.json.encode(found).decode()
 
 
-# ---- what stands behind --vary ---------------------------------------------------------------------------------------
+# ---- one --vary ---------------------------------------------------------------------------------
 
 
 def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]:
-    """(histogram, setting, values) of one `--vary`."""
+    """Return (histogram, setting, values) of one `--vary`."""
     name, equals, values = text.partition("=")
     histogram, dot, setting = name.strip().rpartition(".")
     if not equals or not setting:
@@ -242,7 +256,7 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that are neither quoted nor in brackets."""
+    """Return the parts between commas that are neither quoted nor in brackets."""
     parts, quote, depth = [""], "", 0
     for letter in text:
         if quote:
@@ -259,7 +273,7 @@ def _split(text: str) -> list[str]:
 
 
 def _toml(text: str) -> object:
-    """A TOML value, or a bare word: the text itself."""
+    """Return a TOML value, or of a bare word the text itself."""
     try:
         found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

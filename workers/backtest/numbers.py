@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.backtest.truth import SIZES
+from workers.backtest.view import Counts, Top
 
-# The share of a normal law within so many standard deviations is 0.95.
+# The share of a normal law within this many standard deviations is 0.95.
 COVERED_SD = 1.96
 
 BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
@@ -21,8 +22,10 @@ METRICS = (
     "recall_unbounded", "precision_unbounded", "rank_correlation", "lost", "within_error", "shortfall",
 )  # fmt: skip
 PLACE = {name: i for i, name in enumerate(METRICS)}
-# Behind them stand, for each rank, the error of its item and whether it is shown.
+# Behind them follow, for each rank, the error of its item and whether it is shown.
 RANKED = ("error_mean", "shown_rate")
+# Of all stream keys together these are the mean over the keys; so are those by rank.
+OF_KEYS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "rank_correlation", "shortfall")
 WEIGHTS = {"coverage": "shown", "deserving_shown": "deserving"}
 
 Numbers = NDArray[np.float64]
@@ -37,18 +40,22 @@ class Delays:
         self._of: list[Counter[int]] = [Counter() for _ in SIZES]
 
     def add(self, reached: Ticks, first: Ticks) -> None:
-        """An epoch that is over: for each row the ticks at which it reached each size, and at which it was first shown (0: never)."""
+        """Take in an epoch that is over.
+
+        Args:
+            reached: (rows, sizes), the tick at which each row reached each size; 0: never.
+            first: (rows,), the tick at which it was first shown; 0: never.
+        """
         shown = np.zeros(len(reached), dtype=np.int64)
         shown[: min(len(first), len(reached))] = first[: len(reached)]
         for size, counter in enumerate(self._of):
             rows = np.flatnonzero(reached[:, size])
             self._passed[size] += len(rows)
             found = rows[shown[rows] > 0]
-            delays, times = np.unique(np.maximum(shown[found] - reached[found, size], 0), return_counts=True)
-            counter.update(dict(zip(delays.tolist(), times.tolist(), strict=True)))
+            counter.update(np.maximum(shown[found] - reached[found, size], 0).tolist())
 
     def metrics(self) -> Iterator[tuple[str, int, float]]:
-        """(metric, size, value)."""
+        """Yield (metric, size, value)."""
         for size, passed, counter in zip(SIZES.tolist(), self._passed.tolist(), self._of, strict=True):
             if not passed:
                 continue
@@ -62,7 +69,7 @@ class Delays:
 
 
 def _middle(counter: Counter[int], place: int) -> int:
-    """The value at a place, from 1, in order."""
+    """Return the value at a place, from 1, in order."""
     for value, times in sorted(counter.items()):
         place -= times
         if place <= 0:
@@ -70,44 +77,32 @@ def _middle(counter: Counter[int], place: int) -> int:
     raise ValueError("place: beyond the end")
 
 
-def fill_errors(row: Numbers, error: NDArray[np.int64], sd: float | None) -> None:
-    """Published minus exact counts, at least one."""
-    size = np.abs(error)
-    row[PLACE["error_mean"]] = size.mean()
-    row[PLACE["error_rms"]] = math.sqrt(np.square(error, dtype=np.float64).mean())
-    row[PLACE["error_worst"]] = size.max()
+def fill_errors(
+    row: Numbers, published: Counts, exact: Counts, unbounded: Counts, sd: float | None = None
+) -> None:
+    """Fill in what published counts, at least one, are off from bounded and unbounded ones."""
+    error = published - exact
+    for name, off in (("error", error), ("error_unbounded", published - unbounded)):
+        size = np.abs(off)
+        row[PLACE[f"{name}_mean"]] = size.mean()
+        row[PLACE[f"{name}_rms"]] = math.sqrt(np.square(off, dtype=np.float64).mean())
+        row[PLACE[f"{name}_worst"]] = size.max()
     row[PLACE["error_bias"]] = error.mean()
     if sd is not None:
-        row[PLACE["coverage"]] = np.count_nonzero(size <= COVERED_SD * sd) / len(error)
+        row[PLACE["coverage"]] = np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
 
 
-def fill_unbounded(row: Numbers, error: NDArray[np.int64]) -> None:
-    """Published minus unbounded counts, at least one."""
-    size = np.abs(error)
-    row[PLACE["error_unbounded_mean"]] = size.mean()
-    row[PLACE["error_unbounded_rms"]] = math.sqrt(np.square(error, dtype=np.float64).mean())
-    row[PLACE["error_unbounded_worst"]] = size.max()
-
-
-def hits(row: Numbers, suffix: str, exact: NDArray[np.int64], floor: int, size: int) -> None:
-    """Precision and recall of the items named, by their exact counts.
-
-    Args:
-        row: to fill.
-        suffix: of the metrics.
-        exact: count of each item named.
-        floor: what an item of the top has at least.
-        size: how many items the top has.
-    """
-    right = int((exact >= floor).sum())
+def fill_hits(row: Numbers, suffix: str, exact: Counts, top: Top) -> None:
+    """Fill in precision and recall of the items named, by their exact counts."""
+    right = int((exact >= top.floor).sum())
     if len(exact):
         row[PLACE["precision" + suffix]] = right / len(exact)
-    if size:
-        row[PLACE["recall" + suffix]] = min(right, size) / size
+    if top.size:
+        row[PLACE["recall" + suffix]] = min(right, top.size) / top.size
 
 
 def over_all(metric: str, values: Numbers, weight: Numbers | None) -> float:
-    """One number for the whole run; see docs/results.md."""
+    """Return one number for the whole run; see docs/results.md."""
     if metric.endswith("_worst"):
         return float(values.max())
     if metric.endswith("_rms"):

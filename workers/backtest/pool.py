@@ -1,8 +1,9 @@
-"""A backtest on all cores: the events are read and added up here, once; other processes have the runs, each a part of them.
+"""A backtest on all cores: events are read and added up here, once; other processes do the runs.
 
-What goes to them is what the worker's stage 1 tells stage 2 (`Merging`), so each is a stage 2 of its own, with its own exact counts; what
-comes back are figures. They are forked before anything is read: the key is inherited, never sent. Which process has which run does not
-show in any figure. They heed no Ctrl-C; this process does, between two batches, and tells them to end there.
+What goes to them is what the worker's stage 1 tells stage 2 (`Merge`), so each is a stage 2 of its
+own, with its own exact counts; what comes back are figures. They are forked before anything is
+read: the key is inherited, never sent. Which process has which run does not show in any figure.
+They ignore Ctrl-C; this process heeds it, between two batches, and tells them to end there.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import Any
 
 from workers.agents.contributions import Message
 from workers.agents.merge import Released
+from workers.backtest.grid import Run
 from workers.backtest.results import Results
-from workers.backtest.sweep import Backtest, Task, input_of
+from workers.backtest.sweep import Backtest, input_of
 from workers.errors import QuietcountError
+from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.offline import Offline, Summary, drive, few_collections
@@ -35,23 +38,22 @@ RUNS_EACH_MIN = 2
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def processes_for(tasks: Sequence[Task]) -> int:
-    """How many processes to share the runs between; 1: none but this."""
+def processes_for(runs: Sequence[Run]) -> int:
+    """Return how many processes to share the runs between; 1: none but this."""
     if not sys.platform.startswith("linux"):
         return 1  # elsewhere a fork is not safe where a library has threads
-    return max(1, min(cores(), len(tasks) // RUNS_EACH_MIN))
+    return max(1, min(cores(), len(runs) // RUNS_EACH_MIN))
 
 
-def shares_of(tasks: Sequence[Task], number: int) -> list[list[Task]]:
-    """As many runs each; those with the same bounds stay together, as they share what is counted."""
-    first: dict[object, int] = {}
-    for task in tasks:
-        first.setdefault(task.combination.config.lane, len(first))
-    ordered = sorted(tasks, key=lambda task: (first[task.combination.config.lane], task.combination.run, task.seed))
+def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
+    """Return as many runs for each, those together that share what is counted for their bounds."""
+    lanes = [run.combination.config.lane for run in runs]
+    first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
+    ordered = sorted(runs, key=lambda run: (first[run.combination.config.lane], run.number, run.seed))
     cuts = [len(ordered) * i // number for i in range(number + 1)]
     return [ordered[a:b] for a, b in pairwise(cuts)]
 
@@ -59,17 +61,11 @@ def shares_of(tasks: Sequence[Task], number: int) -> list[list[Task]]:
 class Pool:
     """Processes with runs, until it is closed."""
 
-    def __init__(self, tasks: Sequence[Task], key: NoiseKey, top: int, number: int) -> None:
-        """
-        Args:
-            tasks: what to run.
-            key: the operator's root key.
-            top: n of the top-n metrics.
-            number: of processes.
-        """
-        self._top = top
+    def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int, number: int) -> None:
+        """Fork `number` processes; see `Backtest`."""
+        self._key, self._top = key, top
         self._calls: list[tuple[Any, ...]] = []
-        backtests = [Backtest(share, key, top) for share in shares_of(tasks, number)]
+        backtests = [Backtest(share, key, top) for share in shares_of(runs, number)]
         # They are not run here, but say which lanes to count.
         self.histograms: list[ReplayHistogram] = [one for backtest in backtests for one in backtest.histograms]
         context = multiprocessing.get_context("fork")
@@ -85,13 +81,13 @@ class Pool:
             self._children.append((child, ours))
 
     def close(self) -> None:
-        """Ends the processes, whatever they are at."""
+        """End the processes, whatever they are doing."""
         for child, connection in self._children:
             child.kill()
             connection.close()
             child.join()
 
-    # ---- as a merge ------------------------------------------------------------------------------------------------
+    # ---- as a merge -----------------------------------------------------------------------------
 
     def take(self, message: Message, offset: int) -> None:
         self._calls.append(("take", message, offset))
@@ -103,26 +99,37 @@ class Pool:
         self._calls.append(("end_of_input", until_ms))
 
     def release(self, *, after_tick: Callable[[], object] = lambda: None) -> Released:
-        """Hands over what was told; the ticks are released elsewhere."""
+        """Hand over what was told; the ticks are released elsewhere."""
         calls, self._calls = self._calls, []
         if calls:
             self._tell("release", calls)
         return Released(0, [])
 
-    # ---- what goes and comes ---------------------------------------------------------------------------------------
+    # ---- what goes and comes --------------------------------------------------------------------
 
-    def run(self, settings: Settings, key: NoiseKey, source: Source, progress: Callable[[Summary], object]) -> Summary:
-        """Reads the source, to its end or to Ctrl-C; see `sweep.run_backtest`."""
+    def run(
+        self,
+        settings: Settings,
+        source: Source,
+        write: Callable[[Snapshot], object] | None,
+        progress: Callable[[Summary], object],
+    ) -> Summary:
+        """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
         with Interrupts() as interrupts, few_collections():
             with interrupts.held():  # half a message would be taken for the beginning of the next
                 self._tell("begin", source.partitions)
             offline = Offline(
-                settings, key, self.histograms, partitions=source.partitions, until_ms=source.until_ms, merge=self
+                settings,
+                self._key,
+                self.histograms,
+                partitions=source.partitions,
+                until_ms=source.until_ms,
+                merge=self,
             )
             return drive(offline, source, interrupts, progress)
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
-        """What was measured, in the order of the runs."""
+        """Return what was measured, in the order of the runs."""
         self._tell("results", summary, word)
         results = Results(input_of(summary, word, self._top, left_out))
         for _, connection in self._children:
@@ -158,7 +165,7 @@ class Pool:
 
 
 def _serve(backtest: Backtest, key: NoiseKey, connection: Connection, others: Sequence[Connection]) -> None:
-    """What a process does: releases what it is told of, until it is asked for its results."""
+    """Release what this process is told of, until it is asked for its results."""
     for number in HEEDED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)

@@ -1,20 +1,22 @@
-"""The results directory of a backtest: four files, written whole, read by the report and by anyone with pandas or DuckDB.
+"""The results directory of a backtest: four files, for the report and anyone with DuckDB or pandas.
 
-    runs.parquet      one row for each (run, seed, histogram): what was run, what it promises, how far it came
+    runs.parquet      one row for each (run, seed, histogram): what was run, what it promises, how
+                      far it came
     results.parquet   tidy measurements: one number a row
     boards.parquet    exact counts beside the published ones, at chosen ticks
     rejects.json      what was read, what was no event and why; whether the run came to its end
 
-docs/results.md says what every column and metric means. The same results give the same bytes: no file holds a clock's time, a machine's
-or a user's name. All of it is exact data: for the operator only.
+docs/results.md says what every column and metric means. The same results give the same bytes: no
+file holds a clock's time, a machine's or a user's name. All of it is exact data: for the operator
+only.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,24 +35,17 @@ RUNS, RESULTS, BOARDS, REJECTS = "runs.parquet", "results.parquet", "boards.parq
 # Rows of a Parquet file that are written together.
 GROUP_ROWS = 1 << 18
 SET = "set."
+#: Columns that are narrower than the type of their field says.
+NARROW = {"run": "int32", "seed": "int32", "rank": "int32"}
+#: What a field's type is in Arrow, whether or not it may be missing.
+ARROW = {"int": "int64", "float": "float64", "str": "string", "bool": "bool_"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One row of runs.parquet.
+class RunRow:
+    """One row of runs.parquet: what came out of a combination of settings with one seed.
 
-    Attributes:
-        run: number of the combination of settings, from 1.
-        seed: 0 is the noise of a plain replay.
-        histogram, mechanism: names.
-        varied: the settings that `--vary` gave, as text, by "<histogram>.<setting>"; None where this mechanism has none such.
-        settings: all settings of the histogram, as JSON.
-        rho, epsilon, delta, unit: the guarantee of one epoch.
-        tick_ms: width of a tick.
-        first_tick, ticks: the global tick that was released first, and how many were.
-        epochs: how many epochs these ticks touch.
-        events: valid events that were read.
-        complete: whether the input was read to its end.
+    `varied` is by "<histogram>.<setting>"; None where the mechanism has no such setting.
     """
 
     run: int
@@ -73,16 +68,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Rows of results.parquet that differ in tick and value only.
-
-    Attributes:
-        key: stream key; "" is all of them together.
-        metric: see docs/results.md.
-        rank: place by exact count, from 1; 0: not by rank.
-        size: exact count, from 1; 0: not by size.
-        ticks: int64 (n,), global ticks; 0 is the whole run.
-        values: float64 (n,).
-    """
+    """Rows of results.parquet that differ in tick and value only: int64 (n,) and float64 (n,)."""
 
     run: int
     seed: int
@@ -97,17 +83,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """One row of boards.parquet: an item that belongs on the board, or stood there.
-
-    Attributes:
-        tick, end_ms: the global tick, and its end.
-        rank: place by exact count among the stream key's items, from 1; equal counts have different places.
-        label: of the item; of a query's answer the query.
-        exact, exact_unbounded: its count, bounded and unbounded. None: there is no such count.
-        shown: whether the snapshot named it.
-        released: the published count; None where there is none.
-        sd, threshold: as published.
-    """
+    """One row of boards.parquet: an item that belongs on the board, or is on it."""
 
     run: int
     seed: int
@@ -127,17 +103,10 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """rejects.json: what was read.
+    """What was read: rejects.json.
 
-    Attributes:
-        complete: whether the input was read to its end.
-        events, late, outside: as in `Summary`.
-        first_ms, last_ms: earliest and latest time of an event.
-        word: what the numbers of rejects count: "line", "row" or "offset".
-        counts: rejects by reason.
-        first: (partition, number, reason) of the first hundred.
-        top: n of the top-n metrics.
-        left_out: combinations of `--vary` that cannot be, and why.
+    `late` and `outside` are as in `Summary`; `first` is (partition, number, reason) of each of the
+    first rejects; `top` the n of the top-n metrics.
     """
 
     complete: bool
@@ -160,14 +129,14 @@ class Results:
     """What a backtest found."""
 
     input: Input
-    runs: list[Run] = field(default_factory=list)
+    runs: list[RunRow] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
     boards: list[BoardRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """A results directory as it was read: Arrow tables, `to_pylist` or `column` of which give Python values."""
+    """A results directory as it was read."""
 
     runs: pa.Table
     results: pa.Table
@@ -175,23 +144,25 @@ class Tables:
     input: Input
 
 
-# ---- writing --------------------------------------------------------------------------------------------------------
+# ---- writing ------------------------------------------------------------------------------------
 
 
 def prepare(directory: Path, *, force: bool) -> None:
-    """Makes the directory, and sees to it that results can be written, before hours of work.
+    """Make the directory and check that results can be written, before hours of work.
 
     Raises:
-        SettingsError: a package is missing, the directory cannot be made, or holds something and `force` was not given.
+        SettingsError: a package is missing, the directory cannot be made, or holds something and
+            `force` was not given.
     """
-    for package in ("pyarrow", "matplotlib"):
+    for package in ("pyarrow", "matplotlib", "jinja2"):
         if importlib.util.find_spec(package) is None:
             raise SettingsError(f"--report needs {package}: install quietcount[replay]")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if not force and any(directory.iterdir()):
             raise SettingsError(
-                f"--report {directory}: it is not empty: choose another directory, or use --force to replace the results in it"
+                f"--report {directory}: it is not empty: choose another directory, or use --force "
+                "to replace the results in it"
             )
         if not os.access(directory, os.W_OK | os.X_OK):
             raise SettingsError(f"--report {directory}: Permission denied")
@@ -200,7 +171,7 @@ def prepare(directory: Path, *, force: bool) -> None:
 
 
 def write(directory: Path, results: Results) -> None:
-    """Writes the four files, each whole or not at all; runs.parquet, by which results are known, last."""
+    """Write the four files, each whole or not at all; runs.parquet, which marks results, last."""
     runs = directory / RUNS
     runs.unlink(missing_ok=True)  # of earlier results, which the new files do not belong to
     write_whole(directory / REJECTS, msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n")
@@ -209,37 +180,34 @@ def write(directory: Path, results: Results) -> None:
     _write_table(runs, runs_table(results.runs))
 
 
-def runs_table(runs: Sequence[Run]) -> pa.Table:
-    """One row a run; a column of text for each setting that was varied."""
+def runs_table(rows: Sequence[RunRow]) -> pa.Table:
+    """Return one row a run; a column of text for each setting that was varied."""
+    names = dict.fromkeys(name for row in rows for name in row.varied)
+    varied = {SET + name: [row.varied.get(name) for row in rows] for name in names}
+    return _table(RunRow, rows, varied)
+
+
+def boards_table(rows: Sequence[BoardRow]) -> pa.Table:
+    """Return one item of a board a row."""
+    return _table(BoardRow, rows, {})
+
+
+def _table(kind: type, rows: Sequence[Any], varied: Mapping[str, Sequence[str | None]]) -> pa.Table:
+    """Return a column for each field; in place of the field `varied` its columns."""
     import pyarrow as pa
 
-    columns: dict[str, pa.Array] = {
-        "run": pa.array([run.run for run in runs], pa.int32()),
-        "seed": pa.array([run.seed for run in runs], pa.int32()),
-        "histogram": pa.array([run.histogram for run in runs], pa.string()),
-        "mechanism": pa.array([run.mechanism for run in runs], pa.string()),
-    }
-    for name in dict.fromkeys(name for run in runs for name in run.varied):
-        columns[SET + name] = pa.array([run.varied.get(name) for run in runs], pa.string())
-    kinds = {
-        "settings": pa.string(),
-        "rho": pa.float64(),
-        "epsilon": pa.float64(),
-        "delta": pa.float64(),
-        "unit": pa.string(),
-        "tick_ms": pa.int64(),
-        "first_tick": pa.int64(),
-        "ticks": pa.int64(),
-        "epochs": pa.int64(),
-        "events": pa.int64(),
-        "complete": pa.bool_(),
-    }
-    columns |= {name: pa.array([getattr(run, name) for run in runs], kind) for name, kind in kinds.items()}
+    columns: dict[str, pa.Array] = {}
+    for one in fields(kind):
+        if one.name == "varied":
+            columns |= {name: pa.array(texts, pa.string()) for name, texts in varied.items()}
+        else:
+            arrow = NARROW.get(one.name) or ARROW[str(one.type).removesuffix(" | None")]
+            columns[one.name] = pa.array([getattr(row, one.name) for row in rows], getattr(pa, arrow)())
     return pa.table(columns)
 
 
 def results_table(series: Sequence[Series]) -> pa.Table:
-    """One number a row."""
+    """Return one number a row."""
     import pyarrow as pa
 
     lengths = np.array([len(one.values) for one in series], dtype=np.int64)
@@ -249,9 +217,13 @@ def results_table(series: Sequence[Series]) -> pa.Table:
 
     def texts(name: str) -> pa.Array:
         codes: dict[str, int] = {}
-        of = np.array([codes.setdefault(getattr(one, name), len(codes)) for one in series], dtype=np.int32)
+        of = [codes.setdefault(getattr(one, name), len(codes)) for one in series]
+        numbers = pa.array(np.repeat(np.array(of, dtype=np.int32), lengths))
         names = pa.array(list(codes), pa.string())
-        return pa.DictionaryArray.from_arrays(pa.array(np.repeat(of, lengths)), names).cast(pa.string())
+        return pa.DictionaryArray.from_arrays(numbers, names).cast(pa.string())
+
+    def end_to_end(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
+        return np.concatenate([np.empty(0, dtype=kind), *(getattr(one, name) for one in series)])
 
     return pa.table(
         {
@@ -259,40 +231,13 @@ def results_table(series: Sequence[Series]) -> pa.Table:
             "seed": numbers("seed", np.int32),
             "histogram": texts("histogram"),
             "key": texts("key"),
-            "tick": _end_to_end([one.ticks for one in series], np.int64),
+            "tick": end_to_end("ticks", np.int64),
             "rank": numbers("rank", np.int32),
             "size": numbers("size", np.int64),
             "metric": texts("metric"),
-            "value": _end_to_end([one.values for one in series], np.float64),
+            "value": end_to_end("values", np.float64),
         }
     )
-
-
-def boards_table(rows: Sequence[BoardRow]) -> pa.Table:
-    """One item of a board a row."""
-    import pyarrow as pa
-
-    kinds = {
-        "run": pa.int32(),
-        "seed": pa.int32(),
-        "histogram": pa.string(),
-        "key": pa.string(),
-        "tick": pa.int64(),
-        "end_ms": pa.int64(),
-        "rank": pa.int32(),
-        "label": pa.string(),
-        "exact": pa.int64(),
-        "exact_unbounded": pa.int64(),
-        "shown": pa.bool_(),
-        "released": pa.int64(),
-        "sd": pa.float64(),
-        "threshold": pa.int64(),
-    }
-    return pa.table({name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in kinds.items()})
-
-
-def _end_to_end(arrays: Iterable[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
-    return np.concatenate([np.empty(0, dtype=kind), *arrays])
 
 
 def _write_table(path: Path, table: pa.Table) -> None:
@@ -302,11 +247,11 @@ def _write_table(path: Path, table: pa.Table) -> None:
         pq.write_table(table, part, compression="zstd", row_group_size=GROUP_ROWS)
 
 
-# ---- reading --------------------------------------------------------------------------------------------------------
+# ---- reading ------------------------------------------------------------------------------------
 
 
 def read(directory: Path) -> Tables:
-    """Reads what `write` wrote.
+    """Return what `write` wrote.
 
     Raises:
         SettingsError: it is no results directory, or one of another version.
@@ -322,5 +267,16 @@ def read(directory: Path) -> Tables:
             raise SettingsError(f"{directory}: results of version {found.version}; this program reads {VERSION}")
         runs, results, boards = (pq.read_table(directory / name) for name in (RUNS, RESULTS, BOARDS))
     except (OSError, msgspec.DecodeError, pa.ArrowInvalid) as error:
-        raise SettingsError(f"{directory}: not a results directory: {str(error).splitlines()[0]}") from error
+        why = str(error).splitlines()[0]
+        raise SettingsError(f"{directory}: not a results directory: {why}") from error
     return Tables(runs, results, boards, found)
+
+
+def run_rows(table: pa.Table) -> list[RunRow]:
+    """Return the rows that `runs_table` made a table of."""
+    rows = []
+    for row in table.to_pylist():
+        names = [name for name in row if name.startswith(SET)]
+        varied = {name.removeprefix(SET): row.pop(name) for name in names}
+        rows.append(RunRow(varied=varied, **row))
+    return rows

@@ -1,26 +1,26 @@
-"""Backtest: every combination of settings and every seed over the same events, measured against the exact counts.
+"""Backtest: every combination of settings and every seed, measured against the exact counts.
 
-What the runs have in common is done once: events are decoded, bounded and added up once a lane, exact counts once for all runs with the
-same bounds, exact boards once a tick. Of a run only its noise, and what it shows, is its own.
+What the runs have in common is done once: events are decoded, bounded and added up once a lane,
+exact counts once for all runs with the same bounds, exact boards once a tick. Of a run only its
+noise, and what it shows, is its own.
 
-Runs with the same ticks and epochs form a group. The unbounded counts of a group are released last of a tick (`measure_truth.unbounded`),
-and with them the group is measured, at a thinned set of ticks: memory does not grow with the number of ticks or events.
+Runs with the same ticks and epochs form a group. The unbounded counts of a group are released last
+of a tick (`truth.unbounded`), and with them the group is measured, at a thinned set of ticks:
+memory does not grow with the number of ticks or events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-from workers.agents.factory import histograms as board_histograms
-from workers.backtest.grid import Combination, settings_text
+from workers.agents.factory import histograms as make_histograms
+from workers.backtest.grid import Run, settings_text
 from workers.backtest.measure import Watch, discovers
 from workers.backtest.queries import watch
-from workers.backtest.results import Input, Results, Run
+from workers.backtest.results import Input, Results, RunRow
 from workers.backtest.truth import Truth, mirrored, remembering, truth_of, unbounded
 from workers.backtest.view import View
-from workers.histogram.snapshots import Shown, Snapshot
+from workers.histogram.snapshots import ReleasedTick, Snapshot
 from workers.mechanisms.config import HistogramConfig, Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import OneShotConfig
@@ -32,19 +32,17 @@ from workers.settings import Settings
 
 TICKS_MEASURED = 256
 BOARDS_KEPT = 8
-SEEDS = 3
-TOP = 10
 
 
 class Thinned:
-    """Ticks whose number is a multiple of a power of two, which doubles so that there are never more than `most`."""
+    """At most `most` ticks: those whose number is a multiple of a power of two, which doubles."""
 
     def __init__(self, most: int) -> None:
         self._most, self._stride = most, 1
         self.ticks: set[int] = set()
 
     def due(self, tick: int) -> bool:
-        """Whether a tick is one of them; then it is kept until it is not."""
+        """Return whether a tick is one of them; it is kept until it no longer is."""
         if tick % self._stride:
             return False
         self.ticks.add(tick)
@@ -54,33 +52,14 @@ class Thinned:
         return tick in self.ticks
 
 
-class Task(NamedTuple):
-    """A combination of settings with one seed: 0 has the noise of a plain replay, each other one its own."""
-
-    combination: Combination
-    seed: int
+#: What makes runs begin and start their epochs at the same ticks, for the same stream keys.
+Timing = tuple[object, ...]
 
 
-def tasks_of(combinations: Sequence[Combination], seeds: int) -> list[Task]:
-    """Each combination with so many seeds."""
-    return [Task(combination, seed) for combination in combinations for seed in range(seeds)]
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """What makes runs begin, and start their epochs, at the same ticks, for the same stream keys."""
-
-    tick_ms: int
-    start_ms: int
-    start_given: bool
-    horizon: int | None
-    keys: tuple[str, ...] | str
-    per_tick: bool
-
-    @classmethod
-    def of(cls, config: HistogramConfig) -> Timing:
-        per_tick = isinstance(config, OneShotConfig)
-        return cls(config.tick_ms, config.start_ms, config.start_given, config.horizon_ticks, config.keys, per_tick)
+def timing_of(config: HistogramConfig) -> Timing:
+    """Return the timing of a histogram."""
+    start = (config.start_ms, config.start_given, config.horizon_ticks)
+    return config.tick_ms, *start, config.keys, isinstance(config, OneShotConfig)
 
 
 class Group:
@@ -96,162 +75,136 @@ class Group:
 
     @property
     def whole(self) -> bool:
-        """Whether every run stands at the tick that was counted last: no tick is half done."""
+        """Whether every run is at the tick that was counted last: no tick is half done."""
         return all(watch.last_tick == self._tick for watch in self.watches)
 
-    def _seen(self, shown: Shown) -> None:
-        """The tick is counted: all runs have released it."""
+    def _seen(self, shown: ReleasedTick) -> None:
+        """Measure a tick that is due: it is counted, so all runs have released it."""
         self._tick = (self.wide.next or 1) - 1
         ticks, boards = len(self._measured.ticks), len(self._boards.ticks)
         if self._measured.due(self._tick):
-            self._measure(self._boards.due(self._tick))
+            self._measure(board=self._boards.due(self._tick))
         if len(self._measured.ticks) < ticks or len(self._boards.ticks) < boards:
             for one in self.watches:
                 one.keep(self._measured.ticks, self._boards.ticks)
 
-    def _measure(self, board: bool) -> None:
+    def _measure(self, *, board: bool) -> None:
         for view in self.views:
             view.look()
         for one in self.watches:
-            one.measure(board)
+            one.measure(board=board)
 
     def finish(self) -> None:
-        """No more ticks: the last one is measured, whatever its number."""
+        """Measure the last tick, whatever its number: no more come."""
         if self._tick and self.whole:
             self._measure(board=True)
         for one in self.watches:
-            one.finish()
+            one.end_epoch()
 
 
 class Backtest:
     """All runs over one stream of events. Sensitive: it holds exact counts."""
 
-    def __init__(self, tasks: Sequence[Task], key: NoiseKey, top: int) -> None:
-        """
-        Args:
-            tasks: what to run.
-            key: the operator's root key.
-            top: n of the top-n metrics.
-        """
+    def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
+        """Take what to run, the operator's root key, and the n of the top-n metrics."""
         self._key, self._top = key, top
         self._truths: dict[tuple[Timing, Lane, tuple[bytes, ...]], tuple[Truth, View]] = {}
         self._groups: dict[Timing, Group] = {}
-        combined = (task.combination.mechanism for task in tasks)
-        self._remembering = {
-            id(mechanism): remembering(mechanism) for mechanism in {id(m): m for m in combined}.values()
-        }
-        runs = [self._run(task.combination, task.seed) for task in tasks]
+        mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
+        self._remembering = {of: remembering(mechanism) for of, mechanism in mechanisms.items()}
+        running = [self._histogram(run) for run in runs]
         truths = [truth for truth, _ in self._truths.values()]
-        self.runs = runs
-        # A truth has counted a tick before the runs look at it, and all runs before the unbounded counts.
-        self.histograms: list[ReplayHistogram] = [*truths, *runs, *(group.wide for group in self._groups.values())]
+        wide = [group.wide for group in self._groups.values()]
+        # A truth has counted a tick before the runs look at it, and all runs before the unbounded
+        # counts.
+        self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
 
-    def _run(self, combination: Combination, seed: int) -> ReplayHistogram:
-        config, mechanism = combination.config, self._remembering[id(combination.mechanism)]
-        timing = Timing.of(config)
-        group = self._groups.get(timing)
-        if group is None:
-            lane = unbounded(config.lane)
-            group = self._groups[timing] = Group(
-                truth_of(config, self._key, (), per_tick=timing.per_tick, lane=lane, sizes=False)
-            )
-        domain = tuple(mechanism.domain())
-        place = (timing, config.lane, domain)
+    def _histogram(self, run: Run) -> ReplayHistogram:
+        """Return a histogram for a run, watched and in its group."""
+        config, mechanism = run.combination.config, self._remembering[id(run.combination)]
+        timing, domain = timing_of(config), tuple(mechanism.domain())
+
+        def count(lane: Lane, labels: Sequence[bytes], *, sizes: bool) -> Truth:
+            per_tick = isinstance(config, OneShotConfig)
+            return truth_of(config, self._key, labels, per_tick=per_tick, lane=lane, sizes=sizes)
+
+        if timing not in self._groups:
+            self._groups[timing] = Group(count(unbounded(config.lane), (), sizes=False))
+        group, place = self._groups[timing], (timing, config.lane, domain)
         if place not in self._truths:
-            truth = truth_of(
-                config, self._key, domain, per_tick=timing.per_tick, lane=config.lane, sizes=discovers(combination)
-            )
+            truth = count(config.lane, domain, sizes=discovers(run.combination))
             view = View(truth, group.wide, self._key, self._top)
             self._truths[place] = truth, view
             group.views.append(view)
         truth, view = self._truths[place]
-        stream = STREAM if seed == 0 else f"{STREAM} seed {seed}"
-        (histogram,) = board_histograms(
+        (histogram,) = make_histograms(
             ReplayHistogram,
-            combination.settings,
+            run.combination.settings,
             [mirrored(mechanism, truth)],
             key=self._key,
-            stream=stream,
+            stream=STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}",
             owner=0,
             owners=1,
         )
         histogram.written = False
-        group.watches.append(watch(combination, seed, histogram, view))
+        group.watches.append(watch(run, histogram, view))
         return histogram
 
-    @property
-    def whole(self) -> bool:
-        """Whether no tick is half done."""
-        return all(group.whole for group in self._groups.values())
+    def run(
+        self,
+        settings: Settings,
+        source: Source,
+        write: Callable[[Snapshot], object] | None,
+        progress: Callable[[Summary], object],
+    ) -> Summary:
+        """Do all runs over a source of events, to its end or to Ctrl-C, which leaves whole ticks.
+
+        They share the `[events]` of `settings`; `write` takes the snapshots of those that are
+        `written`.
+        """
+        with Interrupts() as interrupts, few_collections():
+
+            def after_tick() -> None:
+                progress(summary)
+                if all(group.whole for group in self._groups.values()):
+                    interrupts.check()
+
+            offline = Offline(
+                settings,
+                self._key,
+                self.histograms,
+                partitions=source.partitions,
+                write=write,
+                until_ms=source.until_ms,
+                after_tick=after_tick,
+            )
+            summary = offline.summary
+            drive(offline, source, interrupts, progress)
+            self.finish()
+        return summary
 
     def finish(self) -> None:
-        """The end of the input, or of what was read of it."""
+        """Measure the last tick of every group, at the end of what was read."""
         for group in self._groups.values():
             group.finish()
 
     def watches(self) -> Iterator[Watch]:
-        """In the order of the runs, then of the seeds."""
+        """Yield what watches the runs, in order of combination and seed."""
         found = [watch for group in self._groups.values() for watch in group.watches]
-        yield from sorted(found, key=lambda one: (one.combination.run, one.seed))
+        yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
-        """What was measured; after `finish`.
-
-        Args:
-            summary: of the replay.
-            word: what the numbers of rejects count.
-            left_out: combinations that cannot be.
-        """
+        """Return what was measured; `word` is what the numbers of rejects count."""
         results = Results(input_of(summary, word, self._top, left_out))
         for one in self.watches():
-            results.runs.append(run_of(one, summary))
+            results.runs.append(row_of(one, summary))
             results.series += one.series()
             results.boards += one.boards()
         return results
 
 
-def run_backtest(
-    settings: Settings,
-    key: NoiseKey,
-    source: Source,
-    backtest: Backtest,
-    write: Callable[[Snapshot], object] | None,
-    progress: Callable[[Summary], object],
-) -> Summary:
-    """Runs all runs over a source of events, to its end or to Ctrl-C, which leaves whole ticks.
-
-    Args:
-        settings: whose `[events]` they share.
-        key: the operator's root key.
-        source: of the events.
-        backtest: fresh.
-        write: takes the snapshots of those runs that are `written`.
-        progress: told how far it is.
-    """
-    with Interrupts() as interrupts, few_collections():
-
-        def after_tick() -> None:
-            progress(summary)
-            if backtest.whole:
-                interrupts.check()
-
-        offline = Offline(
-            settings,
-            key,
-            backtest.histograms,
-            partitions=source.partitions,
-            write=write,
-            until_ms=source.until_ms,
-            after_tick=after_tick,
-        )
-        summary = offline.summary
-        drive(offline, source, interrupts, progress)
-        backtest.finish()
-    return summary
-
-
 def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:
-    """What was read."""
+    """Return what was read, as rejects.json tells it."""
     return Input(
         complete=not summary.partial,
         events=summary.events,
@@ -267,12 +220,12 @@ def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> 
     )
 
 
-def run_of(one: Watch, summary: Summary) -> Run:
-    """The row of runs.parquet."""
-    combination, promise = one.combination, one.combination.mechanism.guarantee
-    return Run(
+def row_of(one: Watch, summary: Summary) -> RunRow:
+    """Return a run's row of runs.parquet."""
+    combination, promise = one.run.combination, one.run.combination.mechanism.guarantee
+    return RunRow(
         run=combination.run,
-        seed=one.seed,
+        seed=one.run.seed,
         histogram=one.histogram.name,
         mechanism=combination.config.mechanism,
         varied=combination.varied,

@@ -1,8 +1,9 @@
-"""The exact counts that a backtest measures against, and how its runs share them. Sensitive; nothing here is ever published.
+"""The exact counts that a backtest measures against. Sensitive; nothing here is ever published.
 
-A truth is a histogram whose mechanism adds no noise and shows nothing: it is fed, begins and starts its epochs as the histograms that it
-is held against. Runs with the same bounds are held against the same truth, and those that keep running counts of its rows look at its
-columns instead of counting once more (`Mirror`): of such a run only the noise is its own.
+A truth is a histogram whose mechanism adds no noise and shows nothing: it is fed, begins and
+starts its epochs as the histograms that it is held against. Runs with the same bounds are held
+against the same truth, and those that keep running counts of its rows look at its columns instead
+of counting once more (`Mirror`): of such a run only the noise is its own.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class TruthState(State):
         self.reached = np.zeros((0, len(SIZES)), dtype=np.int64)
 
     def note(self, rows: Rows, t: int) -> None:
-        """Notes what `rows` reached at tick t."""
+        """Note what `rows` reached at tick t."""
         n = self.ledger.n
         self.level, self.reached = grown(self.level, n), grown(self.reached, n)
         now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(np.int8)
@@ -65,12 +66,13 @@ class Exact:
     """The counts themselves; a mechanism in shape only."""
 
     kind = "exact"
+    law = "none"
 
     def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
         """
         Args:
             domain: the labels that are counted; empty: all.
-            per_tick: whether counts begin anew at each tick.
+            per_tick: whether counts start from 0 at each tick.
             sizes: whether to note when an item reached a size.
         """
         self._domain, self._per_tick, self._sizes = tuple(domain), per_tick, sizes
@@ -109,7 +111,7 @@ class Exact:
     def step(
         self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
     ) -> tuple[State, Release]:
-        """Counts, and shows nothing."""
+        """Count, and show nothing."""
         columns = state.ledger
         if self._per_tick:
             columns.counts[:] = 0
@@ -144,12 +146,12 @@ class Mirror(Ledger):
         self._shown = grown(shown, self.n)
 
     def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
-        """The rows that the truth has of a stream key's domain."""
+        """Return the rows that the truth has of a stream key's domain."""
         self._look()
         return self.find(tags)
 
     def merge(self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool) -> None:
-        """Nothing is left to count."""
+        """Look at the truth: nothing is left to count."""
         self._look()
 
 
@@ -180,17 +182,20 @@ class Truth(ReplayHistogram):
 
     @property
     def reached(self) -> NDArray[np.int64]:
-        """int64 (rows, sizes): tick of the running epoch at which each row reached each of SIZES; 0: not yet."""
+        """int64 (rows, sizes), as in `TruthState`, of the running epoch."""
         return self.mechanism.state.reached[: self.columns.n]
 
 
 def mirrored(mechanism: Mechanism, truth: ReplayHistogram) -> Mechanism:
-    """The mechanism, on the truth's columns where it can be."""
+    """Return the mechanism, on the truth's columns where it can be."""
     return cast(Mechanism, Mirrored(mechanism, truth)) if mechanism.kind in MIRRORED else mechanism
 
 
 def remembering(mechanism: Mechanism) -> Mechanism:
-    """A mechanism for this thread, which does not work out a tick's `sd` and `threshold` again for the next seed (a third of a step)."""
+    """Return a mechanism for this thread, which works out a tick's `sd` and `threshold` once.
+
+    For each further seed they would be a third of a step.
+    """
     own = thawed(mechanism)
     for name in ("sd", "threshold"):
         setattr(own, name, lru_cache(maxsize=1)(getattr(mechanism, name)))
@@ -198,32 +203,22 @@ def remembering(mechanism: Mechanism) -> Mechanism:
 
 
 def unbounded(lane: Lane) -> Lane:
-    """The lane of the same ticks that cuts nothing off. It is released after all others of the same tick (`Merge.release`)."""
+    """Return the lane of the same ticks that cuts nothing off.
+
+    It is released after all others of the same tick (`Merge.release`).
+    """
     return Lane(lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX)
 
 
 def truth_of(
     config: HistogramConfig, key: NoiseKey, domain: Sequence[bytes], *, per_tick: bool, lane: Lane, sizes: bool
 ) -> Truth:
-    """The exact counts for histograms with the ticks, epochs and stream keys of `config`.
+    """Return the exact counts for histograms with the ticks, epochs and stream keys of `config`.
 
-    Args:
-        config: of such a histogram.
-        key: the operator's root key: names rows, makes no noise.
-        domain: the labels that are counted; empty: all.
-        per_tick: whether counts begin anew at each tick.
-        lane: whose bounds apply.
-        sizes: whether to note when an item reached a size.
+    The root key names rows, and makes no noise; the bounds are those of `lane`. See `Exact`.
     """
-    truth = Truth(
-        config,
-        Exact(domain, per_tick=per_tick, sizes=sizes),
-        worker="",
-        topic="",
-        stream="truth",
-        events={},
-        key=key,
-        owner=(0, 1),
-    )
+    exact = Exact(domain, per_tick=per_tick, sizes=sizes)
+    about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
+    truth = Truth(config, exact, key=key, **about)
     truth.lane, truth.written = lane, False
     return truth

@@ -1,4 +1,4 @@
-"""The exact boards of one tick, worked out once for all runs that are held against the same counts."""
+"""The exact boards of one tick, worked out once for all runs held against the same counts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class KeyView:
 
     Attributes:
         rows: its rows; None: all of them.
-        top, top_unbounded: its largest items, bounded and not; the latter's rows are the unbounded truth's own.
+        top, top_unbounded: its largest items, bounded and not; the latter's rows are the unbounded
+            truth's own.
         total, total_unbounded: sums of the counts.
     """
 
@@ -58,13 +59,7 @@ class View:
     """Exact counts, bounded and unbounded, as of the tick both have counted last."""
 
     def __init__(self, truth: Truth, wide: Truth, key: NoiseKey, top: int) -> None:
-        """
-        Args:
-            truth: the bounded counts; its rows are those that are spoken of.
-            wide: the unbounded counts.
-            key: the operator's root key: names rows.
-            top: n.
-        """
+        """Take bounded counts, whose rows are meant everywhere, unbounded ones, root key, and n."""
         self.truth, self._wide, self._key, self.top = truth, wide, key, top
         self._columns: Ledger | None = None
         self._wide_columns: Ledger | None = None
@@ -74,7 +69,7 @@ class View:
         self.total = self.total_unbounded = 0
 
     def look(self) -> None:
-        """Brings it to the truths' tick."""
+        """Bring the view to the truths' tick."""
         columns, wide = self.truth.columns, self._wide.columns
         if columns is not self._columns or wide is not self._wide_columns:
             self._columns, self._wide_columns = columns, wide
@@ -107,11 +102,11 @@ class View:
         )
 
     def rows_of(self, index: int, labels: Sequence[bytes]) -> Rows:
-        """The rows of labels of one stream key; -1 where there is none."""
+        """Return the rows of labels of one stream key; -1 where there is none."""
         return self.truth.columns.find(self._key.tags(self.names[index], labels))
 
     def rows_of_items(self, items: Items) -> Rows:
-        """The rows of what a mechanism without rows shows."""
+        """Return the rows of what a mechanism without rows shows."""
         rows = np.full(len(items.counts), -1, dtype=np.int64)
         for index in np.unique(items.keys).tolist():
             here = np.flatnonzero(items.keys == index)
@@ -120,7 +115,7 @@ class View:
         return rows
 
     def rank(self, index: int, row: int) -> int:
-        """Place of a row among those of its stream key by exact count, from 1."""
+        """Return the place of a row among those of its stream key by exact count, from 1."""
         rows = self.keys[index].rows
         counts = self.counts if rows is None else self.counts[rows]
         numbers = np.arange(len(counts)) if rows is None else rows
@@ -132,13 +127,7 @@ class View:
 
 
 def largest(counts: Counts, rows: Rows | None, n: int) -> Top:
-    """The n largest counts above 0.
-
-    Args:
-        counts: of all rows.
-        rows: which of them; None: all.
-        n: how many.
-    """
+    """Return the n largest of the counts above 0 of `rows`; None: of all."""
     own = counts if rows is None else counts[rows]
     least = max(1, int(np.partition(own, len(own) - n)[len(own) - n])) if len(own) > n else 1
     found = np.flatnonzero(own >= least)
@@ -148,7 +137,7 @@ def largest(counts: Counts, rows: Rows | None, n: int) -> Top:
 
 
 def released_top(rows: Rows, counts: Counts, n: int) -> NDArray[np.int64]:
-    """Places, in `rows`, of the n largest published counts, largest first; ties by row."""
+    """Return the places in `rows` of the n largest published counts, by count, ties by row."""
     places = np.arange(len(rows))
     if len(rows) > n:
         least = np.partition(counts, len(rows) - n)[len(rows) - n]
@@ -157,13 +146,13 @@ def released_top(rows: Rows, counts: Counts, n: int) -> NDArray[np.int64]:
 
 
 def kendall(exact: NDArray[np.int64], published: NDArray[np.int64]) -> float:
-    """Kendall's tau-b; nan where either is all ties."""
+    """Return Kendall's tau-b; nan where either is all ties."""
     a, b = _order(exact), _order(published)
     scale = math.sqrt(int(np.abs(a).sum()) * int(np.abs(b).sum()))
     return int((a * b).sum()) / scale if scale else math.nan
 
 
 def _order(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """1 where a value is above another, -1 where below; no difference is taken, which could overflow."""
+    """Return 1 where a value is above another, -1 where below; a difference could overflow."""
     rows, columns = values[:, None], values[None, :]
     return (rows > columns).astype(np.int64) - (rows < columns)

@@ -1,4 +1,4 @@
-"""`quietcount replay --report DIR`: combinations of settings over events that have been, measured and told in a report."""
+"""`quietcount replay --report DIR`: combinations of settings over past events, measured."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from workers.backtest.grid import Grid, make_grid
+from workers.backtest.grid import make_grid, runs_of
+from workers.backtest.outcomes import Outcome, outcomes
 from workers.backtest.pool import Pool, processes_for
-from workers.backtest.recommend import Outcome, outcomes, recommend
+from workers.backtest.recommend import recommend
 from workers.backtest.results import Tables, prepare, read, write
-from workers.backtest.sweep import Backtest, run_backtest, tasks_of
+from workers.backtest.sweep import Backtest
 from workers.errors import SettingsError
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -23,6 +24,7 @@ from workers.settings import Settings
 
 PROGRESS_INTERVAL_S = 0.2
 ROWS_SHOWN = 40
+METRICS_SHOWN = ("shown", "error_mean", "recall_unbounded", "recall", "rank_correlation", "coverage", "lost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,34 +47,33 @@ class Options:
     top: int
     force: bool
 
-    def prepared(self, settings: Settings, key: NoiseKey, snapshots: str | None) -> Prepared:
-        """The runs, and a directory for what they show; nothing is read yet.
 
+class Prepared:
+    """A backtest that can begin, and a directory for its results; nothing is read yet."""
+
+    def __init__(
+        self, options: Options, settings: Settings, key: NoiseKey, snapshots: str | None
+    ) -> None:
+        """
         Raises:
             SettingsError: an option is wrong.
         """
-        if self.vary and snapshots is not None:
+        if options.vary and snapshots is not None:
             raise SettingsError("--snapshots writes those of one run, so it cannot be used with --vary")
-        grid = make_grid(settings, self.config, self.vary)
-        prepare(self.report, force=self.force)
-        return Prepared(settings, key, self, grid, snapshots is not None)
-
-
-class Prepared:
-    """A backtest that can begin."""
-
-    def __init__(self, settings: Settings, key: NoiseKey, options: Options, grid: Grid, snapshots: bool) -> None:
-        self._settings, self._key, self._options, self._grid = settings, key, options, grid
-        self._tasks = tasks_of(grid.combinations, options.seeds)
+        self._settings, self._options = settings, options
+        self._grid = make_grid(settings, options.config, options.vary)
+        prepare(options.report, force=options.force)
+        runs = runs_of(self._grid.combinations, options.seeds)
+        self._number = len(runs)
         # Snapshots are made in this process; others are forked before anything is read.
-        number = 1 if snapshots else processes_for(self._tasks)
+        processes = 1 if snapshots is not None else processes_for(runs)
         self._runs: Backtest | Pool
-        if number > 1:
-            self._runs = Pool(self._tasks, key, options.top, number)
+        if processes > 1:
+            self._runs = Pool(runs, key, options.top, processes)
         else:
-            self._runs = Backtest(self._tasks, key, options.top)
+            self._runs = Backtest(runs, key, options.top)
             for one in self._runs.watches():
-                one.histogram.written = snapshots and one.seed == 0
+                one.histogram.written = snapshots is not None and one.run.seed == 0
 
     def __enter__(self) -> Self:
         return self
@@ -88,22 +89,18 @@ class Prepared:
         progress: ProgressLine,
         where: Callable[[Summary], str],
     ) -> Summary:
-        """Runs all combinations over the source, to its end or to Ctrl-C."""
+        """Run all combinations over the source, to its end or to Ctrl-C."""
         for reason in self._grid.left_out:
             progress.print(f"replay: left out: {reason}")
         progress.print(
             f"replay: {len(self._grid.combinations):,} combinations of settings, "
-            f"{len(self._tasks):,} runs with their seeds"
+            f"{self._number:,} runs with their seeds"
         )
         show = _now_and_then(progress, where)
-        if isinstance(self._runs, Pool):
-            summary = self._runs.run(self._settings, self._key, source, show)
-        else:
-            summary = run_backtest(self._settings, self._key, source, self._runs, write_snapshot, show)
-        return summary
+        return self._runs.run(self._settings, source, write_snapshot, show)
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
-        """Writes the results directory, the report included; what to say of it."""
+        """Write the results directory, the report included; yield what to say of it."""
         begun, directory = time.perf_counter(), self._options.report
         write(directory, self._runs.results(summary, word, self._grid.left_out))
         yield from table(read(directory))
@@ -115,7 +112,7 @@ class Prepared:
 
 
 def _now_and_then(progress: ProgressLine, where: Callable[[Summary], str]) -> Callable[[Summary], None]:
-    """Shows where the work is, but not at each of a thousand ticks."""
+    """Return what shows where the work is, but not at each of a thousand ticks."""
     last = 0.0
 
     def show(summary: Summary) -> None:
@@ -129,10 +126,10 @@ def _now_and_then(progress: ProgressLine, where: Callable[[Summary], str]) -> Ca
 
 
 def table(tables: Tables) -> Iterator[str]:
-    """The runs as a table, and what they recommend, histogram by histogram."""
+    """Yield the runs as a table, and what they recommend, histogram by histogram."""
     found: dict[str, list[Outcome]] = {}
     for outcome in outcomes(tables):
-        found.setdefault(outcome.histogram, []).append(outcome)
+        found.setdefault(outcome.row.histogram, []).append(outcome)
     for histogram, of in found.items():
         yield f"{histogram}:"
         yield from _aligned([_row(outcome) for outcome in of[:ROWS_SHOWN]])
@@ -143,12 +140,15 @@ def table(tables: Tables) -> Iterator[str]:
 
 
 def _row(outcome: Outcome) -> dict[str, str]:
-    """What the table says of one run."""
-    row = {"run": str(outcome.run), "mechanism": outcome.mechanism, "epsilon": f"{outcome.epsilon:g}"}
+    """Return what the table says of one run."""
+    of = outcome.row
+    row = {"run": str(of.run), "mechanism": of.mechanism, "epsilon": f"{of.epsilon:g}"}
     row |= {name: value or "-" for name, value in outcome.varied.items() if name not in row}
-    for metric in ("shown", "error_mean", "recall_unbounded", "recall", "rank_correlation", "coverage", "lost"):
-        value = outcome.metrics.get(metric)
-        row[metric] = "-" if value is None else f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
+    for metric in METRICS_SHOWN:
+        row[metric] = "-"
+        if metric in outcome.metrics:
+            value = outcome.metrics[metric].mean
+            row[metric] = f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
     return row
 
 

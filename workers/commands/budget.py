@@ -1,4 +1,4 @@
-"""`quietcount budget`: what each histogram has spent so far, and what all of it promises together."""
+"""`quietcount budget`: what each histogram has spent so far, and what that promises together."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from workers.app import connection_of
 from workers.durations import format_duration
 from workers.progress import ProgressLine
 from workers.settings import Settings
 from workers.spending.model import Budget, Counted, Epoch, Generation, Histogram, Total
 from workers.spending.spent import budget_of
 from workers.spending.state import read_states
+from workers.topics import connection_of
 
 WIDTH = 100
 # Of many epochs the text shows the oldest and the newest.

@@ -1,8 +1,9 @@
-"""How a command fails: every exception becomes a line and an exit code (listed in `workers.cli`)."""
+"""How a command fails: an exception becomes a line and an exit code (listed in `workers.cli`)."""
 
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,15 +56,12 @@ def _show_traceback(error: Exception, *, as_json: bool) -> None:
 
 
 def _is_kafka_error(error: Exception) -> bool:
-    for module, name in KAFKA_ERRORS:
-        kind = getattr(sys.modules.get(module), name, None)
-        if kind is not None and isinstance(error, kind):
-            return True
-    return False
+    kinds = (getattr(sys.modules.get(module), name, None) for module, name in KAFKA_ERRORS)
+    return any(kind is not None and isinstance(error, kind) for kind in kinds)
 
 
 def _kafka_message(error: Exception) -> str:
-    """Return the text of a librdkafka error (in the exception's first argument), or of aiokafka's."""
+    """Return the text of an error of librdkafka (the exception's first argument) or aiokafka."""
     text = getattr(error.args[0], "str", None) if error.args else None
     return str(text()) if callable(text) else _one_line(error)
 
@@ -74,9 +72,5 @@ def _one_line(error: Exception) -> str:
 
 def _place(error: Exception) -> str:
     """Return the file and line where an error was raised."""
-    trace = error.__traceback__
-    if trace is None:
-        return "an unknown place"
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"

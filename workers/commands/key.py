@@ -11,7 +11,7 @@ from workers.files import KEY_BYTES
 
 
 def new_key(path: Path) -> str:
-    """Write 32 random bytes to a new file that only its owner may read; return what to tell the user.
+    """Write 32 random bytes to a new file for its owner alone; return what to tell the user.
 
     Raises:
         SettingsError: the file exists, or its directory does not, or it cannot be written.
@@ -30,7 +30,12 @@ def new_key(path: Path) -> str:
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(descriptor)
-        _sync_directory(path.parent)
+        # Make the new name as durable as the file's bytes.
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         path.unlink(missing_ok=True)
         raise SettingsError(f"{path}: {error.strerror}: no key was written") from None
@@ -40,12 +45,3 @@ def new_key(path: Path) -> str:
         "of that name the same key. Keep a copy that only you can read: without the key the worker cannot continue\n"
         "from its state, and whoever has it can remove the noise from every snapshot."
     )
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make the new name as durable as the file's bytes."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

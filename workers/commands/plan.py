@@ -1,4 +1,4 @@
-"""`quietcount plan`: guarantee, noise, error and memory of every histogram, computed before anything runs."""
+"""`quietcount plan`: guarantee, noise, error and memory of every histogram, before a run."""
 
 from __future__ import annotations
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import IO, Self
 
 from workers.agents.events import TIME_MAX
-from workers.commands.backtest import Options
+from workers.commands.backtest import Options, Prepared
 from workers.errors import SettingsError
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.progress import ProgressLine
 from workers.replay.interrupts import Interrupts
-from workers.replay.offline import REJECTS_LISTED, Summary, replay
+from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, replay
 from workers.replay.source import Source, when
 from workers.replay.sources import open_source
 from workers.settings import Settings, read_key
@@ -93,17 +93,18 @@ def _run(
     """
     key = NoiseKey(read_key(settings.worker.key_file))
     with Interrupts() as interrupts:
-        backtest = None if options is None else options.prepared(settings, key, snapshots)
+        backtest = None if options is None else Prepared(options, settings, key, snapshots)
         with backtest or nullcontext(), opening as source, Output(snapshots) as output, ProgressLine() as progress:
             if backtest is None:
-                summary = replay(settings, key, source, output.write, lambda summary: progress.update(_where(summary)))
+                summary = replay(
+                    settings, key, source, output.write, lambda now: progress.update(_where(now))
+                )
             else:
                 summary = backtest.run(source, output.write, progress, _where)
             if not summary.events and not summary.partial:
                 _refuse_empty(summary, source, empty, measured=backtest is not None)
-            output.close(
-                partial=summary.partial and summary.snapshots > 0, keep=not summary.partial or summary.snapshots > 0
-            )
+            if not summary.partial or summary.snapshots:
+                output.close(partial=summary.partial)
             for line in report(summary, source.word, source.partitions > 1):
                 progress.print(line)
             if backtest is not None:
@@ -128,14 +129,20 @@ def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measur
         return
     why = ""
     if summary.rejects:
-        number, first = summary.rejects.total(), summary.first_rejects[0]
-        place = f"partition {first.partition}, {source.word}" if source.partitions > 1 else source.word
-        why = f"; {number:,} {source.word}{'s' * (number != 1)} rejected, the first: {place} {first.number:,}: {first.reason}"
+        number = summary.rejects.total()
+        first = _place(summary.first_rejects[0], source.word, source.partitions > 1)
+        why = f"; {number:,} {source.word}{'s' * (number != 1)} rejected, the first: {first}"
     if empty is not None:
         raise SettingsError(f"{source.name}: {empty}{why}")
     if measured:
         raise SettingsError(f"{source.name}: no events, so nothing to measure{why}")
     raise SettingsError(f"{source.name}: no events in it{why}")
+
+
+def _place(reject: Rejected, word: str, partitions: bool) -> str:
+    """Return where a rejected record is, and why it was rejected."""
+    partition = f"partition {reject.partition}, " if partitions else ""
+    return f"{partition}{word} {reject.number:,}: {reject.reason}"
 
 
 def _same_file(source: str, snapshots: str) -> bool:
@@ -145,7 +152,7 @@ def _same_file(source: str, snapshots: str) -> bool:
         return False
 
 
-# ---- what is said --------------------------------------------------------------------------------------------------
+# ---- what is said -------------------------------------------------------------------------------
 
 
 def _where(summary: Summary) -> str:
@@ -166,13 +173,7 @@ def counts(summary: Summary) -> str:
 
 
 def report(summary: Summary, word: str, partitions: bool = False) -> Iterator[str]:
-    """Yield the lines of the final summary.
-
-    Args:
-        summary: of the replay.
-        word: what the numbers of rejects count.
-        partitions: whether to name the partition with them.
-    """
+    """Yield the lines of the final summary; `word` is what the numbers of rejects count."""
     mark = " PARTIAL:" if summary.partial else ""
     yield f"replay:{mark} {counts(summary)} (exact: for the operator only)"
     if summary.outside:
@@ -182,8 +183,7 @@ def report(summary: Summary, word: str, partitions: bool = False) -> Iterator[st
     for reason, times in summary.rejects.most_common():
         yield f"  {times:,} {word}{'s' * (times != 1)} rejected: {reason}"
     for reject in summary.first_rejects:
-        place = f"partition {reject.partition}, {word}" if partitions else word
-        yield f"  {place} {reject.number:,}: {reject.reason}"
+        yield f"  {_place(reject, word, partitions)}"
     if sum(summary.rejects.values()) > REJECTS_LISTED:
         yield f"  ... (the first {REJECTS_LISTED} are listed)"
 
@@ -205,39 +205,30 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-# ---- where snapshots go --------------------------------------------------------------------------------------------
+# ---- where snapshots go -------------------------------------------------------------------------
 
 
 class Output:
     """A file of snapshots, one per line, that gets its name when it is complete."""
 
     def __init__(self, name: str | None) -> None:
-        """
-        Args:
-            name: of the file; "-" is standard output, None writes nothing.
-        """
+        """Open the file of this name; "-" is standard output, None writes nothing."""
         self._name = name
         self._file: IO[bytes] | None = None
         self._part: Path | None = None
         self.place: str | None = None
-        self.write: Callable[[Snapshot], object] | None = None
-
-    def __enter__(self) -> Self:
-        if self._name is None:
-            return self
-        if self._name == "-":
+        self.write: Callable[[Snapshot], object] | None = None if name is None else self._write
+        if name == "-":
             self._file = sys.stdout.buffer
-        else:
-            path = Path(self._name)
-            try:
+        elif name is not None:
+            path = Path(name)
+            with self._told():
+                # A pipe or a device must not be replaced.
                 if path.is_file() or not path.exists():
                     self._part = path.with_name(path.name + ".part")
-                    self._file = self._part.open("wb")
-                else:  # a pipe or a device, which must not be replaced
-                    self._file = path.open("wb")
-            except OSError as error:
-                raise SettingsError(f"--snapshots {self._name}: {error.strerror}") from None
-        self.write = self._write
+                self._file = (self._part or path).open("wb")
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -263,14 +254,12 @@ class Output:
         except OSError as error:
             raise SettingsError(f"--snapshots {self._name}: {error.strerror}") from error
 
-    def close(self, *, partial: bool, keep: bool) -> None:
-        """Give the file its name; a partial one never replaces an older file, but is called `.partial`.
+    def close(self, *, partial: bool) -> None:
+        """Give the file its name.
 
-        Args:
-            partial: whether later ticks are missing.
-            keep: whether there is anything to keep.
+        One that is `partial`, without the later ticks, never replaces an older file.
         """
-        if self._file is None or self._name is None or not keep:
+        if self._file is None or self._name is None:
             return
         with self._told():
             self._file.flush()

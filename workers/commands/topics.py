@@ -9,19 +9,17 @@ from rich.console import Console
 from rich.table import Table
 
 from workers.durations import format_duration
-from workers.kafka.clients import Connection
 from workers.kafka.topics import (
     INFINITE,
     Existing,
     Topic,
     cautions,
     create_missing,
-    describe,
     missing,
-    plan_topics,
     problems,
 )
 from workers.settings import Settings
+from workers.topics import connection_of, look_at_topics
 
 EXIT_NOT_READY = 1
 PLAIN_WIDTH = 240
@@ -33,26 +31,16 @@ def show_topics(settings: Settings, *, create: bool) -> int:
     Returns:
         The exit code: 0, or 1 if an existing topic is not as it must be.
     """
-    connection = Connection(settings.kafka.bootstrap, settings.kafka.client)
-    outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
-    names = [
-        settings.events.topic,
-        settings.contributions_topic,
-        settings.contribute_state_topic,
-        settings.release_state_topic,
-        settings.rejects_topic,
-        *outputs,
-    ]
-    existing = describe(connection, names)
-    plan = plan_topics(
-        settings.worker.name, settings.events.topic, None, settings.worker.owner_partitions, outputs, existing
-    )
+    connection = connection_of(settings)
+    found = look_at_topics(settings, connection)
+    plan, existing = found.plan, found.existing
     created = create_missing(connection, plan, existing) if create else []
     absent = [topic.name for topic in missing(plan, existing) if topic.name not in created]
     if create and absent:  # somebody else made them meanwhile
-        existing = describe(connection, names)
+        existing = look_at_topics(settings, connection).existing
         absent = [topic.name for topic in missing(plan, existing) if topic.name not in created]
-    _print(plan, existing, created, may_be_public=set(outputs))
+    outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
+    _print(plan, existing, created, may_be_public=outputs)
     wrong = problems(plan, existing)
     for problem in (*wrong, *cautions(plan, existing)):
         print(f"quietcount: {problem}", file=sys.stderr)

@@ -1,13 +1,13 @@
-"""`quietcount dashboard`: a page, and an API, over the histogram topics. It reads nothing else, and has nothing exact to show.
+"""`quietcount dashboard`: a page and an API over the histogram topics; it reads nothing else.
 
-config      what it takes from the settings file
-snapshots   one snapshot, its pages put together
+config      the settings it needs
+snapshots   one snapshot, put together from its pages
 history     the last ticks of every stream
-hub         who watches, and what each is sent
+hub         the viewers, and what is sent to each
 feed        reads Kafka
-guard       reading only, tokens, headers
-unreadable  what is no request at all
+guard       refuses all but reading, checks tokens, sets headers
+unreadable  answers to unreadable requests
 api         the routes
-server      all of it as a process or a thread
+server      runs all of it, as a process or in a thread
 page/       HTML, CSS and JavaScript, as browsers take them
 """

@@ -1,9 +1,9 @@
-"""The routes: the page and its files, two questions with JSON answers, and the stream of server-sent events. docs/api.md describes them.
+"""The routes of the dashboard; docs/api.md describes them.
 
 GET /                      the page
 GET /api/histograms        what there is to see
 GET /api/snapshots         the last snapshots of one stream
-GET /api/stream            new snapshots as they come
+GET /api/stream            new snapshots as they come, as server-sent events
 GET /healthz, /readyz      for whoever watches the process
 """
 
@@ -18,25 +18,21 @@ from typing import NamedTuple
 
 import orjson
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
 from multidict import MultiMapping
 
-from workers.dashboard.guard import Handler, add_headers, guard, refusal
+from workers.dashboard.guard import add_headers, guard, refusal
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
 from workers.dashboard.snapshots import Stream, only
 
 BEAT_S = 5.0
-#: A viewer who takes nothing for so long is disconnected.
+#: A viewer who takes nothing for this long is disconnected.
 STALLED_S = 60.0
 DRAIN_S = 0.05
 VIEWERS = 2_000
 LIMIT = 1_000
 ITEMS = 100
-TYPES = {
-    ".html": "text/html",
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
+TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 COMPRESS_FROM = 1_024
 
 HUB = web.AppKey("hub", Hub)
@@ -53,7 +49,7 @@ class Page(NamedTuple):
 
 
 class Question(ValueError):
-    """A query string that cannot be answered; the text is shown to who sent it."""
+    """A query string that cannot be answered; its sender is shown the text."""
 
 
 def application(
@@ -67,13 +63,8 @@ def application(
 ) -> web.Application:
     """Return the dashboard without its Kafka.
 
-    Args:
-        hub: where snapshots come from.
-        histograms: name and horizon of those in the settings, in their order.
-        name: of the worker.
-        host: the address that is listened on.
-        token: what readers must send; None: nothing.
-        further: what /api/histograms says beside the rest.
+    `histograms` are name and horizon of those in the settings, in their order; without a `token`
+    readers need none; `further` are fields of /api/histograms beside the usual.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
@@ -81,6 +72,15 @@ def application(
     app.on_response_prepare.append(add_headers)
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
+
+    async def health(_request: web.Request) -> web.Response:
+        return _json(hub.state)
+
+    async def ready(_request: web.Request) -> web.Response:
+        return _json(hub.state, status=200 if hub.state["kafka"] == "live" else 503)
+
+    async def close(_app: web.Application) -> None:
+        hub.close()
 
     async def list_histograms(request: web.Request) -> web.Response:
         if request.query:
@@ -91,9 +91,9 @@ def application(
     app.router.add_get("/api/histograms", list_histograms)
     app.router.add_get("/api/snapshots", _snapshots)
     app.router.add_get("/api/stream", _stream)
-    app.router.add_get("/healthz", _health)
-    app.router.add_get("/readyz", _ready)
-    app.on_shutdown.append(_close)
+    app.router.add_get("/healthz", health)
+    app.router.add_get("/readyz", ready)
+    app.on_shutdown.append(close)
     return app
 
 
@@ -101,12 +101,11 @@ def pages() -> dict[str, Page]:
     """Return the files of the page by path; "" is the page itself."""
     found = {}
     for file in files("workers.dashboard").joinpath("page").iterdir():
-        body = file.read_bytes()
-        kind = TYPES.get("." + file.name.rpartition(".")[2])
-        if kind is None:
-            continue
-        page = Page(body, kind, hashlib.sha256(body).hexdigest()[:16])
-        found["" if file.name == "index.html" else f"page/{file.name}"] = page
+        kind = TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            body = file.read_bytes()
+            path = "" if file.name == "index.html" else f"page/{file.name}"
+            found[path] = Page(body, kind, hashlib.sha256(body).hexdigest()[:16])
     return found
 
 
@@ -122,19 +121,6 @@ def _serve(page: Page) -> Handler:
         return response
 
     return serve
-
-
-async def _health(request: web.Request) -> web.Response:
-    return _json(dict(request.app[HUB].state))
-
-
-async def _ready(request: web.Request) -> web.Response:
-    state = request.app[HUB].state
-    return _json(dict(state), status=200 if state["kafka"] == "live" else 503)
-
-
-async def _close(app: web.Application) -> None:
-    app[HUB].close()
 
 
 async def _snapshots(request: web.Request) -> web.Response:
@@ -158,7 +144,7 @@ async def _snapshots(request: web.Request) -> web.Response:
     lines = []
     for index, snapshot in enumerate(found):
         if (items is not None or top is not None) and index % 50 == 49:
-            await asyncio.sleep(0)  # what cuts many snapshots lets others in between
+            await asyncio.sleep(0)  # cutting takes time: others get their turn
         lines.append(only(snapshot, items=items, top=top))
     body = b'{"snapshots":[%s],"more":%s}' % (b",".join(lines), b"true" if more else b"false")
     return _answer(body)
@@ -193,14 +179,14 @@ async def _stream(request: web.Request) -> web.StreamResponse:
         await _send(request, response, viewer)
     except (ConnectionError, TimeoutError):
         if request.transport is not None:
-            request.transport.abort()  # what it did not take is dropped, not kept for it
+            request.transport.abort()  # drops what the viewer did not take
     finally:
         hub.leave(viewer)
     return response
 
 
 async def _send(request: web.Request, response: web.StreamResponse, viewer: Viewer) -> None:
-    """Send events until the viewer goes; the next one is chosen when the last has left this process, not before."""
+    """Send events until the viewer goes; choose each only when the one before left this process."""
     transport = request.transport
     await response.write(b"retry: 1000\n\n")
     beat_at = time.monotonic() + BEAT_S
@@ -217,7 +203,7 @@ async def _send(request: web.Request, response: web.StreamResponse, viewer: View
                 await asyncio.sleep(DRAIN_S)
 
 
-# ---- questions and answers -------------------------------------------------------------------------------------------
+# ---- questions and answers -----------------------------------------------------------------------
 
 
 def _only_known(query: Mapping[str, str], names: set[str]) -> None:

@@ -1,7 +1,8 @@
-"""What the dashboard takes from a settings file: where Kafka is, and which topics hold histograms. Nothing else is read or checked.
+"""What the dashboard reads of a settings file: where Kafka is, and which topics hold histograms.
 
-So the file of the worker serves, and so does one with no more than `[worker] name`, `[kafka]` and the name of each `[[histogram]]`: on
-a machine that has no key file, no data directory, no domain file and no right to read the events.
+Nothing else is read or checked. So the worker's own file will do, and so will one with only
+`[worker] name`, `[kafka]` and the name of each `[[histogram]]`, on a machine that has no key file,
+no data directory, no domain file and no right to read the events.
 """
 
 from __future__ import annotations
@@ -16,21 +17,15 @@ import msgspec
 from workers.errors import SettingsError
 from workers.files import client_values, read_file
 from workers.kafka.clients import Connection
-from workers.mechanisms.config import Checked, HistogramConfig, display, rules
+from workers.mechanisms.config import Checked, HistogramConfig, Rule, display, rules
 from workers.settings import KafkaSettings, WorkerSettings, from_file
 
 TOKEN_CHARACTERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """One histogram of the page.
-
-    Attributes:
-        name: of the histogram.
-        topic: where its snapshots are.
-        horizon: ticks of an epoch as the settings have it; None: unbounded, or not said.
-    """
+class HistogramTopic:
+    """One histogram of the page; `horizon` is None where it is unbounded or not said."""
 
     name: str
     topic: str
@@ -39,11 +34,11 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
-    """Everything that the dashboard is told by the settings file."""
+    """What the dashboard reads of the settings file."""
 
     worker: str
     connection: Connection
-    histograms: tuple[Shown, ...]
+    histograms: tuple[HistogramTopic, ...]
 
 
 def load_dashboard(path: Path) -> DashboardSettings:
@@ -56,7 +51,7 @@ def load_dashboard(path: Path) -> DashboardSettings:
 
 
 def read_token(path: Path) -> str:
-    """Return the token that every reader of the API must send: what the file holds, but for a line end.
+    """Return the token that every reader of the API must send: the file's one line.
 
     Raises:
         SettingsError: not readable, too short, or not printable ASCII without blanks.
@@ -67,14 +62,18 @@ def read_token(path: Path) -> str:
         token = ""
     if len(token) < TOKEN_CHARACTERS or not all("!" <= character <= "~" for character in token):
         raise SettingsError(
-            f"{path}: a token is at least {TOKEN_CHARACTERS} ASCII characters without blanks, such as `openssl rand -hex 32` makes"
+            f"{path}: a token is at least {TOKEN_CHARACTERS} ASCII characters without blanks, "
+            "such as `openssl rand -hex 32` makes"
         )
     return token
 
 
 def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
-    worker = _value(WorkerSettings, "name", _section(document, "worker"), "worker.")
-    kafka = {name: value for name, value in _section(document, "kafka").items() if name in ("bootstrap", "client")}
+    for section, needed in (("worker", "its name"), ("kafka", "bootstrap")):
+        if not isinstance(document.get(section), dict):
+            raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
+    worker = _value(WorkerSettings, "name", document["worker"], "worker.")
+    kafka = {name: value for name, value in document["kafka"].items() if name in ("bootstrap", "client")}
     if "bootstrap" not in kafka:
         raise ValueError("kafka.bootstrap is missing: " + _rule(KafkaSettings, "bootstrap").allowed)
     if "client" in kafka:
@@ -83,39 +82,30 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
     histograms = document.get("histogram")
     if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
         raise ValueError("histogram is missing: one or more sections, each begun by [[histogram]]")
-    shown = [_shown(one, f"histogram {position}: ", worker) for position, one in enumerate(histograms, 1)]
+    found = [_histogram(one, f"histogram {position}: ", worker) for position, one in enumerate(histograms, 1)]
     for field in ("name", "topic"):
-        found = [getattr(one, field) for one in shown]
-        if twice := next((value for value in found if found.count(value) > 1), None):
+        values = [getattr(one, field) for one in found]
+        if twice := next((value for value in values if values.count(value) > 1), None):
             raise ValueError(f"two histograms have the {field} {display(twice)}: each needs its own")
     return DashboardSettings(
-        worker=worker, connection=Connection(settings.bootstrap, settings.client), histograms=tuple(shown)
+        worker=worker, connection=Connection(settings.bootstrap, settings.client), histograms=tuple(found)
     )
 
 
-def _shown(values: Mapping[str, Any], where: str, worker: str) -> Shown:
+def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
     name = _value(HistogramConfig, "name", values, where)
-    topic = _value(HistogramConfig, "topic", values, where) if "topic" in values else None
+    topic = _value(HistogramConfig, "topic", values, where) if "topic" in values else f"{worker}.{name}"
     horizon = values.get("horizon")
     known = isinstance(horizon, int) and not isinstance(horizon, bool) and horizon > 0
-    return Shown(name=name, topic=topic or f"{worker}.{name}", horizon=horizon if known else None)
+    return HistogramTopic(name=name, topic=topic, horizon=horizon if known else None)
 
 
-def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = document.get(name)
-    if not isinstance(section, dict):
-        raise SettingsError(
-            f"[{name}] is missing: the dashboard needs {'its name' if name == 'worker' else 'bootstrap'}"
-        )
-    return section
-
-
-def _rule(record: type[Checked], name: str) -> Any:
+def _rule(record: type[Checked], name: str) -> Rule:
     return next(rule for rule in rules(record) if rule.name == name)
 
 
 def _value(record: type[Checked], name: str, values: Mapping[str, Any], where: str) -> str:
-    """Return a string that is checked as the worker checks it."""
+    """Return a string, checked as the worker checks it."""
     rule = _rule(record, name)
     if name not in values:
         raise ValueError(f"{where}{name} is missing: {rule.allowed}")

@@ -1,7 +1,8 @@
-"""Reads the histogram topics: first the last ticks of each partition, then whatever comes. read_committed, in no group, commits nothing.
+"""Reads the histogram topics: the last ticks of each partition, then whatever comes.
 
-It needs no more than the right to read the histogram topics (and what comes with that, to describe them). It never ends by itself:
-a broker that is away, a topic that is not there yet or that may not be read is told as state, and tried again.
+It reads committed records, in no group, and commits nothing; it needs the right to read the
+histogram topics and no other. It never ends by itself: when a broker is away, or a topic is missing
+or may not be read, it reports that as its state and tries again.
 
     connecting    no broker has answered yet
     missing       topics are not there, or may not be seen
@@ -31,18 +32,20 @@ from workers.kafka.clients import Connection
 logger = logging.getLogger(__name__)
 
 BATCH = 2_000
-#: A batch is handed on when it is full or this old, so it is what a snapshot waits at most.
+#: A batch is handed on when it is full or this old: how long a snapshot waits at most.
 POLL_S = 0.1
-#: Records at the end of a partition in which its newest time and tick width are looked for; markers of transactions count too.
+#: Records at the end of a partition (with the markers of transactions) that are searched for its
+#: newest time and tick width.
 TAIL = 100
-#: Most records of a partition that are read as history, where the broker cannot look them up by time.
+#: Most records of a partition that are read as history, if the broker cannot look them up by time.
 HISTORY_RECORDS = 100_000
 TOPICS_S = 10.0
 ANSWER_S = 4.0
-#: For reading the tail of every partition. What is missing then is read from the partition's beginning, so it is worth a wait.
+#: For the tails of all partitions. One that is missing then is read from the partition's beginning,
+#: so this is worth a wait.
 TAIL_S = 15.0
 RETRY_S = 2.0
-#: Asked so often whether the broker is still there: it may be silent because nothing happens.
+#: How often a silent broker is asked whether it is there: perhaps nothing happens.
 CHECK_S = 5.0
 
 T = TypeVar("T")
@@ -55,15 +58,9 @@ _REFUSALS = (
 
 
 class Feed:
-    """One consumer, whose blocking calls are made by a thread of its own."""
+    """One consumer, which a thread of its own calls; `topics` has the histogram of each topic."""
 
     def __init__(self, connection: Connection, topics: Mapping[str, str], hub: Hub) -> None:
-        """
-        Args:
-            connection: to the cluster.
-            topics: histogram of each topic.
-            hub: what takes the snapshots.
-        """
         self._connection, self._topics, self._hub = connection, topics, hub
         self._pages = Pages()
         self._assigned: dict[Place, int] = {}
@@ -122,12 +119,12 @@ class Feed:
                 self._tell(missing)
             except KafkaException as failed:
                 if not self._assigned:
-                    await self._call(lambda: consumer.poll(0))  # nothing is read yet, so only `_note` is called by it
+                    await self._call(lambda: consumer.poll(0))  # calls only `_note`: nothing is assigned
                 self._complain(failed.args[0])
                 topics_at = 0.0
                 await asyncio.sleep(RETRY_S)
 
-    # ---- in the thread -----------------------------------------------------------------------------------------------
+    # ---- in the thread ---------------------------------------------------------------------------
 
     def _assign(self, consumer: Consumer) -> list[str]:
         """Begin to read partitions that are not read yet; return the topics that are missing."""
@@ -174,21 +171,17 @@ class Feed:
         except NotASnapshot as error:
             self._strange += 1
             if self._strange.bit_count() == 1:  # the first, second, fourth, ...
-                logger.warning(
-                    "%s[%d] offset %s: %s; skipped, %d so far",
-                    topic,
-                    partition,
-                    message.offset(),
-                    error,
-                    self._strange,
-                )
+                place = f"{topic}[{partition}]"
+                logger.warning("%s offset %s: %s; skipped, %d so far", place, message.offset(), error, self._strange)
             return None
 
     def _starts(self, places: list[Place]) -> dict[Place, int]:
-        """Where the last ticks of each partition begin."""
+        """Return the offset at which the last ticks of each partition begin."""
         with_end = self._connection.consumer(**{"enable.partition.eof": True, "error_cb": self._note})
         try:
-            bounds = {place: self._bounds(with_end, place) for place in places}
+            bounds = {
+                place: with_end.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S) for place in places
+            }
             since = self._since(with_end, bounds)
             wanted = [TopicPartition(*place, time_ms) for place, time_ms in since.items()]
             answers = with_end.offsets_for_times(wanted, timeout=ANSWER_S) if wanted else []
@@ -202,11 +195,8 @@ class Feed:
             starts[place] = max(offset if low <= offset < high else low, high - HISTORY_RECORDS, low)
         return starts
 
-    def _bounds(self, consumer: Consumer, place: Place) -> tuple[int, int]:
-        return consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
-
     def _since(self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:
-        """Return the time from which on each partition is of interest, told by its last records."""
+        """Return the time at which each partition's history begins, judged by its last records."""
         since: dict[Place, int] = {}
         open_ends = {place for place, (low, high) in bounds.items() if low < high}
         if not open_ends:
@@ -232,29 +222,26 @@ class Feed:
         consumer.unassign()
         return since
 
-    # ---- its state ------------------------------------------------------------------------------------------------------
+    # ---- its state -------------------------------------------------------------------------------
 
     def _tell(self, missing: list[str]) -> None:
         """Report the state, after a call that went well."""
-        if missing:
-            self._say({"kafka": "missing", "topics": missing})
-        else:
-            self._say({"kafka": "reading" if self._unread else "live"})
+        reading = "reading" if self._unread else "live"
+        self._say({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
 
     def _say(self, state: Mapping[str, object]) -> None:
-        if state != self._hub.state:
+        if self._hub.set_state(state):
             logger.info("Kafka: %s", state["kafka"])
-            self._hub.set_state(state)
 
     def _complain(self, error: KafkaError) -> None:
-        """Say what went wrong; the message of librdkafka names brokers, topics and reasons, never a record."""
-        # Why the broker does not answer is told to the callback alone.
+        """Log an error: librdkafka's message names brokers, topics and reasons, no record."""
+        # Only the callback is told why the broker does not answer.
         cause, self._cause = self._cause or error, None
         self._say({"kafka": "refused" if cause.code() in _REFUSALS else "away"})
         logger.warning("Kafka: %s", cause.str())
 
     def _note(self, error: KafkaError) -> None:
-        """Take note of what librdkafka reports by itself; called within one of our calls, in the thread."""
+        """Note what librdkafka reports by itself, within one of our calls in the thread."""
         if error.code() in (*_REFUSALS, KafkaError._SSL):
             self._cause = error
 

@@ -1,19 +1,17 @@
-"""What every request to the dashboard passes first: reading only, for those who may, with headers that keep browsers from mischief."""
+"""The checks that every request to the dashboard passes first, and the headers of every answer."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 
 from aiohttp import hdrs, web
-from aiohttp.typedefs import Middleware
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from aiohttp.typedefs import Handler, Middleware
 
 HEADERS = {
-    # Scripts and styles from this server's files only: a label that found its way into the page as markup could still do nothing.
+    # Scripts and styles from this server's files only: even a label that got into the page as
+    # markup could do nothing.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -33,7 +31,7 @@ PROTECTED = ("/api/", "/demo/")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address to listen on can be reached from this machine only."""
+    """Return whether only this machine can reach an address to listen on."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -46,13 +44,12 @@ def refusal(status: int, message: str, **headers: str) -> web.Response:
 
 
 def guard(host: str, token: str | None) -> Middleware:
-    """Return the middleware.
+    """Return the middleware that refuses all but reading, and readers without the token, if any.
 
-    Args:
-        host: the address that is listened on.
-        token: what readers of the API must send; None: nothing.
+    `host` is the address that is listened on.
     """
-    # Without a token a page of somebody else, whose name resolves to 127.0.0.1, could read what only this machine may reach.
+    # Without a token somebody else's page, under a name that resolves to 127.0.0.1, could read what
+    # only this machine may reach.
     local_only = token is None and is_loopback(host)
     digest = hashlib.sha256(token.encode()).digest() if token is not None else None
 
@@ -89,7 +86,7 @@ def set_headers(response: web.StreamResponse) -> None:
 
 
 def _may(request: web.Request, digest: bytes) -> bool:
-    """Return whether the request carries the token; compared by digests, in a time that tells nothing."""
+    """Return whether the request has the token; the time of the comparison tells nothing."""
     scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     found = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
     return hmac.compare_digest(found, digest) and scheme.lower() == "bearer"

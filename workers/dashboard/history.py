@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+
+import msgspec
 
 from workers.dashboard.snapshots import SeenSnapshot, Stream
 
 TICKS = 120
 MAX_BYTES = 256 << 20
-#: When there is too much, so much less is kept that this is not done at every snapshot.
+#: The part of MAX_BYTES that is left when there is too much, so that this is rare.
 ROOM = 0.9
 
 
@@ -24,11 +25,7 @@ class History:
         self.number = 0
 
     def add(self, snapshot: SeenSnapshot) -> bool:
-        """Keep a snapshot, and forget what there is no room for.
-
-        Returns:
-            Whether it is new: one that does not end after the newest of its series is a repetition.
-        """
+        """Keep a snapshot if it is new, and return whether it is; make room for it."""
         stream = snapshot.stream
         kept = self._of.setdefault(stream, deque())
         if kept and snapshot.end <= kept[-1].end:
@@ -38,8 +35,7 @@ class History:
             while kept and kept[-1].end >= snapshot.end:
                 self._forget(stream, kept.pop())
         self.number += 1
-        snapshot.number = self.number
-        kept.append(snapshot)
+        kept.append(msgspec.structs.replace(snapshot, number=self.number))
         self._bytes[stream] += len(snapshot.json)
         self.bytes += len(snapshot.json)
         if len(kept) > self._ticks:
@@ -58,17 +54,14 @@ class History:
         return kept[-1] if kept else None
 
     def all_newest(self, after: int = 0) -> list[SeenSnapshot]:
-        """Return the newest snapshot of each stream, those with a number above `after`, in the order they came."""
+        """Return each stream's newest snapshot, if numbered above `after`, in order of arrival."""
         found = [kept[-1] for kept in self._of.values() if kept and kept[-1].number > after]
         return sorted(found, key=lambda snapshot: snapshot.number)
 
     def page(self, stream: Stream, after: int | None, limit: int) -> tuple[list[SeenSnapshot], bool]:
-        """At most `limit` snapshots of a stream, oldest first, and whether there are more of those asked for.
+        """Return at most `limit` snapshots of a stream, oldest first, and whether there are more.
 
-        Args:
-            stream: whose.
-            after: those whose tick ends after this time, the oldest of them; None: the newest ones.
-            limit: how many at most.
+        They are the oldest whose tick ends after the time `after`; None: the newest.
         """
         kept = list(self._of.get(stream, ()))
         if after is None:
@@ -79,13 +72,11 @@ class History:
     def _shrink(self) -> None:
         """Take from the streams that have most, and leave each its newest snapshot."""
         while self.bytes > self._max_bytes * ROOM:
-            stream = max(self._longer(), key=lambda one: self._bytes[one], default=None)
+            longer = (stream for stream, kept in self._of.items() if len(kept) > 1)
+            stream = max(longer, key=self._bytes.__getitem__, default=None)
             if stream is None:
                 return
             self._forget(stream, self._of[stream].popleft())
-
-    def _longer(self) -> Iterable[Stream]:
-        return (stream for stream, kept in self._of.items() if len(kept) > 1)
 
     def _forget(self, stream: Stream, snapshot: SeenSnapshot) -> None:
         self._bytes[stream] -= len(snapshot.json)

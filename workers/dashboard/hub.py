@@ -1,6 +1,6 @@
-"""Hands each new snapshot to all who watch. A viewer has one place for each stream: who is slow finds the newest there.
+"""Hands each new snapshot to all viewers; a slow viewer skips to the newest of each stream.
 
-So what waits for a viewer never exceeds one event a stream, and these events are the same objects for all viewers: each is made once.
+So at most one event a stream waits for a viewer. All viewers share these events: each is made once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import orjson
 
 from workers.dashboard.history import History
@@ -39,7 +40,7 @@ class Wanted:
 
 
 class Viewer:
-    """One who watches: events that wait, one for each stream, the one that has waited longest first."""
+    """The events that wait for one viewer, at most one a stream, oldest first."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
@@ -61,7 +62,7 @@ class Viewer:
         self._wake.set()
 
     async def take(self, timeout_s: float) -> bytes | None:
-        """Return the next event; None when none came in time, or it is closed."""
+        """Return the next event; None when none came in time, or the viewer is closed."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -101,18 +102,19 @@ class Hub:
             self._streams = streams
             self._tell(_STREAMS, {"streams": streams})
 
-    def set_state(self, state: Mapping[str, object]) -> None:
-        """Tell everybody how the connection to Kafka is."""
-        if state != self.state:
+    def set_state(self, state: Mapping[str, object]) -> bool:
+        """Tell all viewers how the connection to Kafka is; return whether that has changed."""
+        changed = state != self.state
+        if changed:
             self.state = dict(state)
             self._tell(_STATE, self.state)
+        return changed
 
     def join(self, wanted: Wanted, last_event: str | None = None) -> Viewer:
-        """Add a viewer, for whom the newest snapshots lie ready.
+        """Add a viewer, whose first events are the newest snapshots.
 
-        Args:
-            wanted: what of all.
-            last_event: id of the last event it has, from an earlier connection: only what is newer lies ready.
+        `last_event` is the id of the last event that it has from an earlier connection: it gets
+        only newer ones.
         """
         viewer = Viewer(wanted)
         viewer.put(_STATE, event(_STATE, {**self.state, "now": now_ms()}))
@@ -164,21 +166,16 @@ def now_ms() -> int:
 
 
 def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> list[dict[str, object]]:
-    """Return what there is to see: each histogram with its stream keys and what its newest snapshot says of itself.
+    """Return each histogram with its stream keys and what its newest snapshot says of itself.
 
-    Args:
-        history: what has arrived.
-        known: name and horizon of the histograms of the settings, in their order.
+    `known` is name and horizon of the histograms of the settings, in their order.
     """
     keys: dict[str, list[str]] = {name: [] for name, _ in known}
     newest: dict[str, SeenSnapshot] = {}
     for stream in history.streams():
         keys.setdefault(stream.histogram, []).append(stream.key)
-        snapshot = history.newest(stream)
-        if snapshot is not None and (
-            stream.histogram not in newest or snapshot.number > newest[stream.histogram].number
-        ):
-            newest[stream.histogram] = snapshot
+    for snapshot in history.all_newest():
+        newest[snapshot.histogram] = snapshot
     return [
         {"histogram": name, "keys": sorted(keys[name]), "horizon": horizon, **_about(newest.get(name))}
         for name, horizon in known
@@ -186,14 +183,6 @@ def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> li
 
 
 def _about(snapshot: SeenSnapshot | None) -> dict[str, object]:
-    if snapshot is None:
-        return {"mechanism": None, "id": None, "epoch": None, "tick": None, "end": None, "guarantee": None}
-    promise = snapshot.guarantee
-    return {
-        "mechanism": snapshot.mechanism,
-        "id": snapshot.id,
-        "epoch": snapshot.epoch,
-        "tick": snapshot.tick,
-        "end": snapshot.end,
-        "guarantee": {"unit": promise.unit, "rho": promise.rho, "epsilon": promise.epsilon, "delta": promise.delta},
-    }
+    fields = ("mechanism", "id", "epoch", "tick", "end", "guarantee")
+    about = {name: getattr(snapshot, name, None) for name in fields}
+    return about if snapshot is None else about | {"guarantee": msgspec.structs.asdict(snapshot.guarantee)}

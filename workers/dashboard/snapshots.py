@@ -1,4 +1,4 @@
-"""A snapshot as the dashboard keeps it: one JSON object of a tick, its pages put together, and what is needed to place it.
+"""A snapshot as the dashboard keeps it: a tick's JSON object, and the fields that place it.
 
 The JSON that viewers get is the topic's own, byte for byte, where a snapshot has one page.
 """
@@ -16,7 +16,7 @@ import orjson
 from workers.errors import QuietcountError
 from workers.histogram.answers import LISTS, joined
 
-#: Pages of a tick that has not come whole are forgotten when this many other ticks have begun.
+#: Most ticks of which some pages are missing; the oldest is forgotten for another.
 UNFINISHED = 1_000
 
 #: Whole numbers that a browser reads as they are.
@@ -26,7 +26,7 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class NotASnapshot(QuietcountError):
-    """A record of a histogram topic that is none of the worker's."""
+    """A record of a histogram topic that no worker wrote."""
 
 
 class Guarantee(msgspec.Struct, frozen=True):
@@ -38,8 +38,8 @@ class Guarantee(msgspec.Struct, frozen=True):
     delta: NotNegative
 
 
-class Frame(msgspec.Struct, frozen=True):
-    """The fields that every snapshot has, whatever its mechanism; times in ms since 1970."""
+class Head(msgspec.Struct, frozen=True):
+    """Whose snapshot it is, and what it says of itself; times in ms since 1970."""
 
     histogram: str
     key: str
@@ -49,9 +49,14 @@ class Frame(msgspec.Struct, frozen=True):
     end: Number
     mechanism: str
     id: str
+    guarantee: Guarantee
+
+
+class Frame(Head, frozen=True):
+    """The fields that every snapshot has, whatever its mechanism."""
+
     page: Place
     pages: Place
-    guarantee: Guarantee
     sd: NotNegative | None
     threshold: float | None
     items: list[tuple[str, Number]] | None = None
@@ -67,33 +72,27 @@ _WHOLE = msgspec.json.Decoder(Whole)
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Whose snapshots follow one another: a histogram and a stream key."""
+    """The histogram and stream key whose snapshots follow one another."""
 
     histogram: str
     key: str
 
 
-@dataclass(slots=True, kw_only=True)
-class SeenSnapshot:
+class SeenSnapshot(Head, frozen=True):
     """One whole snapshot.
 
     Attributes:
-        stream: histogram and stream key.
-        id, epoch, tick, start, end, mechanism, guarantee: as in the JSON.
         json: the object, in one line.
         number: its place among all that arrived here, from 1; 0 until it is kept.
     """
 
-    stream: Stream
-    id: str
-    epoch: int
-    tick: int
-    start: int
-    end: int
-    mechanism: str
-    guarantee: Guarantee
     json: bytes
     number: int = 0
+
+    @property
+    def stream(self) -> Stream:
+        """Its histogram and stream key."""
+        return Stream(self.histogram, self.key)
 
 
 class Pages:
@@ -117,7 +116,8 @@ class Pages:
         if frame.pages == 1:
             line = value or b""
             return _snapshot(frame, line if b"\n" not in line and b"\r" not in line else _one_line(line))
-        if frame.items is None and not any(isinstance(orjson.loads(value or b"").get(name), list) for name in LISTS):
+        fields = orjson.loads(value or b"")
+        if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise NotASnapshot("a record that is no snapshot: a page that lists nothing")
         place = (frame.histogram, frame.key, frame.id, frame.tick)
         if place not in self._waiting and len(self._waiting) >= UNFINISHED:
@@ -131,9 +131,9 @@ class Pages:
 
 
 def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None) -> bytes:
-    """Return a snapshot's JSON with fewer items: those named, or the largest; `total_items` says how many there are.
+    """Return a snapshot's JSON with fewer items, those named or the largest, and `total_items`.
 
-    One that has no items stays as it is.
+    One without items stays as it is.
     """
     if items is None and top is None:
         return snapshot.json
@@ -148,13 +148,13 @@ def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: i
 
 
 def _decoded(value: bytes) -> Frame:
-    """Return the frame of a record that is JSON from end to end, so that cutting it later cannot fail."""
+    """Return the frame of a record that is JSON throughout, so that cutting it cannot fail."""
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
         return _WHOLE.decode(value)
     try:
         frame = _FRAMES.decode(value)
-        orjson.dumps(orjson.loads(value))  # fields that are not looked at here were skipped, not read
-    except msgspec.DecodeError as error:  # a ValidationError is one; its text names fields and types only
+        orjson.dumps(orjson.loads(value))  # reads the fields that the decoder skipped
+    except msgspec.DecodeError as error:  # its text names fields and types only
         raise NotASnapshot(f"a record that is no snapshot: {error}") from None
     except (ValueError, TypeError, RecursionError):  # not UTF-8, half a surrogate, nested too deeply
         raise NotASnapshot("a record that is no snapshot: not JSON") from None
@@ -162,17 +162,7 @@ def _decoded(value: bytes) -> Frame:
 
 
 def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
-    return SeenSnapshot(
-        stream=Stream(frame.histogram, frame.key),
-        id=frame.id,
-        epoch=frame.epoch,
-        tick=frame.tick,
-        start=frame.start,
-        end=frame.end,
-        mechanism=frame.mechanism,
-        guarantee=frame.guarantee,
-        json=line,
-    )
+    return SeenSnapshot(json=line, **{name: getattr(frame, name) for name in Head.__struct_fields__})
 
 
 def _one_line(value: bytes) -> bytes:
@@ -180,17 +170,13 @@ def _one_line(value: bytes) -> bytes:
 
 
 def _joined(pages: list[bytes]) -> bytes:
-    """Return one page with the items of all, or with all of what an answer lists.
+    """Return one page with all that the pages list.
 
     Raises:
         NotASnapshot: the pages do not belong together.
     """
-    documents = [orjson.loads(page) for page in pages]
     try:
-        if "items" in documents[0]:
-            whole = {**documents[0], "items": [item for document in documents for item in document["items"]]}
-        else:
-            whole = joined(documents)
+        whole = joined([orjson.loads(page) for page in pages])
     except (KeyError, TypeError):
         raise NotASnapshot("a record that is no snapshot: a page without what the others list") from None
     return orjson.dumps({**whole, "page": 1, "pages": 1})

@@ -1,4 +1,4 @@
-"""Answers to what is no request at all: JSON with the headers of every other answer, quoting nothing of what came."""
+"""Answers to unreadable requests: JSON with the usual headers, quoting nothing that came."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from workers.dashboard.guard import ALLOWED, refusal, set_headers
 
 
 class Connection(web.RequestHandler):
-    """A connection of the server; aiohttp's own answers here would be plain text that quotes the request."""
+    """A connection of the server; aiohttp's own answers here would quote the request."""
 
     __slots__ = ()
 
     def handle_error(
         self, request: Any, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """Return the answer where none came from the routes: an unreadable request, or a fault of ours, which is logged."""
+        """Return the answer to an unreadable request, or after a fault of ours, which is logged."""
         if status >= 500:
             self.log_exception("an answer failed", exc_info=exc)
         if request.writer.output_size > 0:

@@ -1,4 +1,4 @@
-"""`quietcount demo`: real flights, an embedded Kafka, the real worker, and private histograms beside exact counts.
+"""`quietcount demo`: real flights, a Kafka, the real worker, private counts beside exact ones.
 
     flights     the data
     generator   sends it
@@ -7,11 +7,11 @@
     boards      published snapshots beside the exact counts
     promise     the guarantee, in words
     view        how that looks on a terminal
-    truth       the exact counts for the page, which is otherwise the dashboard as anybody runs it
+    truth       the exact counts for the page, which is otherwise anybody's dashboard
     stop        when to end
     session     all of it together
 
-Nothing here is part of a worker; what a worker publishes is read as anybody downstream would read it.
+Nothing here is part of a worker; what a worker publishes is read as by anybody downstream.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What the demo knows of each published histogram: the newest snapshot, beside the exact counts of the same events."""
+"""The newest snapshot of each published histogram, beside the exact counts of the same events."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +23,7 @@ class Board:
     """One snapshot with the exact counts.
 
     Attributes:
-        histogram, key: which one.
-        tick: number in its epoch.
-        number: of its tick, over all epochs.
-        end_ms: end of its tick, ms since 1970.
+        tick, number: of its tick, in its epoch and over all epochs.
         sd: standard deviation of every private count.
         threshold: what a private count had to exceed to be shown first; None: all are shown.
         rows: as published, largest private count first.
@@ -45,43 +41,22 @@ class Board:
     hidden: int
 
 
+@dataclass(slots=True)
 class Errors:
-    """How far published counts lie from the exact ones, over all snapshots."""
+    """Sums over all snapshots: counts, those within 2 sd of the exact ones, errors and sds."""
 
-    def __init__(self) -> None:
-        self.counts = 0
-        self.within = 0
-        self._absolute = 0.0
-        self._sd = 0.0
-        self._relative_squares = 0.0
+    counts: int = 0
+    within: int = 0
+    absolute: int = 0
+    sd: float = 0.0
 
-    def add(self, rows: Iterable[Row], sd: float) -> None:
+    def add(self, rows: Sequence[Row], sd: float) -> None:
         """Take in a snapshot's counts, which share one standard deviation."""
-        for row in rows:
-            error = abs(row.private - row.exact)
-            self.counts += 1
-            self.within += error <= 2 * sd
-            self._absolute += error
-            self._sd += sd
-            self._relative_squares += (error / sd) ** 2
-
-    @property
-    def mean_absolute(self) -> float:
-        return self._absolute / self.counts
-
-    @property
-    def mean_sd(self) -> float:
-        return self._sd / self.counts
-
-    @property
-    def relative(self) -> float:
-        """Root mean square of the errors in standard deviations: about 1 when the published ones are true."""
-        return math.sqrt(self._relative_squares / self.counts)
-
-    @property
-    def share_within(self) -> float:
-        """Share of counts no more than 2 standard deviations off; Gaussian noise gives about 95 %."""
-        return self.within / self.counts
+        errors = [abs(row.private - row.exact) for row in rows]
+        self.counts += len(rows)
+        self.within += sum(error <= 2 * sd for error in errors)
+        self.absolute += sum(errors)
+        self.sd += len(rows) * sd
 
 
 class Boards:

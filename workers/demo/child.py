@@ -1,4 +1,4 @@
-"""The demo's worker: a directory of its own with key, settings and log, and the real command as a child process."""
+"""The demo's worker: the real command as a child process, in a directory of its own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from workers.commands.key import new_key
@@ -26,96 +25,41 @@ DELTA = 1e-9
 LOG_LINES = 15
 PATIENCE_S = 15.0
 
-SETTINGS = """\
-[worker]
-name = {name}
-data_dir = "state"
-key_file = "noise.key"
-commit_interval = "1s"
-
-[kafka]
-bootstrap = {bootstrap}
-client = {client}
-
-[events]
-topic = {topic}
-key = "origin"
-items = "dest"
-grace = "500ms"
-
-[[histogram]]
-name = "destinations"
-mechanism = "unk_base"
-counter = "haar"
-{common}
-[[histogram]]
-name = "top12"
-mechanism = "known_base"
-counter = "tree"
-domain = {domain}
-{common}"""
-
-COMMON = """\
-keys = {keys}
-tick = "{tick_ms}ms"
-horizon = {horizon}
-start = {start}
-max_items = 1
-epsilon = {epsilon}
-delta = {delta}
-"""
+#: Settings of the worker, with names in braces for what differs from demo to demo.
+SETTINGS = Path(__file__).with_name("settings.toml")
 
 
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
-    """Return the settings file of the demo's worker.
-
-    Args:
-        name: of the worker.
-        connection: to the cluster.
-        start_ms: start of tick 1, ms since 1970.
-    """
-    start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    common = COMMON.format(
-        keys=json.dumps(ORIGINS), tick_ms=TICK_MS, horizon=HORIZON, start=start, epsilon=EPSILON, delta=DELTA
-    )
-    return SETTINGS.format(
-        name=json.dumps(name),
-        bootstrap=json.dumps(connection.bootstrap),
-        client=_inline(connection.client),
-        topic=json.dumps(f"{name}.flights"),
-        domain=json.dumps(DESTINATIONS),
-        common=common,
-    )
-
-
-def _inline(table: Mapping[str, str]) -> str:
-    """Return a TOML inline table of strings."""
-    return "{" + ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in table.items()) + "}"
+    """Return the settings file of the demo's worker; `start_ms` is the start of tick 1."""
+    start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    client = (f"{json.dumps(key)} = {json.dumps(value)}" for key, value in connection.client.items())
+    return SETTINGS.read_text().format(
+        name=json.dumps(name), bootstrap=json.dumps(connection.bootstrap), client=", ".join(client),
+        topic=json.dumps(f"{name}.flights"), domain=json.dumps(DESTINATIONS), keys=json.dumps(ORIGINS),
+        tick_ms=TICK_MS, horizon=HORIZON, start=start.replace("+00:00", "Z"), epsilon=EPSILON, delta=DELTA,
+    )  # fmt: skip
 
 
 class Child:
     """The worker's process and directory; on exit from the context both are gone."""
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="quietcount-demo-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="quietcount-demo-", ignore_cleanup_errors=True
+        )
         self.path = Path(self._directory.name)
+        self.config = self.path / "demo.toml"
+        self._log = self.path / "worker.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self.stop(hurry=lambda: kind is not None)
         finally:
             self._directory.cleanup()
-
-    @property
-    def config(self) -> Path:
-        """The settings file."""
-        return self.path / "demo.toml"
 
     def prepare(self, text: str) -> Settings:
         """Write key and settings; return the settings as the worker will read them."""
@@ -124,15 +68,14 @@ class Child:
         return load(self.config)
 
     def start(self, embedded: str | None = None) -> None:
-        """Start the worker; a Ctrl-C at the terminal does not reach it, `stop` does.
+        """Start the worker, on the embedded Kafka with this cluster id, else on a real one.
 
-        Args:
-            embedded: cluster id of the embedded Kafka; None: it runs on a real one.
+        A Ctrl-C at the terminal does not reach it, `stop` does.
         """
         command = [sys.executable, "-m", "workers.cli", "run", "-c", str(self.config)]
         if embedded is not None:
             command += ["--embedded", embedded]
-        with (self.path / "worker.log").open("wb") as log:
+        with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -145,13 +88,13 @@ class Child:
     def last_lines(self) -> list[str]:
         """Return the end of its log."""
         try:
-            text = (self.path / "worker.log").read_text(encoding="utf-8", errors="replace")
+            text = self._log.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return []
         return text.splitlines()[-LOG_LINES:]
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Ask it to end, and kill it when it does not within `PATIENCE_S`, or as soon as `hurry` says so."""
+        """Ask it to end, and kill it after `PATIENCE_S`, or as soon as `hurry` says so."""
         process = self._process
         if process is None:
             return

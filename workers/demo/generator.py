@@ -1,4 +1,4 @@
-"""Sends flights to the events topic at a fixed rate, and tells the exact counts what it sent."""
+"""The source of the demo's events: flights, sent at a fixed rate and counted exactly."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -36,8 +37,7 @@ class Generator(threading.Thread):
         """
         Args:
             producer: to send with.
-            topic: the events topic.
-            partitions: of that topic; events go to each in turn.
+            topic, partitions: the events topic; events go to its partitions in turn.
             rate: events a second.
             year: the flights from the first of January on; asked again when they are over.
             exact: told what was sent.
@@ -59,7 +59,7 @@ class Generator(threading.Thread):
         self._ahead = None
 
     def stop(self) -> None:
-        """End it; what was sent is delivered as far as that takes no more than a second."""
+        """End it; deliver what was sent as far as that takes no more than a second."""
         self._halt.set()
         if self.ident is not None:
             self.join(5)
@@ -99,15 +99,12 @@ class Generator(threading.Thread):
             yield from self._year()
 
     def _produce(self, flight: Flight, clock_ms: int) -> None:
-        value = json.dumps(
-            {"origin": flight.origin, "dest": flight.dest, "carrier": flight.carrier, "departure": flight.time}
-        )
-        partition = self.sent % self._partitions
+        event = {"origin": flight.origin, "dest": flight.dest, "carrier": flight.carrier}
+        value = json.dumps(event | {"departure": flight.time}).encode()
+        place: Any = {"partition": self.sent % self._partitions, "timestamp": clock_ms}
         while True:
             try:
-                self._producer.produce(
-                    self._topic, value.encode(), partition=partition, timestamp=clock_ms, on_delivery=self._told
-                )
+                self._producer.produce(self._topic, value, on_delivery=self._told, **place)
                 break
             except BufferError:
                 self._producer.poll(0.1)

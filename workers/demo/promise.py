@@ -12,7 +12,8 @@ from workers.settings import Settings
 def together(settings: Settings) -> tuple[float, float]:
     """Return (epsilon, delta) of all histograms together, for one event: their costs add up.
 
-    The deltas are added; what of them no histogram spends on failures converts the summed zCDP, once.
+    The deltas are added; what of them no histogram spends on failures converts the summed zCDP,
+    once.
     """
     cost = compose(build(histogram).cost() for histogram in settings.histograms)
     delta = sum(histogram.delta for histogram in settings.histograms)

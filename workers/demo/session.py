@@ -1,4 +1,4 @@
-"""One run of the demo: brings up cluster, worker, generator and viewer, shows what is published, takes all down."""
+"""One run of the demo: cluster, worker, generator and viewer, from their start to their end."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ EXIT_FAILED = 70
 #: Exit codes of the worker that say something by themselves are passed on.
 PASSED_ON = (2, 75)
 REFRESH_S = 0.2
-#: Nothing published for so long: something is wrong, and the demo says so.
+#: Nothing published for this long: something is wrong, and the demo says so.
 SILENCE_S = 60.0
-#: The embedded cluster keeps 5 MiB a partition, about 200,000 events; no more than this may wait for the worker to start.
+#: Most events that may wait for the worker to start. The embedded cluster keeps 5 MiB a partition,
+#: about 200,000 events.
 EMBEDDED_AHEAD = 100_000
 SPEED_OVER_S = 3.0
 PLAIN_ITEMS = 4
@@ -69,7 +70,10 @@ class Session:
             start_ms = int(time.time()) * 1000
             child = stack.enter_context(Child())
             settings = child.prepare(settings_text(self._name, connection, start_ms))
-            created = self._create_topics(connection, settings)
+            outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
+            existing = describe(connection, [])
+            plan = plan_topics(self._name, settings.events.topic, PARTITIONS, None, outputs, existing)
+            created = create_missing(connection, plan, existing)
             self._names = [histogram.name for histogram in settings.histograms]
             self._promise = promise(settings, HORIZON * TICK_MS)
             exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=start_ms, horizon=HORIZON))
@@ -80,7 +84,10 @@ class Session:
             generator = self._generator = Generator(
                 producer, settings.events.topic, PARTITIONS, self._rate, lambda: flights(path), exact, ahead
             )
-            consumer = stack.enter_context(closing(self._subscribe(connection, settings)))
+            # A consumer as anybody downstream would have it: it sees nothing but what is published.
+            consumer = stack.enter_context(closing(connection.consumer(**{"fetch.wait.max.ms": 100})))
+            places = [TopicPartition(name, p, OFFSET_BEGINNING) for name in outputs for p in range(PARTITIONS)]
+            consumer.assign(places)
             failed, ended = False, None
             try:
                 if not stop.wanted():
@@ -89,7 +96,8 @@ class Session:
                 failed = self._show(stop, child, consumer)
                 ended = child.exit_code
             finally:
-                self._ending(stop)
+                if self._console.is_terminal and not stop.urgent():
+                    self._console.print("Ending: the worker hands over ...", style="bright_black")
                 generator.stop()
                 child.stop(hurry=stop.urgent)
                 if self._bootstrap:
@@ -112,27 +120,11 @@ class Session:
 
     def _dashboard(self, settings: DashboardSettings) -> Background:
         """Return the page: the ordinary dashboard, but for the exact counts."""
-
-        def on(port: int) -> Background:
-            further = {"exact": EXACT_PATH, "note": NOTE}
-            return Background(Dashboard(settings, port=port, routes=self._truth.routes(), further=further))
-
-        if self._port is not None:
-            return on(self._port)
-        return on(PORT if is_free(PORT) else 0)
-
-    def _create_topics(self, connection: Connection, settings: Settings) -> list[str]:
-        outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
-        existing = describe(connection, [])
-        plan = plan_topics(self._name, settings.events.topic, PARTITIONS, None, outputs, existing)
-        return create_missing(connection, plan, existing)
-
-    def _subscribe(self, connection: Connection, settings: Settings) -> Consumer:
-        """Return a consumer as anybody downstream would have it: it sees nothing but what is published."""
-        consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
-        topics = [settings.output_topic(histogram) for histogram in settings.histograms]
-        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for topic in topics for p in range(PARTITIONS)])
-        return consumer
+        port = self._port
+        if port is None:
+            port = PORT if is_free(PORT) else 0
+        further = {"exact": EXACT_PATH, "note": NOTE}
+        return Background(Dashboard(settings, port=port, routes=self._truth.routes(), further=further))
 
     def _show(self, stop: Stop, child: Child, consumer: Consumer) -> bool:
         """Show what arrives until it is time to end; return whether the worker failed."""
@@ -150,9 +142,6 @@ class Session:
                     live.update(render(scene, self._console), refresh=True)
                 else:
                     self._tell()
-                if live is None and self._generator.years > self._year:
-                    self._year = self._generator.years
-                    self._print(f"the year is over: it begins again, for the {ordinal(self._year)} time")
                 if self._generator.error is not None:
                     break
                 if not stop.wanted() and (child.exit_code is not None or time.monotonic() - heard > SILENCE_S):
@@ -165,15 +154,16 @@ class Session:
 
     @contextmanager
     def _display(self) -> Iterator[Live | None]:
-        """Return the live view on a terminal; elsewhere None, and plain lines."""
+        """Yield the live view on a terminal; elsewhere None, for plain lines."""
         if not self._console.is_terminal:
             self._print(f"Dashboard: {self._page}")
-            self._print(
-                f"{self._rate:,} flights a second from 2013-01-01 on; the first private histogram takes some seconds."
-            )
+            flights = f"{self._rate:,} flights a second from 2013-01-01 on"
+            self._print(f"{flights}; the first private histogram takes some seconds.")
             yield None
             return
-        with Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+        with Live(
+            console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop"
+        ) as live:
             yield live
 
     def _receive(self, consumer: Consumer) -> int:
@@ -214,7 +204,10 @@ class Session:
         )
 
     def _tell(self) -> None:
-        """Plain lines for the newest tick that all boards have reached, if there is a new one."""
+        """Print plain lines for the newest tick that all boards have reached, if it is new."""
+        if self._generator.years > self._year:
+            self._year = self._generator.years
+            self._print(f"the year is over: it begins again, for the {ordinal(self._year)} time")
         boards = self._boards.newest
         if not self._boards.complete() or self._boards.ticks <= self._told:
             return
@@ -232,12 +225,8 @@ class Session:
         best = "  ".join(f"{origin}-{_plain(boards[declared, origin].rows[0])}" for origin in ORIGINS)
         self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
 
-    def _ending(self, stop: Stop) -> None:
-        if self._console.is_terminal and not stop.urgent():
-            self._console.print("Ending: the worker hands over ...", style="bright_black")
-
     def _complain(self, child: Child, ended: int | None) -> None:
-        """What is known of a worker that ended by itself, or (None) published nothing for too long."""
+        """Print what is known of a worker that ended, or (None) published nothing for too long."""
         silent = f"has published nothing for {SILENCE_S:.0f} s"
         what = silent if ended is None else f"ended by itself with exit code {ended}"
         print(f"quietcount: the demo's worker {what}; the end of its log:", file=sys.stderr)
@@ -260,8 +249,9 @@ class Session:
             if errors.counts:
                 self._print(
                     f"{histogram.name} ({histogram.mechanism}, {histogram.counter}): {errors.counts:,} counts, "
-                    f"mean absolute error {errors.mean_absolute:.1f} with sd {errors.mean_sd:.1f}, "
-                    f"{errors.share_within:.1%} within 2 sd"
+                    f"mean absolute error {errors.absolute / errors.counts:.1f} "
+                    f"with sd {errors.sd / errors.counts:.1f}, "
+                    f"{errors.within / errors.counts:.1%} within 2 sd"
                 )
         self._print(self._promise)
 

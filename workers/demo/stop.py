@@ -5,14 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """Context in which signals are only noted. It is asked, not waited for: no lock is touched in a signal handler."""
+    """Context in which signals are only noted: no lock is touched in a signal handler."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._started = time.monotonic()
@@ -25,9 +25,7 @@ class Stop:
             self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

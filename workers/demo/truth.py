@@ -1,6 +1,7 @@
-"""Exact counts for the demo's page, which draws them in red beside the private ones. No other dashboard has this route.
+"""Exact counts for the demo's page, drawn in red beside the private ones. Only the demo has them.
 
-GET /demo/exact?histogram=H&key=K&after=END   {"ticks": [{"end", "items": [[label, exact count]], "hidden"}]}
+GET /demo/exact?histogram=H&key=K&after=END
+    {"ticks": [{"end", "items": [[label, exact count]], "hidden"}]}
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PATH = "demo/exact"
 
 
 class Truth:
-    """The exact counts of the labels that were published at the last ticks; written by one thread, read by another."""
+    """Exact counts of the labels published at the last ticks, for a thread that reads them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

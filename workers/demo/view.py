@@ -1,7 +1,8 @@
-"""The live view: a pure function from a scene to something rich can draw, for terminals of 80 x 24 and more.
+"""The live view: from a scene to something rich can draw, for terminals of 80 x 24 and more.
 
-Private counts are cyan and exact ones red, everywhere. Each bar is solid up to two standard deviations below the
-private count, an error bar from there to two above it, and has a red mark at the exact count.
+Private counts are cyan and exact ones red, everywhere. Each bar is solid up to two standard
+deviations below the private count, an error bar from there to two above it, and has a red mark at
+the exact count.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -32,7 +34,7 @@ DIGITS_MIN = 4
 WIDE = 28
 #: A bar shorter than this says nothing, so it is left out.
 BAR_MIN = 4
-#: Lines of the small table: head, a line of private and one of exact counts for each origin, borders.
+#: Lines of the small table but for a line of private and one of exact counts for each origin.
 TABLE_EXTRA = 3
 PICTURE_SIZE = (120, 34)
 
@@ -45,16 +47,12 @@ class Scene:
         boards: the newest one of each (histogram, stream key).
         discovered: histogram drawn large, with bars.
         declared: histogram drawn as a small table.
-        keys: stream keys, in the order shown.
-        labels: domain of `declared`, in the order shown.
+        keys, labels: stream keys, and the domain of `declared`, in the order shown.
         promise: the guarantee, in words.
         horizon: ticks of an epoch.
-        simulated: date of the newest event.
-        sent: events so far.
-        speed: events a second, as measured.
-        year: how often the data was begun.
-        elapsed_s: since the start.
-        now_ms: wall clock, for the age of what is shown.
+        simulated, year: date of the newest event, and how often the data was begun.
+        sent, speed: events so far, and a second, as measured.
+        elapsed_s, now_ms: since the start; wall clock, for the age of what is shown.
         state: what is being waited for, while nothing is shown yet.
         page: address of the dashboard.
     """
@@ -79,8 +77,25 @@ class Scene:
 def render(scene: Scene, console: Console) -> RenderableType:
     """Draw a scene into the console's width and height."""
     width, height = console.width, console.height - 1
-    head = [_title(scene), _page(scene), _numbers(scene), Text(scene.promise, style="white"), _legend()]
-    room = height - sum(_lines(console, part) for part in head)
+    date = scene.simulated or "-"
+    if scene.year > 1:
+        date = f"{scene.simulated} ({ordinal(scene.year)} time)"
+    title = Table.grid(expand=True)
+    title.add_column(no_wrap=True)
+    title.add_column(justify="right", no_wrap=True)
+    what = Text.assemble(("quietcount ", "bold"), "flights from New York, live and private")
+    title.add_row(what, Text(date, style="bold"))
+    page = _line("in a browser: ", (scene.page, "bold"))
+    legend = _line(
+        ("▆▆ 123 private", BAR),
+        "   ",
+        ("┝┿┥ ± 2 standard deviations", DOUBT),
+        "   ",
+        ("┃ 123 exact (demo only)", EXACT),
+    )
+    promise = Text(scene.promise, style="white")
+    head: list[RenderableType] = [title, page, _numbers(scene), promise, legend]
+    room = height - sum(len(console.render_lines(part, pad=False)) for part in head)
     small = len(scene.keys) * 2 + TABLE_EXTRA
     with_table = room - small >= 6
     rows = max(1, room - (small if with_table else 0) - 3)
@@ -89,27 +104,18 @@ def render(scene: Scene, console: Console) -> RenderableType:
         grid.add_column(ratio=1)
     inner = width // len(scene.keys) - 4
     grid.add_row(*(_board(scene, key, inner, rows) for key in scene.keys))
-    parts = [*head, grid]
-    if with_table:
-        parts.append(_small_table(scene, width))
-    return Group(*parts)
+    return Group(*head, grid, *([_small_table(scene, width)] if with_table else []))
 
 
 def picture(scene: Scene, path: Path) -> None:
-    """Write the view as an SVG file: how docs/demo.svg was made (`quietcount demo --picture docs/demo.svg`)."""
+    """Write the view as an SVG file, as `quietcount demo --picture docs/demo.svg` does."""
     width, height = PICTURE_SIZE
-    console = Console(
-        width=width,
-        height=height,
-        file=io.StringIO(),
-        record=True,
-        force_terminal=True,
-        color_system="truecolor",
-        legacy_windows=False,
-    )
+    drawn: Any = {"width": width, "height": height, "force_terminal": True, "legacy_windows": False}
+    console = Console(file=io.StringIO(), record=True, color_system="truecolor", **drawn)
     console.print(render(scene, console))
-    svg = console.export_svg(title="quietcount demo", theme=_THEME, code_format=_SVG)
-    path.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n", encoding="utf-8")
+    svg = console.export_svg(title="quietcount demo", theme=_THEME, code_format=_SVG.read_text())
+    lines = (line.rstrip() for line in svg.splitlines())
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def compact(count: int) -> str:
@@ -125,7 +131,7 @@ def compact(count: int) -> str:
 
 
 def bar(row: Row, sd: float, largest: float, width: int) -> Text:
-    """Return the private count as a bar that ends in an error bar of 2 sd to both sides, and a red mark at the exact count.
+    """Return the private count as a bar, an error bar of 2 sd to both sides, the exact one a mark.
 
     Args:
         row: the counts.
@@ -134,82 +140,50 @@ def bar(row: Row, sd: float, largest: float, width: int) -> Text:
         width: columns.
     """
     per_cell = max(largest, 1.0) / width
-    cells = [" "] * width
-    styles = [""] * width
-    low, count, high = (
-        _cell(value, per_cell, width) for value in (row.private - 2 * sd, row.private, row.private + 2 * sd)
-    )
-    for i in range(width):
-        if i < low or i == low == high:
-            cells[i], styles[i] = "▆", BAR
-        elif i <= high:
-            cells[i], styles[i] = "┝" if i == low else "┥" if i == high else "┿" if i == count else "━", DOUBT
-    mark = _cell(row.exact, per_cell, width)
-    cells[mark], styles[mark] = "┃", f"bold {EXACT}"
-    return Text.assemble(*zip(cells, styles, strict=True))
-
-
-def _cell(value: float, per_cell: float, width: int) -> int:
-    return min(max(int(value / per_cell), 0), width - 1)
-
-
-def _title(scene: Scene) -> RenderableType:
-    grid = Table.grid(expand=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
-    what = Text.assemble(("quietcount ", "bold"), ("flights from New York, live and private", ""))
-    grid.add_row(what, Text(_date(scene), style="bold"))
-    return grid
-
-
-def _page(scene: Scene) -> Text:
-    return Text.assemble(("in a browser: ", ""), (scene.page, "bold"), no_wrap=True, overflow="ellipsis")
-
-
-def _date(scene: Scene) -> str:
-    return f"{scene.simulated} ({ordinal(scene.year)} time)" if scene.year > 1 else scene.simulated or "-"
+    places = (row.private - 2 * sd, row.private, row.private + 2 * sd, row.exact)
+    low, count, high, mark = (min(max(int(at / per_cell), 0), width - 1) for at in places)
+    cells = [(" ", "")] * width
+    for i in range(high + 1):
+        if i < low or low == high:
+            cells[i] = ("▆", BAR)
+        else:
+            cells[i] = ("┝" if i == low else "┥" if i == high else "┿" if i == count else "━", DOUBT)
+    cells[mark] = ("┃", f"bold {EXACT}")
+    return Text.assemble(*cells)
 
 
 def ordinal(number: int) -> str:
-    """2nd, 3rd, 4th, ..."""
+    """Return 2nd, 3rd, 4th, ..."""
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
 
+def _line(*parts: str | tuple[str, str], style: str = "") -> Text:
+    return Text.assemble(*parts, style=style, no_wrap=True, overflow="ellipsis")
+
+
 def _numbers(scene: Scene) -> Text:
-    newest = [board for (histogram, _), board in scene.boards.items() if histogram == scene.discovered]
-    parts = [
-        f"{scene.sent:,} events",
-        f"{scene.speed:,.0f}/s",
-        f"{int(scene.elapsed_s) // 60}:{int(scene.elapsed_s) % 60:02}",
+    ends = [
+        (board.end_ms, board.tick)
+        for (histogram, _), board in scene.boards.items()
+        if histogram == scene.discovered
     ]
-    if newest:
-        oldest = min(newest, key=lambda board: board.end_ms)
-        parts += [
-            f"tick {oldest.tick:,} of {scene.horizon:,}",
-            f"{max(0, scene.now_ms - oldest.end_ms) / 1000:.1f} s old",
-        ]
+    minutes, seconds = divmod(int(scene.elapsed_s), 60)
+    parts = [f"{scene.sent:,} events", f"{scene.speed:,.0f}/s", f"{minutes}:{seconds:02}"]
+    if ends:
+        end_ms, tick = min(ends)
+        parts.append(f"tick {tick:,} of {scene.horizon:,}")
+        parts.append(f"{max(0, scene.now_ms - end_ms) / 1000:.1f} s old")
     else:
         parts.append(scene.state)
-    return Text(" · ".join(parts), style=QUIET, no_wrap=True, overflow="ellipsis")
-
-
-def _legend() -> Text:
-    return Text.assemble(
-        ("▆▆ 123 private", BAR),
-        "   ",
-        ("┝┿┥ ± 2 standard deviations", DOUBT),
-        "   ",
-        ("┃ 123 exact (demo only)", EXACT),
-        no_wrap=True,
-        overflow="ellipsis",
-    )
+    return _line(" · ".join(parts), style=QUIET)
 
 
 def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
     board = scene.boards.get((scene.discovered, key))
+    shown = [] if board is None else board.rows[:rows]
     body = Table.grid(padding=(0, 1, 0, 0), expand=True)
-    title, subtitle, lines = Text.assemble((f" {key} ", "bold white")), Text(""), 0
+    title, subtitle = Text.assemble((f" {key} ", "bold white")), Text("")
     if board is not None:
         title.append(f"± {2 * board.sd:.0f} ", style=f"not bold {DOUBT}")
         if board.threshold is not None:
@@ -217,26 +191,25 @@ def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
             subtitle.append(f" {words} {board.threshold:,.0f}, ", style="white")
         subtitle.append(f"{board.hidden} hidden ", style=EXACT)
         largest = max((max(row.private + 2 * board.sd, row.exact) for row in board.rows), default=1.0)
-        digits = max(
-            (len(compact(count)) for row in board.rows[:rows] for count in (row.private, row.exact)), default=0
-        )
-        digits = max(DIGITS_MIN, digits)
+        counts = [compact(count) for row in shown for count in (row.private, row.exact)]
+        digits = max(DIGITS_MIN, *map(len, counts), 0)
         width = inner - 4 - 2 * (digits + 1)
-        for row in board.rows[:rows]:
+        for row in shown:
             cells: list[RenderableType] = [Text(row.label[:3].ljust(3))]
             if width >= BAR_MIN:
                 cells.append(bar(row, board.sd, largest, width))
             cells.append(Text(compact(row.private).rjust(digits), style=PRIVATE))
             cells.append(Text(compact(row.exact).rjust(digits), style=EXACT))
             body.add_row(*cells)
-            lines += 1
-    if not lines:
-        body.add_row(
-            Text("nothing above the threshold yet" if board is not None else "waiting", style=QUIET, no_wrap=True)
-        )
-    return Panel(
-        body, title=title, subtitle=subtitle, height=rows + 2, padding=(0, 1), box=box.ROUNDED, border_style=QUIET
-    )
+    if not shown:
+        text = "waiting" if board is None else "nothing above the threshold yet"
+        body.add_row(Text(text, style=QUIET, no_wrap=True))
+    return _panel(body, rows + 2, title, subtitle)
+
+
+def _panel(body: Table, height: int, title: Text, subtitle: Text | None = None) -> Panel:
+    look: Any = {"padding": (0, 1), "box": box.ROUNDED, "border_style": QUIET}
+    return Panel(body, title=title, subtitle=subtitle, height=height, **look)
 
 
 def _small_table(scene: Scene, width: int) -> Panel:
@@ -247,73 +220,28 @@ def _small_table(scene: Scene, width: int) -> Panel:
     for key in scene.keys:
         board = scene.boards.get((scene.declared, key))
         rows = {row.label: row for row in board.rows} if board is not None else {}
-        table.add_row(key, *(Text(_count(rows.get(label), exact=False), style=PRIVATE) for label in labels))
-        table.add_row("", *(Text(_count(rows.get(label), exact=True), style=EXACT) for label in labels))
-    if (any_board := scene.boards.get((scene.declared, scene.keys[0]))) is not None:
-        title.append(f"± {2 * any_board.sd:.0f} ", style=f"not bold {DOUBT}")
-    return Panel(
-        table,
-        title=title,
-        padding=(0, 1),
-        box=box.ROUNDED,
-        border_style=QUIET,
-        height=len(scene.keys) * 2 + TABLE_EXTRA,
-    )
+        private = {label: compact(row.private) for label, row in rows.items()}
+        exact = {label: compact(row.exact) for label, row in rows.items()}
+        for name, counts, style in ((key, private, PRIVATE), ("", exact, EXACT)):
+            cells = (counts.get(label, "-").rjust(DIGITS) for label in labels)
+            table.add_row(name, *(Text(cell, style=style) for cell in cells))
+    if (first := scene.boards.get((scene.declared, scene.keys[0]))) is not None:
+        title.append(f"± {2 * first.sd:.0f} ", style=f"not bold {DOUBT}")
+    return _panel(table, len(scene.keys) * 2 + TABLE_EXTRA, title)
 
 
-def _count(row: Row | None, *, exact: bool) -> str:
-    return ("-" if row is None else compact(row.exact if exact else row.private)).rjust(DIGITS)
+def _colours(text: str) -> list[tuple[int, int, int]]:
+    """Return colours written in hexadecimal as red, green and blue."""
+    red_green_blue = [bytes.fromhex(one) for one in text.split()]
+    return [(red, green, blue) for red, green, blue in red_green_blue]
 
 
-def _lines(console: Console, part: RenderableType) -> int:
-    return len(console.render_lines(part, pad=False))
-
-
+_BACKGROUND, _FOREGROUND = _colours("10141c d6deeb")
 _THEME = TerminalTheme(
-    (16, 20, 28),
-    (214, 222, 235),
-    [
-        (42, 48, 60),
-        (255, 107, 107),
-        (126, 211, 133),
-        (240, 200, 110),
-        (110, 160, 250),
-        (190, 140, 240),
-        (64, 184, 200),
-        (214, 222, 235),
-    ],
-    [
-        (124, 136, 156),
-        (255, 130, 130),
-        (150, 230, 155),
-        (250, 215, 130),
-        (140, 180, 255),
-        (205, 165, 250),
-        (120, 220, 230),
-        (240, 244, 250),
-    ],
+    _BACKGROUND,
+    _FOREGROUND,
+    _colours("2a303c ff6b6b 7ed385 f0c86e 6ea0fa be8cf0 40b8c8 d6deeb"),
+    _colours("7c889c ff8282 96e69b fad782 8cb4ff cda5fa 78dce6 f0f4fa"),
 )
-#: rich's own SVG format loads a font from the network; this one takes what the reader's machine has.
-_SVG = """\
-<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-<style>
-.{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace;
-  font-size: {char_height}px; line-height: {line_height}px; }}
-.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
+#: rich's own SVG format loads a font from the network; this one takes what the reader has.
+_SVG = Path(__file__).with_name("terminal.svg")

@@ -1,7 +1,8 @@
-"""One histogram's life in one owner partition: its epochs, its stream keys, its ledger, its snapshots. No Kafka, no clock.
+"""One histogram's life in one owner partition: epochs, stream keys, ledger, snapshots. No clock.
 
-What it stores, under `<name>/<generation>/`: the stream keys in the order met (histogram/key_blocks.py), and `<epoch>/<block>` the ledger's
-and the mechanism's blocks. An epoch that is over leaves nothing behind.
+It stores, under `<name>/<generation>/`, the stream keys in the order met (histogram/key_blocks.py),
+and under `<epoch>/<block>` there the blocks of ledger and mechanism. An epoch that is over leaves
+nothing behind.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from workers.changes import Change
 from workers.errors import StateRefused
 from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.owners import owner_of
-from workers.histogram.snapshots import LabelCache, Shown, Snapshot, snapshots
+from workers.histogram.snapshots import LabelCache, ReleasedTick, Snapshot, snapshots
 from workers.kafka.topic_ids import lacks_ids, refuse_without_ids
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
@@ -27,18 +28,18 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.sizes import VALUE_BYTES
 from workers.mechanisms.ticks import TickGrid
 
-# No label is this: it is not UTF-8. The tag of a whole stream key.
+# In place of a label in the tag of a whole stream key: not UTF-8, so no label equals it.
 KEY_LABEL = b"\xff"
-# A stated start is published from the first tick of its epoch on, unless that lies further back than this.
+# With a stated start, most ticks of the epoch that are published before the first event.
 LEADING_TICKS_MAX = 100_000
-# Parts of a description that follow from others: not worth naming when one of those has changed.
+# Parts of a description that follow from others: a message names those instead.
 DERIVED = ("counter.levels", "counter.sigma_squared", "discovery.delta")
 
 
 class Life(msgspec.Struct, kw_only=True):
-    """What is stored of one (histogram, generation) beside its blocks: who it is, how far it has come, what an epoch of it costs.
+    """The stored identity, position and price of one (histogram, generation).
 
-    `deltas` are the named parts of delta that are not converted; None in what older versions stored.
+    `deltas` are the named parts of delta that are not converted; older versions stored none.
     """
 
     generation: int
@@ -54,7 +55,7 @@ class Life(msgspec.Struct, kw_only=True):
 
 
 class Histogram:
-    """The running histogram. Sensitive but for its configuration."""
+    """A running histogram. Sensitive except for its configuration."""
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class Histogram:
             mechanism: built from them.
             worker: the worker's name.
             topic: where its snapshots go.
-            stream: names the topics between and behind the stages and their incarnations, for the mechanism id.
-            events: what of an event is counted, for the mechanism id.
+            stream: the internal topics and their incarnations, for the mechanism id.
+            events: the topic and fields that are counted, for the mechanism id.
             key: the operator's root key.
             owner: (this owner partition, number of them).
         """
@@ -84,6 +85,7 @@ class Histogram:
         self.lane = config.lane
         self._key = key
         self._public = config.keys == "public"
+        promise = mechanism.guarantee
         description = describe(
             worker=worker,
             histogram=config.name,
@@ -95,7 +97,6 @@ class Histogram:
             events=events,
             mechanism=mechanism.public(),
         )
-        promise = mechanism.guarantee
         self.life = Life(
             generation=config.generation,
             description=description,
@@ -108,17 +109,14 @@ class Histogram:
         self._keys: list[str] = []
         self._since: list[int] = []
         self._index: dict[str, int] = {}
-        self._declared: dict[str, int] = {}
+        declared = () if config.keys == "public" else config.keys
+        self._declared = {name: 0 for name in declared if owner_of(name, owner[1]) == owner[0]}
         self._stored_keys = 0
         self._epoch: int | None = None
         self._blocks: set[str] = set()
         self._gone: list[bytes] = []
         self._state = mechanism.init()
         self._labels = LabelCache()
-        if not self._public:
-            for name in config.keys:
-                if owner_of(name, owner[1]) == owner[0]:
-                    self._declared[name] = 0
 
     def __repr__(self) -> str:
         return f"Histogram({self.config.name!r}, next={self.life.next})"
@@ -128,28 +126,18 @@ class Histogram:
         return self.config.name
 
     @property
-    def rows(self) -> int:
-        """Rows of the ledger."""
-        return self._state.ledger.n
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the ledger's columns in memory."""
-        return self._state.ledger.nbytes
-
-    @property
     def columns(self) -> Ledger:
-        """The exact rows of the running epoch: for the operator's replay, never to be published."""
+        """The exact rows of the running epoch: for the operator only."""
         return self._state.ledger
 
     @property
     def next(self) -> int | None:
-        """The global tick that is released next; None before the first."""
+        """The global tick to release next; None before the first event."""
         return self.life.next
 
     @property
     def id(self) -> str:
-        """Hex mechanism id of the running epoch."""
+        """The running epoch's mechanism id, in hex."""
         return self._id.hex()
 
     def served(self) -> dict[str, int]:
@@ -157,10 +145,10 @@ class Histogram:
         return dict(zip(self._keys, self._since, strict=True))
 
     def begin(self, time_ms: int) -> int:
-        """Return the first tick to publish when the stream's first event lies at `time_ms`.
+        """Return the first tick to publish when the stream's first event is dated `time_ms`.
 
-        With a stated start that is tick 1 of the event's epoch, so that what is published depends on the configuration; without one,
-        or when tick 1 lies very far back, it is the event's own tick.
+        With a stated start it is tick 1 of the event's epoch, so that it depends on the
+        configuration; without one, or when tick 1 lies very far back, the event's own tick.
         """
         tick = max(1, self.grid.holding(time_ms))
         _, t = self.grid.split(tick)
@@ -171,23 +159,16 @@ class Histogram:
         self.life.first = self.life.next = tick
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
-        """Release the next tick.
-
-        Args:
-            parts: all that was contributed to it.
-
-        Returns:
-            A snapshot for each stream key, in pages where one is too long.
-        """
+        """Release the next tick from all contributions to it, as snapshots; see `advance`."""
         return self.snapshots(self.advance(parts))
 
-    def snapshots(self, shown: Shown) -> Iterator[Snapshot]:
-        """Yield the snapshots of the tick that was released last."""
-        for name, value in snapshots(shown, self._state.ledger, self._keys, self._labels):
-            yield Snapshot(self.topic, name, value, shown.end_ms)
+    def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
+        """Yield the snapshots of the last tick released: one a stream key, in pages if too long."""
+        for name, value in snapshots(tick, self._state.ledger, self._keys, self._labels):
+            yield Snapshot(self.topic, name, value, tick.end_ms)
 
-    def advance(self, parts: Sequence[Contributions]) -> Shown:
-        """Release the next tick, without writing it as snapshots; see `step`."""
+    def advance(self, parts: Sequence[Contributions]) -> ReleasedTick:
+        """Release the next tick from all contributions to it."""
         if self.life.next is None:
             raise StateRefused(f"histogram {self.name!r}: asked for a tick before its first one is known")
         tick = self.life.next
@@ -207,7 +188,7 @@ class Histogram:
             indexed.append((part, np.array(index, dtype=np.int32)))
         self._state, release = self.mechanism.step(self._state, t, indexed, self._noise)
         self.life.next = tick + 1
-        return Shown(
+        return ReleasedTick(
             histogram=self.name,
             epoch=epoch,
             tick=t,
@@ -220,36 +201,28 @@ class Histogram:
         )
 
     def exact(self, name: str) -> dict[str, int]:
-        """Exact count of every label of one stream key: for the operator's audit, never to be published."""
-        columns = self._state.ledger
-        rows = np.flatnonzero(columns.keys == self._index[name])
-        return {
-            columns.label(row).decode(): count
-            for row, count in zip(rows.tolist(), columns.counts[rows].tolist(), strict=True)
-        }
+        """Return the exact count of every label of a stream key: for the operator only."""
+        ledger = self._state.ledger
+        rows = np.flatnonzero(ledger.keys == self._index[name])
+        counts = zip(rows.tolist(), ledger.counts[rows].tolist(), strict=True)
+        return {ledger.label(row).decode(): count for row, count in counts}
 
-    # ---- what is stored ------------------------------------------------------------------------------------------
+    # ---- what is stored --------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
         """Return what changed in the store since the last call."""
         changes: list[Change] = [(key, None) for key in self._gone]
-        self._gone = []
-        for name, value in key_blocks.changes(self._keys, self._since, self._stored_keys):
-            changes.append((self._name(name), value))
-        self._stored_keys = len(self._keys)
+        named = list(key_blocks.changes(self._keys, self._since, self._stored_keys))
+        self._gone, self._stored_keys = [], len(self._keys)
         if self._epoch is not None:
             for name, value in (*ledger_blocks.changes(self._state.ledger), *self._state.changed()):
                 self._blocks.add(name)
-                changes.append((self._name(f"{self._epoch}/{name}"), value))
+                named.append((f"{self._epoch}/{name}", value))
             self._state.ledger.clean()
-        return changes
+        return [*changes, *((self._name(name), value) for name, value in named)]
 
     def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
-        """Go on from what was stored.
-
-        Args:
-            life: as stored.
-            stored: all pairs under `prefix`, in key order.
+        """Go on from a stored life and all pairs under `prefix`, in key order.
 
         Raises:
             StateRefused: another mechanism wrote it.
@@ -268,7 +241,7 @@ class Histogram:
             name = key.decode()[len(self.prefix) :]
             if name.startswith(key_blocks.PREFIX):
                 if len(value) > VALUE_BYTES:
-                    # An earlier version did not cut it; the next change writes it again, in parts.
+                    # An earlier version did not cut it: the next change writes it in parts.
                     uncut = min(uncut, len(self._keys))
                 for known, since in key_blocks.decode(value):
                     self._index[known] = len(self._keys)
@@ -288,7 +261,8 @@ class Histogram:
             removed = len(self._keys) - sum(name in self._declared for name in self._keys)
             if removed:
                 raise StateRefused(
-                    f"histogram {self.name!r}: keys: {removed} stream keys that it served are not declared any more: declare them again, "
+                    f"histogram {self.name!r}: keys: {removed} stream keys that it served are not declared "
+                    "any more: declare them again, "
                     f"or set generation = {life.generation + 1} to begin again, which is charged again"
                 )
             self._declared = {name: since for name, since in self._declared.items() if name not in self._index}
@@ -305,17 +279,14 @@ class Histogram:
 
     @property
     def prefix(self) -> str:
-        """What every stored key of this (histogram, generation) begins with."""
+        """The beginning of every stored key of this (histogram, generation)."""
         return f"{self.name}/{self.config.generation}/"
 
     def _name(self, rest: str) -> bytes:
         return (self.prefix + rest).encode()
 
     def _compare(self, life: Life) -> None:
-        now, then = (
-            msgspec.json.decode(msgspec.json.encode(self.life.description), type=dict[str, object]),
-            life.description,
-        )
+        now, then = msgspec.json.decode(msgspec.json.encode(self.life.description)), life.description
         if now == then:
             return
         then_leaves, now_leaves = dict(_leaves(then)), dict(_leaves(now))
@@ -324,8 +295,8 @@ class Histogram:
             if lacks_ids(str(then.get("stream", ""))):
                 refuse_without_ids(f"histogram {self.name!r}")
             raise StateRefused(
-                f"histogram {self.name!r}: the internal topics are not those its state was made with (deleted and created again?): "
-                f"set generation = {life.generation + 1} to begin again, which is charged again"
+                f"histogram {self.name!r}: the internal topics are not those its state was made with "
+                f"(deleted and created again?): set generation = {life.generation + 1} to begin again, which is charged again"
             )
         settings = [k for k in changed if k not in DERIVED] or changed
         detail = ", ".join(f"{k} = {_short(then_leaves.get(k))} became {_short(now_leaves.get(k))}" for k in settings)
@@ -334,7 +305,7 @@ class Histogram:
             f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
         )
 
-    # ---- epochs and keys -----------------------------------------------------------------------------------------
+    # ---- epochs and keys -------------------------------------------------------------------------
 
     def _open(self, epoch: int) -> None:
         if self._epoch is not None:

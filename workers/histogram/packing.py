@@ -1,4 +1,4 @@
-"""Columns of counts as bytes: the narrowest unsigned width that holds the largest, little-endian on every machine."""
+"""Columns of counts as bytes: little-endian, in the narrowest unsigned width that holds them."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def pack(column: NDArray[Any]) -> tuple[int, bytes]:
 
 
 def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArray[Any]:
-    """Return the column that `pack` made of `count` integers, from `offset` on (default: all of `data`)."""
+    """Return the column that `pack` made; it has `count` integers at `offset` (-1: the rest)."""
     return np.frombuffer(data, dtype=_WIDTHS[code], count=count, offset=offset)

@@ -1,9 +1,9 @@
-"""One value of the store in as many pages as it takes, none longer than a message may be.
+"""One value of the store in as many pages as it needs, none longer than a message may be.
 
     <name>          the value; or, where that is too long, {"pages": n}
     <name>.<page>   slices of it, from 0 on, written in the same transaction and before <name>
 
-A value that became shorter leaves pages behind that nobody asks for; they are overwritten when it grows again.
+A value that became shorter leaves pages behind that nobody reads, until it grows over them again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEAD = b'{"pages":'
 
 
 def pages(name: bytes, value: bytes, max_bytes: int = VALUE_BYTES) -> list[tuple[bytes, bytes | None]]:
-    """Return a value, which is a JSON object, as (name, value) pairs to be written in this order."""
+    """Return a value, which is a JSON object, as (name, value) pairs to write in this order."""
     if len(value) <= max_bytes:
         return [(name, value)]
     slices = [value[at : at + max_bytes] for at in range(0, len(value), max_bytes)]

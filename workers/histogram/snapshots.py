@@ -1,15 +1,17 @@
-"""Snapshots: one tick's release as the JSON that consumers read (interfaces.md). The same release gives the same bytes, always.
+"""Snapshots: a tick's release as the JSON that consumers read. Equal releases give equal bytes.
 
 Items come largest first, ties by label. A snapshot too long for one message is cut into pages.
 
-Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most 1,024. So the frame of a page has
-fewer than 8,000 bytes and an item fewer than 6,200: there is always room for more than a hundred, and pages are cut by what items take.
+Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most
+1,024. So a page without its items has fewer than 8,000 bytes and an item fewer than 6,200: there is
+always room for more than a hundred, and pages are cut by the bytes of their items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import orjson
@@ -18,15 +20,15 @@ from numpy.typing import NDArray
 from workers.histogram.answers import LISTS, parts
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
-from workers.mechanisms.sizes import VALUE_BYTES, cuts
+from workers.mechanisms.sizes import VALUE_BYTES
 
-# For two page numbers of ten digits, where the frame was measured with one digit each.
+# Room for two page numbers of ten digits: an empty page is measured with one digit each.
 _DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """One released tick of a histogram, before it is written as snapshots. Safe for anyone, but for the rows it names."""
+class ReleasedTick:
+    """One released tick of a histogram. Safe for anyone once its rows are turned into labels."""
 
     histogram: str
     epoch: int
@@ -50,85 +52,80 @@ class Snapshot:
 
 
 class LabelCache:
-    """Labels of the rows that are shown, as text and by rank: an item that is shown stays shown.
+    """The labels of shown rows as text, and their ranks: an item once shown stays shown.
 
-    A rank is the place among the labels that were known when all were last sorted; a label that has come since has the next number. Where
-    one of those is in a tie the tie is sorted by name, and once as many names were sorted so as are known, all get new ranks: while no
-    new labels come nothing is sorted, and while many come it costs no more than twice as much as without ranks.
+    A rank is a label's place among those known at the last full sort; a newer label has the next
+    number after all ranks. A tie that holds newer labels is sorted by name, and once as many names
+    were sorted this way as are known, every label gets a new rank. So nothing is sorted while no
+    labels come, and while many come it costs at most twice as much as without ranks.
     """
 
     def __init__(self) -> None:
         self._labels: NDArray[np.object_] = np.full(1024, None)  # by row
-        self._known: NDArray[np.bool_] = np.zeros(1024, dtype=np.bool_)
-        self._rank: NDArray[np.int64] = np.zeros(1024, dtype=np.int64)
+        self._rank: NDArray[np.int64] = np.full(1024, -1)  # by row; -1: not met
         self.ranks = 0
         self._names, self._sorted = 0, 0
 
     def meet(self, columns: Ledger, rows: NDArray[np.int64]) -> None:
-        """Read the labels of `rows` that are new."""
+        """Read the labels of those `rows` that are new."""
         size = int(rows.max(initial=-1)) + 1
-        if size > len(self._known):
-            more = max(size, 2 * len(self._known)) - len(self._known)
+        if size > len(self._rank):
+            more = max(size, 2 * len(self._rank)) - len(self._rank)
             self._labels = np.concatenate((self._labels, np.full(more, None)))
-            self._known = np.concatenate((self._known, np.zeros(more, dtype=np.bool_)))
-            self._rank = np.concatenate((self._rank, np.full(more, self.ranks)))
-        known = self._known[rows]
-        if not known.all():
-            new = rows[~known]
+            self._rank = np.concatenate((self._rank, np.full(more, -1)))
+        new = rows[self._rank[rows] < 0]
+        if len(new):
             self._labels[new] = [columns.label(row).decode() for row in new.tolist()]
-            self._known[new] = True
             self._rank[new] = self.ranks
             self._names += len(new)
 
     def of(self, rows: NDArray[np.int64]) -> list[str]:
-        """Return the labels of `rows`, all of which were met."""
+        """Return the labels of rows that were met."""
         labels: list[str] = self._labels[rows].tolist()
         return labels
 
     def rank(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ranks of `rows`, all of which were met; `ranks` for a label that has none."""
+        """Return the ranks of rows that were met; `ranks` for a label without one."""
         return self._rank[rows]
 
     def sorted_by_name(self, names: int) -> None:
-        """Note how many names were sorted for want of ranks."""
+        """Count names sorted for want of ranks, and rank all labels when it pays."""
         self._sorted += names
         if self._sorted > self._names:
-            rows = np.flatnonzero(self._known)
+            rows = np.flatnonzero(self._rank >= 0)
             order = sorted(range(len(rows)), key=self._labels[rows].tolist().__getitem__)
             self._rank[rows[order]] = np.arange(len(rows))
             self.ranks, self._sorted = len(rows), 0
 
 
 def snapshots(
-    shown: Shown,
-    columns: Ledger,
-    keys: list[str],
-    labels: LabelCache,
-    max_bytes: int = VALUE_BYTES,
+    tick: ReleasedTick, ledger: Ledger, keys: list[str], labels: LabelCache, max_bytes: int = VALUE_BYTES
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield (stream key, JSON) for every stream key, also those with nothing to show; in pages where needed.
+    """Yield (stream key, JSON) for every stream key, even with nothing to show; in pages if needed.
 
     Args:
-        shown: the tick.
-        columns: whose rows a `Release` names.
+        tick: to write.
+        ledger: whose rows a `Release` names.
         keys: the stream keys, by index.
         labels: cache of this epoch.
         max_bytes: most bytes of a message.
     """
-    release = shown.release
+    release = tick.release
     if isinstance(release, Answers):
         for index, key in enumerate(keys):
-            yield from ((key, page) for page in _answer_pages(shown, release.sd, key, release.of_key[index], max_bytes))
+            yield from ((key, page) for page in _pages(tick, key, release.of_key[index], max_bytes))
         return
-    key_of = columns.keys[release.rows] if isinstance(release, Release) else release.keys
     if isinstance(release, Release):
-        labels.meet(columns, release.rows)
+        key_of = ledger.keys[release.rows]
+        labels.meet(ledger, release.rows)
         rank, ranks = labels.rank(release.rows), labels.ranks
         order = _largest_first(key_of, release.counts, rank, ranks)
         names, unranked = labels.of(release.rows[order]), rank[order] == ranks
     else:
+        key_of = release.keys
         order = _largest_first(key_of, release.counts)
-        names, unranked = [release.labels[i].decode() for i in order.tolist()], np.ones(len(order), dtype=np.bool_)
+        names = [release.labels[i].decode() for i in order.tolist()]
+        unranked = np.ones(len(order), dtype=np.bool_)
     noisy, key_of = release.counts[order], key_of[order]
     by_name = _sort_ties(names, noisy, key_of, unranked)
     if isinstance(release, Release):
@@ -137,26 +134,26 @@ def snapshots(
     starts = np.searchsorted(key_of, np.arange(len(keys) + 1)).tolist()
     for index, key in enumerate(keys):
         of_key = items[starts[index] : starts[index + 1]]
-        yield from ((key, page) for page in _pages(shown, release, key, of_key, max_bytes))
+        yield from ((key, page) for page in _pages(tick, key, {"items": of_key}, max_bytes))
 
 
 def _largest_first(
     key_of: NDArray[np.int32], noisy: NDArray[np.int64], rank: NDArray[np.int64] | None = None, ranks: int = 0
 ) -> NDArray[np.int64]:
-    """Return the order of items by stream key, then by count, then by rank (0..ranks), where they have one."""
+    """Return the order of items by stream key, then by count, then by rank (0..ranks) if given."""
     if not len(noisy):
         return np.empty(0, dtype=np.int64)
     largest = int(noisy.max())
     counts = largest - int(noisy.min()) + 1
     if (int(key_of.max()) + 1) * counts * (ranks + 1) >= 1 << 62:
         return np.lexsort((-noisy, key_of) if rank is None else (rank, -noisy, key_of))
-    # One number for all: a third of the time.
+    # One number for all three takes a third of the time.
     place = key_of.astype(np.int64) * counts + (largest - noisy)
     return np.argsort(place if rank is None else place * (ranks + 1) + rank)
 
 
 def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray, unranked: NDArray[np.bool_]) -> int:
-    """Sort by label, in place, each run of equal counts of one key in which a label is unranked; return how many labels."""
+    """Sort by label, in place, each tie of a key that has an unranked label; return how many."""
     if len(names) < 2 or not unranked.any():
         return 0
     edges = np.flatnonzero((noisy[1:] != noisy[:-1]) | (key_of[1:] != key_of[:-1])) + 1
@@ -171,53 +168,35 @@ def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray, unranked
     return int(lengths[wanted].sum())
 
 
-def _pages(
-    shown: Shown, release: Release | Items, key: str, items: list[tuple[str, int]], max_bytes: int
-) -> Iterator[bytes]:
-    def render(part: list[tuple[str, int]], page: int, pages: int) -> bytes:
-        return _render(shown, release.sd, release.threshold, key, {"items": part}, page, pages)
-
-    whole = render(items, 1, 1)
+def _pages(tick: ReleasedTick, key: str, fields: Mapping[str, Any], max_bytes: int) -> Iterator[bytes]:
+    """Yield the snapshot of a stream key, in pages where it is too long for one message."""
+    whole = _render(tick, key, fields, 1, 1)
     if len(whole) <= max_bytes:
         yield whole
         return
-    room = max_bytes - len(render([], 1, 1)) - _DIGITS
-    cut = cuts([len(orjson.dumps(item)) + 1 for item in items], room)
-    for page, (start, stop) in enumerate(cut, 1):
-        yield render(items[start:stop], page, len(cut))
-
-
-def _answer_pages(
-    shown: Shown, sd: float | None, key: str, fields: Mapping[str, object], max_bytes: int
-) -> Iterator[bytes]:
-    whole = _render(shown, sd, None, key, fields, 1, 1)
-    if len(whole) <= max_bytes:
-        yield whole
-        return
-    without = {name: [] if name in LISTS else field for name, field in fields.items()}
-    cut = parts(fields, max_bytes - len(_render(shown, sd, None, key, without, 1, 1)) - _DIGITS)
+    empty = {name: [] if name in LISTS else field for name, field in fields.items()}
+    cut = parts(fields, max_bytes - len(_render(tick, key, empty, 1, 1)) - _DIGITS)
     for page, part in enumerate(cut, 1):
-        yield _render(shown, sd, None, key, part, page, len(cut))
+        yield _render(tick, key, part, page, len(cut))
 
 
-def _render(
-    shown: Shown, sd: float | None, threshold: int | None, key: str, fields: Mapping[str, object], page: int, pages: int
-) -> bytes:
-    promise = shown.guarantee
+def _render(tick: ReleasedTick, key: str, fields: Mapping[str, object], page: int, pages: int) -> bytes:
+    sd, promise = tick.release.sd, tick.guarantee
+    threshold = None if isinstance(tick.release, Answers) else tick.release.threshold
     return orjson.dumps(
         {
-            "histogram": shown.histogram,
+            "histogram": tick.histogram,
             "key": key,
-            "epoch": shown.epoch,
-            "tick": shown.tick,
-            "start": shown.start_ms,
-            "end": shown.end_ms,
+            "epoch": tick.epoch,
+            "tick": tick.tick,
+            "start": tick.start_ms,
+            "end": tick.end_ms,
             **fields,
             "sd": None if sd is None else round(sd, 4),
             "threshold": None if threshold is None else float(threshold),
             "guarantee": {"unit": promise.unit, "rho": promise.rho, "epsilon": promise.epsilon, "delta": promise.delta},
-            "mechanism": shown.mechanism,
-            "id": shown.id,
+            "mechanism": tick.mechanism,
+            "id": tick.id,
             "page": page,
             "pages": pages,
         }

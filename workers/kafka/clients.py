@@ -1,8 +1,8 @@
-"""How this worker reaches Kafka: one `Connection`, from which every librdkafka client and Faust's credentials are made.
+"""How this worker reaches Kafka: one `Connection`, from which every client is made.
 
-The operator's names in `[kafka.client]` are librdkafka's. Faust reads through aiokafka, which has other names for the
-same things: `faust_credentials` translates the security ones and refuses what it cannot translate, so that no client
-silently connects with less security than was asked for.
+The operator's names in `[kafka.client]` are librdkafka's. Faust reads through aiokafka, which has
+other names for the same things: `faust_credentials` translates the security ones and refuses what
+it cannot translate, so that no client silently connects with less security than was asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -38,13 +38,7 @@ _TLS_NAMES = frozenset(
     }
 )
 _SASL_NAMES = frozenset(
-    {
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.username",
-        "sasl.password",
-        "sasl.kerberos.service.name",
-    }
+    {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.kerberos.service.name"}
 )
 
 #: What no waiting will cure, and where to look.
@@ -65,7 +59,7 @@ _UNHEARD.setLevel(logging.CRITICAL + 1)
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the cluster is and how to log in; makes every client, all of them with the same settings.
+    """Where the cluster is and how to log in; makes every client, with the same settings.
 
     `client` holds secrets, so the repr leaves it out. `embedded` is the cluster id of the embedded
     Kafka that this leads to, known from whoever started it; None means a cluster of somebody's own.
@@ -104,7 +98,7 @@ class Connection:
         return Producer(config)
 
     def consumer(self, **extra: Any) -> Consumer:
-        """Return a read_committed consumer outside any group: it is given its partitions and commits nothing.
+        """Return a read_committed consumer outside any group, which is given its partitions.
 
         Its errors may be about that group: see `of_no_group`.
         """
@@ -124,7 +118,7 @@ class Connection:
         """Return an admin client and what the cluster said to its first question.
 
         Raises:
-            SettingsError: no broker answered in time, or one refused us: then at once, with its reason.
+            SettingsError: no broker answered in time, or one refused us: that at once.
         """
         errors: list[KafkaError] = []
         admin = self.admin(error_cb=errors.append, logger=_UNHEARD)
@@ -154,13 +148,8 @@ class Connection:
         )
 
 
-def connect(bootstrap: str, client: Mapping[str, str | int | bool] | None = None) -> Connection:
-    """Return a `Connection`; values from TOML become the strings librdkafka takes."""
-    return Connection(bootstrap, {name: _text(value) for name, value in (client or {}).items()})
-
-
 def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
-    """Return Faust's `broker_credentials` for the security names in `connection.client` (None: plaintext).
+    """Return Faust's `broker_credentials` for the security names of a connection (None: plaintext).
 
     Raises:
         SettingsError: a security name or value that the Faust consumer has no counterpart for.
@@ -197,7 +186,7 @@ def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredential
 
 
 def forbidden(error: BaseException) -> str | None:
-    """Return what to tell the operator when the broker does not let us do something, in either library's words; None for other errors."""
+    """Return what to tell the operator where the broker forbids something, else None."""
     first = error.args[0] if isinstance(error, KafkaException) and error.args else None
     name = first.name() if isinstance(first, KafkaError) else type(error).__name__
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
@@ -207,26 +196,12 @@ def forbidden(error: BaseException) -> str | None:
 
 
 def of_no_group(error: KafkaError) -> bool:
-    """Return whether an error says that a reader may not use its group, which it never joins: librdkafka asks for it all the same."""
+    """Return whether a reader may not use its group: it never joins it, but librdkafka asks."""
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
-def error_callback(log: Callable[[str], None]) -> Callable[[KafkaError], None]:
-    """Return an `error_cb` that hands librdkafka's client-level errors to `log` as text."""
-
-    def on_error(error: KafkaError) -> None:
-        log(f"Kafka client: {error.name()}: {error.str()}")
-
-    return on_error
-
-
-_log_error = error_callback(logger.warning)
-
-
-def _text(value: str | int | bool) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+def _log_error(error: KafkaError) -> None:
+    logger.warning("Kafka client: %s: %s", error.name(), error.str())
 
 
 def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""Where a log ended at which time: what lets the wall clock close ticks without asking how fast a shard is.
+"""Where a log ended at which time: lets the wall clock close ticks however fast a shard is.
 
 At a beat the event loop takes the time, asks the broker for the log's end, and notes both. Whatever
 the clock closes at that time it closes *at that offset*: records before it were processed before,
@@ -22,30 +22,23 @@ class End(NamedTuple):
     offset: int
 
 
-class Ends:
-    """The ends of one log that its shard has not reached. One thread notes them, another takes them."""
+class Ends(deque[End]):
+    """The ends of one log that its shard has not reached: one thread notes, another takes them."""
 
-    def __init__(self) -> None:
-        # append, popleft and len of a deque are atomic.
-        self._ends: deque[End] = deque()
-        #: Time of the end noted last; None before the first.
-        self.noted_ms: int | None = None
-
-    def __len__(self) -> int:
-        return len(self._ends)
+    # append, popleft and len of a deque are atomic.
+    #: Time of the end noted last; None before the first.
+    noted_ms: int | None = None
 
     @property
     def full(self) -> bool:
-        """Whether no further end should be noted now."""
-        return len(self._ends) >= MOST_ENDS
+        """Return whether no further end should be noted now."""
+        return len(self) >= MOST_ENDS
 
     def note(self, end: End) -> None:
         """Add an end; offsets and times never decrease."""
-        self._ends.append(end)
+        self.append(end)
         self.noted_ms = end.now_ms
 
     def take(self, position: int) -> End | None:
         """Remove and return the first end at or before `position`; None where there is none."""
-        if self._ends and self._ends[0].offset <= position:
-            return self._ends.popleft()
-        return None
+        return self.popleft() if self and self[0].offset <= position else None

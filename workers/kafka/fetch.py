@@ -1,17 +1,18 @@
-"""The consumer thread: takes what aiokafka has fetched, as columns; knows where every partition's next batch starts.
+"""The consumer thread: takes what aiokafka has fetched, as columns; knows where batches start.
 
 Rules that keep records from being lost or given twice (see also `transport`):
 
-- A batch starts where the one before it ended; `_drain` awaits nothing, so a fetch's epoch and positions are exact.
-- aiokafka's position must be where this thread left it. If it is not, aiokafka moved it by itself because the broker no
-  longer had that position: `StateRefused`, for what lies between was never counted.
+- A batch starts where the one before it ended; `_drain` awaits nothing, so a fetch's epoch and
+  positions are exact.
+- aiokafka's position must be where this thread left it. If it is not, aiokafka moved it because the
+  broker no longer had that position: `StateRefused`, for what lies between was never counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 from aiokafka import TopicPartition
@@ -32,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 #: Records of one partition handed over at once (a Kafka record batch is never split).
 MAX_BATCH_RECORDS = 10_000
-#: How long the broker may hold a fetch. aiokafka has one fetch under way for each broker, so a partition whose records
-#: were just taken waits this long while the others have none.
+#: How long the broker may hold a fetch. aiokafka has one fetch under way for each broker, so a
+#: partition whose records were just taken waits this long while the others have none.
 FETCH_WAIT_MS = 100
 _ASK_S = 10.0
 
@@ -61,26 +62,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         return consumer
 
-    # ---- called from the main thread ----------------------------------------------------------
-
-    async def seek_all(self, epoch: int, offsets: Mapping[Partition, int]) -> None:
-        """Go on at `offsets`; what is fetched from now on belongs to `epoch`.
-
-        Raises:
-            IllegalStateError: a partition is no longer assigned.
-        """
-        await self.call_thread(self._seek_all, epoch, dict(offsets))
-
-    async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
-        """Return the last stable offset that each log has now, asked of the broker; nothing if a seek came meanwhile."""
-        return cast(dict[Partition, int], await self.call_thread(self._ends, epoch, partitions))
-
-    async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Return first position and last stable offset of each log."""
-        return cast(dict[Partition, tuple[int, int]], await self.call_thread(self._bounds, partitions))
-
     def readings(self) -> dict[Partition, Reading]:
-        """Return the consumer's position in each partition and what its last fetch said of the end; asks nobody."""
+        """Return the position in each partition and the end by its last fetch; asks nobody."""
         subscription = None if self._consumer is None else self._consumer._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         found: dict[Partition, Reading] = {}
@@ -92,34 +75,32 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return found
 
     def kept_out(self) -> BaseException | None:
-        """Return what keeps the consumer out of its group. aiokafka raises it to who fetches, which nobody does before an assignment."""
+        """Return what keeps the consumer out of its group; aiokafka tells only those who fetch."""
         coordinator = None if self._consumer is None else self._consumer._coordinator
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
 
-    async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit the group's offsets, or do not: nothing depends on them."""
-        await self.call_thread(self._commit_group, dict(offsets))
-
-    # ---- in the consumer thread ---------------------------------------------------------------
-
-    async def _seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
+    async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
+        """Go on at `offsets`; what is fetched from now on belongs to `epoch`."""
         consumer = self._ensure_consumer()
         for tp, offset in offsets.items():
             consumer.seek(TopicPartition(*tp), offset)
         self._chain, self._consumed, self.epoch = dict(offsets), dict(offsets), epoch
 
-    async def _ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
+    async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
+        """Return the last stable offset that each log has now; nothing if a seek came meanwhile."""
         consumer = self._ensure_consumer()
         ends = await asyncio.wait_for(consumer.end_offsets([TopicPartition(*tp) for tp in partitions]), _ASK_S)
         return {(tp.topic, tp.partition): end for tp, end in ends.items()} if self.epoch == epoch else {}
 
-    async def _bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
+    async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
+        """Return first position and last stable offset of each log."""
         consumer = self._ensure_consumer()
         asked = [TopicPartition(*tp) for tp in partitions]
         low, high = await asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
         return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
 
-    async def _commit_group(self, offsets: dict[Partition, int]) -> None:
+    async def commit_group(self, offsets: dict[Partition, int]) -> None:
+        """Commit the group's offsets, or do not: nothing depends on them."""
         consumer = self._ensure_consumer()
         assigned = consumer.assignment()
         group = {TopicPartition(*tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()}
@@ -131,7 +112,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     async def _fetch_records(
         self, consumer: Any, active_partitions: Any, timeout: float | None = None, max_records: int | None = None
     ) -> Any:
-        """Take what aiokafka has fetched, waiting up to `timeout` for something; replaces `Fetcher.fetched_records`."""
+        """Take what was fetched, waiting up to `timeout`; replaces `Fetcher.fetched_records`."""
         fetcher: Fetcher = consumer._fetcher
         if consumer._closed or fetcher._closed:
             raise ConsumerStoppedError
@@ -152,7 +133,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             return fetched
 
     def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
-        """Take the fetched records of `partitions`. There is no await in here: tag and positions are exact."""
+        """Take fetched records of `partitions`, with no await: tag and positions are exact."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -184,7 +165,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return batch
 
     def _take(self, tp: TopicPartition, result: FetchResult) -> FetchedRecords | None:
-        """Take up to `MAX_BATCH_RECORDS` of a partition's records and move aiokafka's position past them."""
+        """Take up to `MAX_BATCH_RECORDS` and move aiokafka's position past them."""
         state = result._assignment.state_value(tp)
         if state is None or not state.has_valid_position or not result.check_assignment(tp):
             result._partition_records = None  # as aiokafka does: fetched for another position, fetched again

@@ -1,8 +1,10 @@
-"""Which shards this worker has: taking partitions over, giving them up, and what to do when that goes wrong.
+"""Which shards this worker has: taking partitions over, giving them up, and failures.
 
-    acquire   after an assignment: open a shard for every partition (which fences its older owner), say where to seek
-    feed      a batch to its shard; different shards work at the same time, one shard's batches stay in order
-    tick      every 200 ms: commits by interval, and the wall clock for shards that have read their log to its end
+    acquire   after an assignment: open a shard for every partition (which fences its older owner),
+              say where to seek
+    feed      a batch to its shard; different shards work at the same time, one shard's batches stay
+              in order
+    tick      every 200 ms: commits by interval, and the wall clock for shards at their log's end
     release   before a revocation is answered: forget every shard
 
     what happened                                   what is done                            exit
@@ -62,14 +64,14 @@ class LogReader(Protocol):
         """Return the last stable offset that each log has now, asked of the broker."""
 
     def readings(self) -> Mapping[Partition, Reading]:
-        """Return its position in each partition and what it knows of the ends, without asking for them."""
+        """Return its position in each partition and the ends it knows of, without asking."""
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the consumer group's offsets, for lag tools; failing is not an error."""
 
 
 class Handover:
-    """Owns this worker's shards. All methods run in the event loop; shards work in their own threads."""
+    """Owner of this worker's shards; its methods run in the event loop, shards in threads."""
 
     def __init__(
         self,
@@ -80,20 +82,12 @@ class Handover:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         metrics: Metrics | None = None,
     ) -> None:
-        """Describe the worker.
-
-        Args:
-            factories: for each source topic, what makes the shard of a partition (it is opened later).
-            fenced_grace_s: how long a fenced partition may stay ours before the worker leaves.
-            exit_deadline_s: how long a stop may take before the process ends itself.
-            now_ms: the wall clock.
-            metrics: where it counts what it does.
-        """
+        """Take what makes the shard of a partition, for each source topic; it is opened later."""
         self.factories = dict(factories)
         self.shards: dict[Partition, Shard] = {}
         self.metrics = Metrics() if metrics is None else metrics
         self.lags: dict[Partition, Lag] = {}
-        #: Whether the last assignment was taken over; false before the first, and from a revocation on.
+        #: Whether the last assignment was taken over; false from a revocation on.
         self.assigned = False
         #: When the event loop last came by (monotonic).
         self.beat_s = time.monotonic()
@@ -111,12 +105,10 @@ class Handover:
         self._next_group_commit = 0.0
         self._next_lag = 0.0
 
-    # ---- partitions come and go ---------------------------------------------------------------
-
     async def acquire(
         self, partitions: Iterable[Partition], still_ours: Callable[[], bool] = lambda: True
     ) -> dict[Partition, int]:
-        """Open a shard for each partition; return the positions to read from (none if they were revoked meanwhile)."""
+        """Open a shard for each partition; return where to read from (nowhere if revoked)."""
         started = time.perf_counter()
         await self.release()
         self.shards = new = {tp: self.factories[tp[0]](tp[1]) for tp in partitions if tp[0] in self.factories}
@@ -167,7 +159,7 @@ class Handover:
         return {tp: shard.offset for tp, shard in shards.items() if shard.offset is not None}
 
     async def release(self) -> None:
-        """Give up every shard; returns when their threads have let go (or do not within ten seconds)."""
+        """Give up every shard; return when their threads have let go, or after ten seconds."""
         old, self.shards = self.shards, {}
         self.assigned = False
         self.lags = {}
@@ -181,15 +173,13 @@ class Handover:
             fields = about(event="given_up", partitions=len(old), seconds=round(took_s, 3))
             logger.info("gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields)
 
-    # ---- work ---------------------------------------------------------------------------------
-
     def shard(self, partition: Partition) -> Shard | None:
         """Return the shard of a partition, or None if it has none at work."""
         shard = self.shards.get(partition)
         return None if shard is None or shard.closed else shard
 
     def has_room(self, partition: Partition) -> bool:
-        """Tell whether another batch of the partition may be fetched; false too while its shard is not at work."""
+        """Return whether the partition has a shard at work that may be sent another batch."""
         shard = self.shard(partition)
         return shard is not None and self._waiting[shard] < MOST_WAITING
 
@@ -199,13 +189,13 @@ class Handover:
             self._waiting[batch.shard] += 1
 
     async def feed(self, batch: FetchedRecords) -> None:
-        """Hand `batch` to its shard's thread and return; what waits there is bounded by `has_room`."""
+        """Hand `batch` to its shard's thread, whose queue is bounded by `has_room`, and return."""
         shard = batch.shard
         if isinstance(shard, Shard) and not shard.closed:
-            self._start(self._run(shard, shard.feed_fetched, batch, done=lambda: self._processed(shard)))
+            self._start(self._run(shard, shard.feed_fetched, batch, done=lambda: self._waiting.subtract([shard])))
 
     def beat(self) -> None:
-        """Take note that the event loop goes round, and how far behind their logs the shards are."""
+        """Note that the event loop goes round, and how far behind their logs the shards are."""
         now = self.beat_s = time.monotonic()
         if now < self._next_lag or self.reader is None:
             return
@@ -216,7 +206,7 @@ class Handover:
                 lag.sample(now, shard.offset, reading)
 
     async def tick(self) -> None:
-        """Let every shard commit by interval, note the ends of logs where the clock closes ticks, commit group offsets."""
+        """Let shards commit by interval, note the ends of logs, commit the group's offsets."""
         # Before the ends are asked for: what is in the log by now is covered by the answer.
         now_ms = self._now_ms()
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
@@ -245,10 +235,8 @@ class Handover:
             await self._reader().commit_group(changed)
             self._told.update(changed)
 
-    # ---- failures -----------------------------------------------------------------------------
-
     def fail(self, status: int, message: str) -> None:
-        """Stop the worker with `status`; the first failure counts, and the process ends even if stopping hangs."""
+        """Stop with `status`, the first one given; the process ends even if stopping hangs."""
         if self.exit_status is None:
             self.exit_status = status
             logger.critical("%s", message, extra=about(event="stopping", status=status))
@@ -297,8 +285,6 @@ class Handover:
             shard.closed = True
             self._start(shard.shutdown())
 
-    # ---- tasks --------------------------------------------------------------------------------
-
     async def _run(
         self, shard: Shard, function: Callable[..., None], *args: Any, done: Callable[[], None] | None = None
     ) -> None:
@@ -311,11 +297,8 @@ class Handover:
             if done is not None:
                 done()
 
-    def _processed(self, shard: Shard) -> None:
-        self._waiting[shard] -= 1
-
     def _start_once(self, shard: Shard, kind: str, function: Callable[..., None], *args: Any) -> None:
-        """Start `function` in the shard's thread unless the last one of its kind is still to be done."""
+        """Start `function` in the shard's thread unless its kind is still to be done."""
         entry = (shard, kind)
         if entry not in self._at_work:
             self._at_work.add(entry)
@@ -333,7 +316,7 @@ class Handover:
 
 
 def outside_log(partition: Partition, offset: int, low: int, high: int) -> StateRefused:
-    """Return the refusal for a stored position that the log does not have, saying why that can be and what to do."""
+    """Return the refusal of a stored position that the log does not have, with what to do."""
     name = f"{partition[0]}[{partition[1]}]"
     if offset < low:
         return StateRefused(

@@ -1,7 +1,7 @@
-"""How far a shard is behind its log, in records and in seconds, from what the fetches say of the log's end. Asks nobody.
+"""How far a shard is behind its log, in records and in seconds, by what fetches say of its end.
 
-Seconds are those since the log first had a record that the shard has not processed; the records' own times do not matter, so
-old events in a topic do not look like a lag.
+Seconds are those since the log first had a record that the shard has not processed; the records'
+own times do not matter, so old events in a topic do not look like a lag.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Reading(NamedTuple):
     end: int
 
     def passed(self, offset: int) -> int:
-        """Return how far a shard at `offset` has come: past what nobody may see, once it has all that was handed over."""
+        """Return how far a shard at `offset` is: past what nobody may see, if it has the rest."""
         return self.position if offset == self.handed else offset
 
 
 class Lag:
-    """Of one partition, since it was taken over."""
+    """The lag of one partition since it was taken over."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -56,5 +56,5 @@ class Lag:
         self.records = max(0, end - position)
 
     def seconds(self, now_s: float) -> float:
-        """Since the log has had something that is not processed; 0 when there is nothing."""
+        """Return how long the log has had something that is not processed; 0: nothing."""
         return max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0

@@ -1,9 +1,10 @@
-"""Which partition a record key belongs in, as the two partitioners that nearly all producers use say.
+"""Which partition a record key belongs in, by the two partitioners that nearly all producers use.
 
-What: a promise to users (`privacy.unit = "user"`) needs all records of a user in one source partition. That is checked, record by
-record, by computing where the user's partition is.
+What: a promise to users (`privacy.unit = "user"`) needs all records of a user in one source
+partition. That is checked, record by record, by computing the user's partition.
 
-    murmur2   Java's default, and that of Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff) mod partitions
+    murmur2   Java's default, and that of Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff)
+              mod partitions
     crc32     librdkafka's default ("consistent_random"): crc32(key) mod partitions
 """
 

@@ -1,9 +1,10 @@
 """A shard's state on local disk: RocksDB as a copy of one partition of a compacted changelog topic.
 
-The changelog in Kafka is the truth; this is what saves reading all of it at every start. Every write holds the changes
-together with the changelog position they bring the copy to, in one RocksDB batch, and is made after the Kafka
-transaction was committed. So the copy may be behind the changelog (then the rest is read again), never ahead of it. A
-copy that cannot be trusted (of another topic, damaged, too old to have seen every deletion) is discarded and read again.
+The changelog in Kafka is the truth; this is what saves reading all of it at every start. Every
+write holds the changes together with the changelog position they bring the copy to, in one RocksDB
+batch, and is made after the Kafka transaction was committed. So the copy may be behind the
+changelog (then the rest is read again), never ahead of it. A copy that cannot be trusted (of
+another topic, damaged, too old to have seen every deletion) is discarded and read again.
 
     key in RocksDB          value
     b"m"                    identity of the changelog, position, time of the last write as JSON
@@ -18,37 +19,30 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 from workers.changes import Change
 from workers.errors import SettingsError, StateRefused
-from workers.kafka.clients import of_no_group
+from workers.kafka.clients import Connection
+from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.topics import current_id
-
-if TYPE_CHECKING:
-    from workers.kafka.clients import Connection
 
 logger = logging.getLogger(__name__)
 
-
 _META = b"m"
 _DATA = b"d"
-#: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that was away longer may
-#: hold keys whose deletion can no longer be read. Half of that is left as a margin.
+#: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that
+#: was away longer may hold keys whose deletion can no longer be read. Half of it is the margin.
 _TRUSTED_S = 12 * 3600
-_READ_RECORDS = 5000
-_POLL_S = 0.02  # waited out once a load, at the end
-_PATIENCE_S = 60.0
 _MOST_COPIES = 4
 
 
 @dataclass(frozen=True)
 class Changelog:
-    """Which partition a store is a copy of; `topic_id` tells a re-created topic from its namesake."""
+    """The partition a store copies; `topic_id` tells a re-created topic from its namesake."""
 
     topic: str
     partition: int
@@ -89,12 +83,7 @@ class Store:
     """Key-value copy of one changelog partition; used by one thread at a time."""
 
     def __init__(self, path: Path | str | None, changelog: Changelog) -> None:
-        """Describe the store; nothing is opened until `open` or `load`.
-
-        Args:
-            path: directory of the copy, made when missing; None keeps the copy in memory.
-            changelog: the partition it copies. A copy of another one found at `path` is discarded.
-        """
+        """Describe the store, in memory where there is no path; `open` or `load` opens it."""
         self.changelog = changelog
         self.path = None if path is None else Path(path)
         self._copy: _Copy | None = None
@@ -104,7 +93,7 @@ class Store:
 
     @property
     def offset(self) -> int | None:
-        """Changelog position up to which this copy is applied; None when nothing is."""
+        """Return the changelog position that this copy has reached; None before the first."""
         return self._offset
 
     def open(self) -> Store:
@@ -124,11 +113,7 @@ class Store:
         return self._opened().items(prefix)
 
     def write(self, changes: Iterable[Change], offset: int) -> None:
-        """Apply `changes` (a later one of the same key wins) and the position they reach, all or nothing.
-
-        Raises:
-            ValueError: `offset` lies before the position already applied.
-        """
+        """Apply `changes`, of which later ones win, and the position they reach, or nothing."""
         if self._offset is not None and offset < self._offset:
             raise ValueError(f"offset = {offset}: the store is already at {self._offset}")
         now = time.time()
@@ -150,35 +135,19 @@ class Store:
             copy.close()
 
     def load(self, connection: Connection) -> Loading:
-        """Bring the copy up to the end of the changelog (its last stable offset now); opens it if need be.
-
-        Call it only after the changelog's writer was fenced: then the end does not move.
-
-        Raises:
-            StateRefused: the topic is not the one it was when this process started.
-            KafkaException: the changelog could not be read within a minute of trying.
-        """
+        """Bring the copy up to the end of the changelog, whose writer was fenced before."""
         started = time.perf_counter()
         self.open()
-        records = 0
-        consumer = connection.consumer(
-            **{
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 10,  # the default 500 ms would be waited out at the end
-                "fetch.queue.backoff.ms": 10,
-                "fetch.message.max.bytes": 8_000_000,
-                "queued.max.messages.kbytes": 65_536,
-            }
-        )
-        try:
-            low, high = consumer.get_watermark_offsets(
-                TopicPartition(self.changelog.topic, self.changelog.partition), timeout=30
-            )
+        log, records = self.changelog, 0
+        with reader(connection) as consumer:
+            low, high = bounds_of(consumer, log.topic, log.partition)
             self._distrust(low, high)
             if self._offset is None or self._offset < high:
-                records = self._read(consumer, low if self._offset is None else self._offset, high)
-        finally:
-            consumer.close()
+                start = low if self._offset is None else self._offset
+                for taken in take(consumer, log.topic, {log.partition: (start, high)}):
+                    changes = [(message.key() or b"", message.value()) for message in taken.messages]
+                    self.write(changes, max(taken.position, self._offset or 0))
+                    records += len(changes)
         self._check_id(connection)  # after reading: what was read is then of the topic that has this id
         rebuilt, self._wiped = self._wiped, False
         return Loading(records, time.perf_counter() - started, rebuilt)
@@ -186,14 +155,14 @@ class Store:
     def _check_id(self, connection: Connection) -> None:
         """Refuse a changelog that was deleted and created again since this process learned its id.
 
-        It has forgotten what was published, and the id is in the mechanism id: going on under the old
-        one would begin again with the same noise.
+        It has forgotten what was published, and the id is in the mechanism id: going on under the
+        old one would begin again with the same noise.
         """
         log = self.changelog
         if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
             raise StateRefused(
                 f"topic {log.topic} was deleted and created again while this worker ran: what was published is "
-                "forgotten, and its noise must not be used again. Start the worker anew: it says what to do"
+                "forgotten, and its noise must not be used again. Start the worker again: it says what to do"
             )
 
     def _distrust(self, low: int, high: int) -> None:
@@ -210,45 +179,12 @@ class Store:
         logger.warning("%s: reading all of it again", name)
         self.wipe()
 
-    def _read(self, consumer: Any, start: int, high: int) -> int:
-        """Apply the changelog from `start` to its end; returns how many records that were."""
-        # An explicit offset: OFFSET_BEGINNING costs a 500 ms retry (measured).
-        consumer.assign([TopicPartition(self.changelog.topic, self.changelog.partition, start)])
-        records = 0
-        deadline = time.monotonic() + _PATIENCE_S
-        problem = KafkaError(KafkaError._TIMED_OUT, f"reading {self.changelog.topic}[{self.changelog.partition}]")
-        while time.monotonic() < deadline:
-            changes: list[Change] = []
-            position = end = -1
-            for message in consumer.consume(num_messages=_READ_RECORDS, timeout=_POLL_S):
-                error = message.error()
-                if error is None:
-                    changes.append((message.key() or b"", message.value()))
-                    position = message.offset() + 1
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    end = message.offset()  # a position: it is past the control records
-                elif of_no_group(error):
-                    continue
-                elif error.fatal() or not error.retriable():
-                    raise KafkaException(error)
-                else:
-                    problem = error
-            if end >= high:
-                position = max(position, end)
-            if position >= 0:
-                self.write(changes, max(position, self._offset or 0))
-                records += len(changes)
-                deadline = time.monotonic() + _PATIENCE_S
-            if end >= high:
-                return records
-        raise KafkaException(problem)
-
     def _recognise(self, copy: _Copy) -> None:
         """Go on from the position of `copy` if it is of our changelog, else wipe it."""
         meta, log = copy.meta(), self.changelog
         if meta is None:  # new: nothing was ever written without it
             return
-        # No id is an id of its own: a copy without one is never taken for that of a topic that has one.
+        # No id is an id of its own: a copy without one is never taken for that of a topic with one.
         if (meta.topic, meta.partition, meta.topic_id) == (log.topic, log.partition, log.topic_id):
             self._offset, self._written_s = meta.offset, meta.written_s
             return
@@ -299,6 +235,11 @@ class _Disk:
         path.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._db = Rdict(str(path), _options())
+        try:
+            self.meta()  # what cannot be read is found now
+        except Exception:
+            self.close()
+            raise
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._db.get(_DATA + key)
@@ -336,15 +277,15 @@ class _Disk:
 
 
 def _open_disk(path: Path) -> _Disk:
-    """Open the copy at `path`; a damaged one is discarded, one that another process holds is left alone.
+    """Open the copy at `path`, discarding a damaged one and leaving one in use alone.
 
-    A frozen or slowly ending owner of the partition on this machine may still hold RocksDB's lock. It was fenced, so
-    its copy will never be ahead; ours is then kept beside it.
+    A frozen or slowly ending owner of the partition on this machine may still hold RocksDB's lock.
+    It was fenced, so its copy will never be ahead; ours is then kept beside it.
     """
     for number in range(1, _MOST_COPIES + 1):
         candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")
         try:
-            return _opened_sound(candidate)
+            return _Disk(candidate)
         except Exception as exc:  # noqa: BLE001  # rocksdict raises plain Exception, told apart by its text
             if "/LOCK" in str(exc):
                 logger.warning("%s is in use by another process", candidate)
@@ -356,17 +297,6 @@ def _open_disk(path: Path) -> _Disk:
             except Exception as again:
                 raise SettingsError(f"worker.data_dir: {candidate} cannot be written: {again}") from again
     raise SettingsError(f"worker.data_dir: {path} and {_MOST_COPIES - 1} copies of it are in use by other processes")
-
-
-def _opened_sound(path: Path) -> _Disk:
-    """Open the copy at `path` and see that its own description can be read."""
-    copy = _Disk(path)
-    try:
-        copy.meta()
-    except Exception:
-        copy.close()
-        raise
-    return copy
 
 
 def _options() -> Options:

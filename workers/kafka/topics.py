@@ -1,15 +1,16 @@
-"""The topics a worker needs: which they are, what the cluster has, what is missing, what is wrong. Nothing is altered.
+"""The topics a worker needs: which they are, what is missing, what is wrong. Nothing is altered.
 
 topic                        partitions        cleanup   retention   holds
 <events>                     yours             yours     yours       the events
-<name>.contributions         owners            delete    infinite    stage 1's messages; audit reads all of it
+<name>.contributions         owners            delete    infinite    stage 1's messages, audited
 <name>.contribute-state      as events         compact   -           stage 1's state
 <name>.release-state         owners            compact   -           stage 2's state
 <name>.rejects               as events         delete    default     dead letters
-<name>.<histogram>           owners            delete    infinite    what is published, with the ticks' times
+<name>.<histogram>           owners            delete    infinite    snapshots, with ticks' times
 
-All but the events topic take record batches of 1,048,588 bytes (Kafka's default) and need 1,000,000: see mechanisms/sizes.py.
-Snapshots have their tick's time, so with a finite retention those of an old stream would go as soon as they come.
+All but the events topic take record batches of 1,048,588 bytes (Kafka's default) and need
+1,000,000: see mechanisms/sizes.py. Snapshots have their tick's time, so with a finite retention
+those of an old stream would go as soon as they come.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
@@ -32,6 +33,7 @@ from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.topic_ids import checked_id
 from workers.mechanisms.sizes import BATCH_BYTES, TOPIC_BYTES
+from workers.settings import internal_topics
 
 INFINITE = -1
 #: Partitions of an events topic that does not exist yet and whose number nobody gave.
@@ -45,7 +47,7 @@ _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic the worker needs. `retention_ms` None leaves it to the cluster, `INFINITE` keeps everything."""
+    """A needed topic; `retention_ms` None leaves it to the cluster, `INFINITE` keeps everything."""
 
     name: str
     partitions: int
@@ -74,26 +76,6 @@ class Existing:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
-def contributions_topic(name: str) -> str:
-    """Return the topic between the two stages."""
-    return f"{name}.contributions"
-
-
-def contribute_state_topic(name: str) -> str:
-    """Return stage 1's state topic."""
-    return f"{name}.contribute-state"
-
-
-def release_state_topic(name: str) -> str:
-    """Return stage 2's state topic."""
-    return f"{name}.release-state"
-
-
-def rejects_topic(name: str) -> str:
-    """Return the dead-letter topic."""
-    return f"{name}.rejects"
-
-
 def plan_topics(
     name: str,
     events_topic: str,
@@ -102,23 +84,16 @@ def plan_topics(
     histogram_topics: Sequence[str],
     existing: Mapping[str, Existing],
 ) -> list[Topic]:
-    """Return every topic the worker needs, in the order of the table above.
+    """Return every topic the worker needs, in the order of the table.
 
-    Args:
-        name: worker.name.
-        events_topic: the source.
-        events_partitions: its partitions when it does not exist yet (default 4); what exists wins.
-        owners: worker.owner_partitions; None: as topics of an earlier start have it, else as the events topic.
-        histogram_topics: output topics.
-        existing: from `describe`.
-
-    Raises:
-        SettingsError: topics of an earlier start contradict each other or `owners`.
+    What exists decides over what is asked for: `events_partitions` are of an events topic yet to
+    come, and `owners` None takes what an earlier start made, else what the events have.
     """
+    contributions, contribute_state, release_state, rejects = internal_topics(name)
     sources = events_partitions or DEFAULT_PARTITIONS
     if events_topic in existing:
         sources = existing[events_topic].partitions
-    siblings = [topic for topic in (contributions_topic(name), release_state_topic(name)) if topic in existing]
+    siblings = [topic for topic in (contributions, release_state) if topic in existing]
     for topic in siblings:
         found = existing[topic].partitions
         if owners is not None and owners != found:
@@ -135,20 +110,16 @@ def plan_topics(
     owners = counts.pop() if counts else owners or sources
     return [
         Topic(events_topic, sources, "delete", None, None, "events"),
-        Topic(contributions_topic(name), owners, "delete", INFINITE, TOPIC_BYTES, "contributions"),
-        Topic(contribute_state_topic(name), sources, "compact", None, TOPIC_BYTES, "state of stage 1"),
-        Topic(release_state_topic(name), owners, "compact", None, TOPIC_BYTES, "state of stage 2"),
-        Topic(rejects_topic(name), sources, "delete", None, TOPIC_BYTES, "dead letters"),
+        Topic(contributions, owners, "delete", INFINITE, TOPIC_BYTES, "contributions"),
+        Topic(contribute_state, sources, "compact", None, TOPIC_BYTES, "state of stage 1"),
+        Topic(release_state, owners, "compact", None, TOPIC_BYTES, "state of stage 2"),
+        Topic(rejects, sources, "delete", None, TOPIC_BYTES, "dead letters"),
         *(Topic(topic, owners, "delete", INFINITE, TOPIC_BYTES, "snapshots") for topic in histogram_topics),
     ]
 
 
 def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing]:
-    """Return those of `names` that the cluster has.
-
-    Raises:
-        SettingsError: no broker answered within about ten seconds, or the cluster gives no ids.
-    """
+    """Return those of `names` that the cluster has; one without ids, or silent, is refused."""
     admin, metadata = _introduce(connection)  # all topics: asking for one by name may create it
     found = {
         name: Existing(name, len(metadata.topics[name].partitions))
@@ -169,27 +140,18 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
         except KafkaException:  # not authorised to see them: the rest is still worth showing
             continue
         configs[resource.name] = {key: str(entries[key].value) for key in _SHOWN if key in entries}
-    return {name: Existing(name, topic.partitions, ids[name], configs.get(name, {})) for name, topic in found.items()}
+    return {name: replace(topic, topic_id=ids[name], config=configs.get(name, {})) for name, topic in found.items()}
 
 
 def current_id(connection: Connection, topic: str) -> str:
-    """Return the id that a topic has now.
-
-    Raises:
-        SettingsError: the cluster gives it none.
-        KafkaException: it is not there, or nobody answered.
-    """
+    """Return the id that a topic has now, refusing a cluster that gives none."""
     admin = connection.admin()  # a client that is let go cancels what was asked of it
     [future] = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S).values()
     return checked_id(topic, future.result().topic_id)
 
 
 def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
-    """Return an admin client and what the cluster says of itself, once it has a controller.
-
-    Raises:
-        SettingsError: no broker answered, no controller is there, or it is not the embedded cluster.
-    """
+    """Return an admin client and what the cluster says of itself, once it has a controller."""
     admin, metadata = connection.introduce(_ANSWER_S)
     if connection.embedded is not None:
         known = connection.embedded.startswith(_EMBEDDED) and metadata.cluster_id == connection.embedded
@@ -213,7 +175,7 @@ def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
 
 
 def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Return what is wrong with the topics that exist, one sentence each; with any, the worker must not start."""
+    """Return what is wrong with existing topics, a sentence each: the worker must not start."""
     found = []
     for topic in plan:
         here = existing.get(topic.name)
@@ -235,14 +197,14 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
         if topic.max_message_bytes is not None and limit < BATCH_BYTES:
             found.append(
-                f"{topic.name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could stop the worker; "
-                f"raise it with kafka-configs.sh, to {TOPIC_BYTES} as Kafka has it by default"
+                f"{topic.name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could "
+                f"stop the worker; raise it with kafka-configs.sh, to {TOPIC_BYTES} as Kafka has it by default"
             )
     return found
 
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Return what the operator may want to know of existing topics, one sentence each; the worker starts anyway."""
+    """Return what the operator may want to know of existing topics, one sentence each."""
     found = []
     for topic in plan:
         here = existing.get(topic.name)
@@ -260,11 +222,7 @@ def missing(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[Top
 
 
 def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Create what is missing and return its names; what exists is never touched.
-
-    Raises:
-        SettingsError: the cluster refused, gives no ids, or no broker answered.
-    """
+    """Create what is missing and return its names; what exists is never touched."""
     wanted = missing(plan, existing)
     if not wanted:
         return []
@@ -289,7 +247,7 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
 
 
 def _wait_until_seen(admin: AdminClient, names: Sequence[str]) -> None:
-    """Return when the brokers know of topics that the controller has made, or do not in good time: then whoever uses one is told."""
+    """Wait until the brokers know of new topics, or give up after a while without a word."""
     deadline = time.monotonic() + _ANSWER_S
     with suppress(KafkaException):
         while time.monotonic() < deadline:

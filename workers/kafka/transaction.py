@@ -4,8 +4,9 @@
     run        begin, produce, commit; abort and repeat where the broker asks for it
     close      drop the producer; the next owner aborts what is still open
 
-Everything that one `run` sends becomes visible together, at most once, and only while the transactional id has no newer
-owner. The shard (`kafka/shard.py`) says whether it was given up meanwhile, and is told that long work goes on.
+Everything that one `run` sends becomes visible together, at most once, and only while the
+transactional id has no newer owner. The shard (`kafka/shard.py`) says whether it was given up
+meanwhile, and is told that long work goes on.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ _CALL_S = 30.0
 _AGAIN_S = 0.05
 # Repeating a transaction: a longer outage ends the worker, and its supervisor starts it again.
 _PATIENCE_S = 120.0
-# Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million new
-# items is about 700 MB, which at 5 MB/s takes 140 s. Whoever takes a partition over ends its open
-# transaction at once. The broker allows 15 minutes, unless told otherwise.
+# Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million
+# new items is about 700 MB, which at 5 MB/s takes 140 s. Whoever takes a partition over ends its
+# open transaction at once. The broker allows 15 minutes, unless told otherwise.
 TRANSACTION_TIMEOUT_MS = 300_000
 
 
@@ -61,7 +62,7 @@ class Owner(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the shard was given up."""
+        """Return whether the shard was given up."""
 
     def check_open(self) -> None:
         """Raise if the shard was given up."""
@@ -74,37 +75,25 @@ class Owner(Protocol):
 
 
 class Transactions:
-    """The producer of one transactional id and its transactions; used by the shard's thread only."""
+    """The producer of one transactional id, used by its shard's thread only."""
 
     def __init__(self, connection: Connection, transactional_id: str, state: tuple[str, int], owner: Owner) -> None:
-        """
-        Args:
-            connection: to the cluster.
-            transactional_id: whose newest producer alone may commit.
-            state: topic and partition of the state changes.
-            owner: the shard.
-        """
+        """Describe them; `state` is the topic and partition of the state changes."""
         self._connection, self._id, self._owner = connection, transactional_id, owner
         self._state_topic, self._state_partition = state
         self._producer: Producer | None = None
-        # Where the state partition ends once the last attempt is committed; -1: nothing was reported.
+        # Where the state partition ends once the last attempt is committed; -1: not reported.
         self._state_end = -1
         self._failure: KafkaError | None = None
 
     def take_over(self) -> None:
-        """Fence the older owner and end its open transaction.
-
-        Raises:
-            Fenced: an even newer owner came in between.
-            SettingsError: the brokers do not allow transactions that are as long as ours may be.
-            KafkaException: the broker could not be reached.
-        """
+        """Fence the older owner and end its transaction; `Fenced` where a newer one came."""
         self._producer = producer = self._connection.producer(
             self._id,
             **{
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "compression.type": "lz4",
-                # Commit flushes at once; this only lets messages of one transaction travel together.
+                # Commit flushes at once; this only lets messages of a transaction travel together.
                 "linger.ms": 5,
                 # A batch of several messages stays below both; a longer message never gets here
                 # (`_refuse_unsendable`).
@@ -124,7 +113,7 @@ class Transactions:
         self._producer = None
 
     def run(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> int:
-        """Commit `messages` and the state `changes` as one transaction, repeating it until it is committed.
+        """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
         Returns:
             Where the state partition ends now; -1 without changes.
@@ -132,7 +121,7 @@ class Transactions:
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
             ShardClosed: the owner was given up before the transaction began again.
-            KafkaException: it cannot be committed (too large, not authorised, broker away for minutes).
+            KafkaException: it cannot be committed (too large, not authorised, no broker).
         """
         producer = self._producer
         if producer is None:
@@ -158,7 +147,7 @@ class Transactions:
                 )
 
     def _attempt(self, producer: Producer, messages: Sequence[Outgoing], changes: Sequence[Change]) -> bool:
-        """Try one transaction; False: it was aborted and may be repeated (`_failure` says why)."""
+        """Return whether a transaction was committed; if not, it may be repeated."""
         self._state_end, self._failure = -1, None
         try:
             producer.begin_transaction()
@@ -235,7 +224,7 @@ class Transactions:
         self._insist("commit", producer.commit_transaction, producer)
 
     def _insist(self, name: str, call: Callable[[float], object], sending: Producer | None = None) -> None:
-        """Call, and call again while the outcome is not known or `sending` sends, unless the owner is given up."""
+        """Call, and again while the outcome is unknown or `sending` sends, unless given up."""
         deadline, left = time.monotonic() + _PATIENCE_S, 0 if sending is None else len(sending)
         while True:
             try:
@@ -255,8 +244,8 @@ class Transactions:
     def _raise_if_fenced(self, error: KafkaError) -> None:
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             raise SettingsError(
-                f"the brokers' transaction.max.timeout.ms is below {TRANSACTION_TIMEOUT_MS}, the time that a commit of this "
-                "worker may take: raise it (Kafka's default is 900000)"
+                f"the brokers' transaction.max.timeout.ms is below {TRANSACTION_TIMEOUT_MS}, the time that a commit "
+                "of this worker may take: raise it (Kafka's default is 900000)"
             )
         if error.code() in _FENCED or (error.fatal() and error.code() not in _HOPELESS):
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from KafkaException(error)

@@ -1,15 +1,17 @@
-"""Faust transport `quietcount`: agents receive the fetched records of a partition as one `FetchedRecords`.
+"""Faust transport `quietcount`: agents receive a partition's fetched records as `FetchedRecords`.
 
-Three kinds of threads: aiokafka and the decoding of records are in Faust's consumer thread (`fetch`), Faust itself and
-the hand-over in the main one (here), every shard in its own. Between the first two go `Fetched` (batches, tagged with
-the seek they follow) and `seek_all`.
+Three kinds of threads: aiokafka and the decoding of records are in Faust's consumer thread
+(`fetch`), Faust itself and the hand-over in the main one (here), every shard in its own. Between
+the first two go `Fetched` (batches, tagged with the seek they follow) and `seek_all`.
 
 What keeps records from being lost or given twice:
 
-- Every assignment and revocation raises the consumer's *epoch*. `seek_all` brings the epoch to the consumer thread; a
-  fetch carries the epoch it was made in, and one of an older epoch is dropped: the seek that follows it reads it again.
-- A batch starts where the one before it ended, and a shard refuses one that starts elsewhere (`fetch`, `shard`).
-- Faust's own commits, seeks and gap tracking are off. The shards' stored offsets decide; the group's are for lag tools.
+- Every assignment and revocation raises the consumer's *epoch*. `seek_all` takes it to the other
+  thread; a fetch carries the epoch it was made in, and one of an older epoch is dropped: the seek
+  that follows it reads it again.
+- A batch starts where the one before it ended; a shard refuses another one (`fetch`, `shard`).
+- Faust's own commits, seeks and gap tracking are off. The shards' stored offsets decide; the
+  group's are for lag tools.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class QuietcountApp(faust.App):
 
 
 class Consumer(driver.Consumer):
-    """Faust's consumer, main thread: epochs, take-over after an assignment, batches to the agents."""
+    """Faust's consumer, in the main thread: epochs, take-over, batches to the agents."""
 
     epoch = 0
 
@@ -68,10 +70,8 @@ class Consumer(driver.Consumer):
 
     @property
     def thread(self) -> ConsumerThread:
-        """The consumer's thread, as what it is."""
+        """Return the consumer's thread with its own type."""
         return cast(ConsumerThread, self._thread)
-
-    # ---- hand-over ----------------------------------------------------------------------------
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Give everything up before the group hears that we do; heartbeats go on meanwhile."""
@@ -81,9 +81,9 @@ class Consumer(driver.Consumer):
         await super().on_partitions_revoked(revoked)
 
     async def perform_seek(self) -> None:
-        """Take over what was assigned. Faust calls this after every assignment, with the flow stopped.
+        """Take over what was assigned; Faust calls this after each assignment, the flow stopped.
 
-        Faust stops waiting after `broker_request_timeout`; the take-over goes on, and the epoch keeps records back.
+        Faust stops waiting after `broker_request_timeout`; the epoch then keeps records back.
         """
         self.epoch += 1
         self._acquiring = asyncio.ensure_future(self._acquire(self.epoch))
@@ -94,7 +94,7 @@ class Consumer(driver.Consumer):
         try:
             offsets = await self.handover.acquire(assigned, lambda: self.epoch == epoch)
             if self.epoch == epoch:
-                await self.thread.seek_all(epoch, offsets)
+                await self.thread.call_thread(self.thread.seek_all, epoch, dict(offsets))
         except IllegalStateError:
             logger.info("the partitions were taken away while they were taken over")
         except Exception as exc:
@@ -123,15 +123,15 @@ class Consumer(driver.Consumer):
                     logger.exception("the timer failed")
                     self.handover.fail(EXIT_FAILED, f"the timer failed: {describe(exc)}")
 
-    # ---- what the hand-over asks (handover.LogReader) -----------------------------------------
-
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
         """Return the first position of each log and its last stable offset."""
-        return await self.thread.bounds(list(partitions))
+        found = await self.thread.call_thread(self.thread.bounds, list(partitions))
+        return cast(Mapping[Partition, tuple[int, int]], found)
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         """Return the last stable offset that each log has now, asked of the broker."""
-        return await self.thread.ends(self.epoch, list(partitions))
+        found = await self.thread.call_thread(self.thread.ends, self.epoch, list(partitions))
+        return cast(Mapping[Partition, int], found)
 
     def readings(self) -> Mapping[Partition, Reading]:
         """Return the consumer's position in each partition, from what the last fetches said."""
@@ -139,12 +139,10 @@ class Consumer(driver.Consumer):
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the consumer group's offsets, for lag tools."""
-        await self.thread.commit_group(offsets)
-
-    # ---- records ------------------------------------------------------------------------------
+        await self.thread.call_thread(self.thread.commit_group, dict(offsets))
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
-        """Yield one message per partition that has records and whose shard has room; its value is the `FetchedRecords`."""
+        """Yield a message with `FetchedRecords` for each partition with records and a shard with room."""
         if not self.flow_active:
             await self.wait(cast(Any, self.can_resume_flow))
         active = {tp for tp in self._get_active_partitions() if self.handover.has_room(tp)}
@@ -182,22 +180,9 @@ class Consumer(driver.Consumer):
 
     def _message(self, tp: TP, batch: FetchedRecords) -> ConsumerMessage:
         return ConsumerMessage(
-            tp.topic,
-            tp.partition,
-            batch.end - 1,
-            batch.last_ms / 1000.0,
-            0,
-            None,
-            None,
-            cast(Any, batch),
-            None,
-            None,
-            None,
-            tp,
-            generation_id=self.app.consumer_generation_id,
-        )
-
-    # ---- Faust's commits, off -----------------------------------------------------------------
+            tp.topic, tp.partition, batch.end - 1, batch.last_ms / 1000.0, 0, None, None,
+            cast(Any, batch), None, None, None, tp, generation_id=self.app.consumer_generation_id,
+        )  # fmt: skip
 
     def ack(self, message: Any) -> bool:
         """Forget the message; what counts as done is what a shard has committed."""
@@ -210,9 +195,7 @@ class Consumer(driver.Consumer):
         """Do nothing: the shards commit."""
         return False
 
-    async def force_commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
-        """Do nothing: the shards commit."""
-        return False
+    force_commit = commit
 
     def verify_event_path(self, now: float, tp: TP) -> None:
         """Do nothing: Faust would warn that nothing was committed."""
@@ -249,17 +232,7 @@ def create_app(
     heartbeat_s: float = 3.0,
     **settings: Any,
 ) -> QuietcountApp:
-    """Return the Faust application of a worker, without its agents.
-
-    Args:
-        name: application id; the consumer group.
-        connection: the cluster.
-        handover: where this worker's shards live.
-        data_dir: directory Faust may use for its own files.
-        session_timeout_s: silence after which the group gives our partitions to others.
-        heartbeat_s: how often we show that we live.
-        settings: further Faust settings.
-    """
+    """Return a worker's Faust application, without its agents; its name is also its group's."""
     defaults: dict[str, Any] = {
         "broker": [f"quietcount://{server.strip()}" for server in connection.bootstrap.split(",")],
         "broker_credentials": faust_credentials(connection),

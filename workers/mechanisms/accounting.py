@@ -1,6 +1,7 @@
 """Adding up what mechanisms cost, and converting it once, at the end, to (epsilon, delta).
 
-What: zCDP costs are data (`Cost`); they compose by addition, and one conversion turns the sum into (epsilon, delta).
+What: zCDP costs are data (`Cost`); they compose by addition, and one conversion turns the sum into
+(epsilon, delta).
 Neighbours: the content of one event emptied, or the reverse.
 
     Symbol      Here
@@ -8,14 +9,17 @@ Neighbours: the content of one event emptied, or the reverse.
     a           Renyi order
     epsilon, delta   approximate differential privacy
 
-Why integer orders only: the counters' adaptive guarantee (the stream reacts to what was published) is proved by a
-shift within a lattice, for integer orders a >= 2 (`docs/guarantee.md`). Minimising over fewer orders is still a valid
-conversion, and costs nothing that can be seen unless rho is large against ln(1/delta).
+Why integer orders only: the counters' adaptive guarantee (the stream reacts to what was published)
+is proved by a shift within a lattice, for integer orders a >= 2 (`docs/guarantee.md`). Minimising
+over fewer orders is still a valid conversion, and costs nothing that can be seen unless rho is
+large against ln(1/delta).
 
-Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", Proposition 12 and Corollary 13.
+Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", Proposition 12
+and Corollary 13.
 
-Rounding: every result is rounded to the private side (epsilon and delta up, rho down) to nine significant digits, after
-a margin of 1e-10 that is far above what floating point loses here, so that all machines publish the same number.
+Rounding: every result is rounded to the private side (epsilon and delta up, rho down) to nine
+significant digits, after a margin of 1e-10 that is far above what floating point loses here, so
+that all machines publish the same number.
 """
 
 import math
@@ -25,13 +29,12 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
 _DIGITS = 9
-# Relative; rho_of takes the wide one, epsilon_of and delta_of the narrow one, so that epsilon_of(rho_of(e, d), d) <= e
-# for every e of at most nine digits (d ln(epsilon) / d ln(rho) is at least 1/2).
+# Relative; rho_of takes the wide one, epsilon_of the narrow one, so that
+# epsilon_of(rho_of(e, d), d) <= e for every e of at most nine digits
+# (d ln(epsilon) / d ln(rho) is at least 1/2).
 _WIDE_MARGIN = 1e-10
 _NARROW_MARGIN = 1e-11
 _LARGEST_ORDER = 1 << 50
-# A delta below e^-690 (1e-300) is given as that: exp would round it down to nothing.
-_LEAST_LOG_DELTA = -690.0
 _LARGEST_EXPONENT = 700.0
 # The largest that a configuration may state.
 _LARGEST_DELTA = 0.5
@@ -65,47 +68,23 @@ class Cost:
 
 
 def compose(costs: Iterable[Cost]) -> Cost:
-    """The cost of running all of them on the same events: rho and deltas add up (of one name, too), rounded up.
+    """Return the cost of running all of them on the same events: rho and deltas add up, rounded up.
 
-    Source: zCDP composes additively, also adaptively (Bun, Steinke 2016, Lemma 2.3); failures by the union bound.
+    Source: zCDP composes additively, also adaptively (Bun, Steinke 2016, Lemma 2.3); failures by
+    the union bound.
     """
-    rho = 0.0
-    exact_rho = Fraction(0)
+    rhos: list[float] = []
     deltas: dict[str, Fraction] = {}
     for cost in costs:
-        if math.isinf(cost.rho):
-            rho = math.inf
-        else:
-            exact_rho += Fraction(cost.rho)
+        rhos.append(cost.rho)
         for name, delta in cost.deltas:
             deltas[name] = deltas.get(name, Fraction(0)) + Fraction(delta)
-    named = tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items())
-    return Cost(rho=rho + float_up(exact_rho), deltas=named)
-
-
-def delta_of(rho: float, epsilon: float) -> float:
-    """The smallest delta (rounded up, at most 1) for which rho-zCDP at integer orders gives (epsilon, delta).
-
-    Raises:
-        ValueError: a parameter is negative or not a number.
-    """
-    _check_rho(rho)
-    if not epsilon >= 0:
-        raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
-    if rho == 0 or math.isinf(epsilon):
-        return 0.0
-    if math.isinf(rho):
-        return 1.0
-
-    def log_delta(order: int) -> float:
-        return (order - 1) * (order * rho - epsilon + math.log1p(-1 / order)) - math.log(order)
-
-    lowest = -_largest(lambda order: -log_delta(order))
-    return min(1.0, _round_up(math.exp(min(max(lowest, _LEAST_LOG_DELTA), 0.0))))
+    rho = math.inf if math.inf in rhos else float_up(sum(map(Fraction, rhos), Fraction(0)))
+    return Cost(rho=rho, deltas=tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items()))
 
 
 def epsilon_of(rho: float, delta: float) -> float:
-    """The smallest epsilon (rounded up) for which rho-zCDP at integer orders gives (epsilon, delta).
+    """Return the smallest epsilon (rounded up) for which rho-zCDP gives (epsilon, delta).
 
     Raises:
         ValueError: rho is negative or not a number, or delta is not inside 0..1.
@@ -121,7 +100,7 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 
 def rho_of(epsilon: float, delta: float) -> float:
-    """The largest rho (rounded down) that gives (epsilon, delta): what calibration starts from.
+    """Return the largest rho (rounded down) that gives (epsilon, delta): calibration starts here.
 
     Raises:
         ValueError: epsilon is not above 0 and finite, or delta is not inside 0..1.
@@ -137,7 +116,7 @@ def rho_of(epsilon: float, delta: float) -> float:
 
 
 def paper_epsilon(rho: float, delta: float) -> float:
-    """What the papers' conversion gives, for comparison: rho + 2 sqrt(rho ln(1/delta)), rounded up.
+    """Return rho + 2 sqrt(rho ln(1/delta)), the papers' conversion, rounded up, for comparison.
 
     Source: Bun, Steinke 2016, Proposition 1.3.
     """
@@ -149,16 +128,18 @@ def paper_epsilon(rho: float, delta: float) -> float:
 def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0.0) -> float:
     """Return the delta charged for noise that is sampled from a table and not from the ideal law.
 
-    It is (1 + e^epsilon) D0 TV + D0 TV'. Of the noise on counts only the cells matter whose true value
-    differs between neighbours, so TV grows neither with items nor with ticks. TV' is for the tests that an
-    item of one event must fail in order to stay unseen: the noise passes each of them with a chance that
-    was bounded under the ideal law, so it grows with their number (docs/decisions/0009-derivations.md, 8).
+    It is (1 + e^epsilon) D0 TV + D0 TV'. Of the noise on counts only the cells matter whose true
+    value differs between neighbours, so TV grows neither with items nor with ticks. TV' is for the
+    tests that an item of one event must fail in order to stay unseen: the noise passes each of them
+    with a chance that was bounded under the ideal law, so it grows with their number
+    (docs/decisions/0009-derivations.md, 8).
 
     Args:
         epsilon: of the guarantee it is added to.
         max_items: D0, items one event may touch.
         tv: TV, `Counter.tv`, over all cells of one item.
-        tests_tv: TV', `Counter.test_tv` times the number of tests of one item; 0 for a known domain.
+        tests_tv: TV', `Counter.test_tv` times the number of tests of one item; 0 for a known
+            domain.
     """
     if not epsilon >= 0:
         raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
@@ -185,7 +166,7 @@ def check_sampler_delta(
     if true <= delta * share:
         return
     least = true / share
-    # To two digits, upwards: what is named must be enough. The margin is what `least` may have lost to rounding.
+    # To two digits, upwards: what is named must be enough, whatever `least` lost to rounding.
     enough = float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(Decimal(least * (1 - _NARROW_MARGIN))))
     found, mend = (f"{enough:.1e}", "a larger delta, or ") if least <= _LARGEST_DELTA else ("no delta is enough", "")
     raise ValueError(
@@ -195,21 +176,21 @@ def check_sampler_delta(
 
 
 def float_up(value: Fraction) -> float:
-    """The smallest float that is at least value."""
+    """Return the smallest float that is at least value."""
     nearest = float(value)
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
 def _order_cost(order: int, delta: float) -> float:
-    """epsilon - order * rho at one Renyi order."""
+    """Return epsilon - order * rho at one Renyi order."""
     return (-math.log(delta) - math.log(order)) / (order - 1) + math.log1p(-1 / order)
 
 
 def _largest(value: Callable[[int], float]) -> float:
-    """The maximum over integer orders a >= 2 of a function with one peak.
+    """Return the maximum over integer orders a >= 2 of a function with one peak.
 
-    Any order is valid, so a missed peak would cost accuracy and never privacy: a geometric grid finds the
-    neighbourhood, a ternary search the order.
+    Any order is valid, so a missed peak would cost accuracy and never privacy: a geometric grid
+    finds the neighbourhood, a ternary search the order.
     """
     grid = [2]
     while grid[-1] < _LARGEST_ORDER:
@@ -231,7 +212,7 @@ def _round_up(value: float) -> float:
 
 
 def _round(value: float, rounding: str) -> float:
-    """To nine significant digits; the float nearest to those digits is the same on every machine."""
+    """Round to nine significant digits: the nearest float is the same on every machine."""
     return float(Context(prec=_DIGITS, rounding=rounding).create_decimal(Decimal(value)))
 
 

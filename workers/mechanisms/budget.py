@@ -1,10 +1,11 @@
-"""How a histogram's (epsilon, delta) or (rho, delta) is split, and what is promised once the noise is known.
+"""How (epsilon, delta) or (rho, delta) is split, and what is promised once the noise is known.
 
     delta = delta_conversion + delta_discovery + delta_numerical
 
-`delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items that show that they
-exist, and `delta_numerical` for the distance of the integer samplers from their laws (`accounting.sampler_delta`).
-The order statistics, whose accounting may be pure, split theirs in `order_statistics.config`.
+`delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items that show
+that they exist, and `delta_numerical` for the distance of the integer samplers from their laws
+(`accounting.sampler_delta`). The order statistics, whose accounting may be pure, split theirs in
+`order_statistics.config`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.mechanism import Guarantee
 
-# Reserved for the samplers' distance, as a share of delta; the true figure (about 1e-35) is checked against it.
+# Reserved for the samplers' distance, as a share of delta; the true figure (about 1e-35) is checked
+# against it.
 NUMERICAL_SHARE = 1e-6
-# Half of delta discovers, half converts: moving it either way changes threshold or noise by a few parts in a thousand.
+# Half of delta discovers, half converts: moving it either way changes threshold or noise by a few
+# parts in a thousand.
 DISCOVERY_SHARE = 0.5
 
 
@@ -29,16 +32,15 @@ class Split:
     Attributes:
         rho: zCDP for noise.
         epsilon: what is promised, with `delta`.
-        delta: as configured: the sum of the parts below.
-        delta_conversion: used to turn rho into epsilon.
-        delta_discovery: total probability that an item of one event shows that it exists; 0 for a known domain.
+        delta: as configured; what the parts below leave of it turns rho into epsilon.
+        delta_discovery: total probability that an item of one event shows that it exists; 0 for a
+            known domain.
         delta_numerical: charged for the samplers' distance from their laws.
     """
 
     rho: float
     epsilon: float
     delta: float
-    delta_conversion: float
     delta_discovery: float
     delta_numerical: float
 
@@ -63,8 +65,7 @@ def split(config: HistogramConfig, *, discovers: bool) -> Split:
     else:
         raise ValueError("epsilon = None: give epsilon or rho")
     return Split(
-        rho=rho, epsilon=epsilon, delta=config.delta, delta_conversion=conversion, delta_discovery=discovery,
-        delta_numerical=numerical,
+        rho=rho, epsilon=epsilon, delta=config.delta, delta_discovery=discovery, delta_numerical=numerical,
     )  # fmt: skip
 
 
@@ -74,6 +75,7 @@ class OnSplit(Frozen):
     A constructor sets `_split` first, calibrates its noise to it, and ends with `_promise`.
     """
 
+    law: str = "gaussian"
     _split: Split
     _guarantee: Guarantee
 
@@ -101,8 +103,8 @@ class OnSplit(Frozen):
 
         Args:
             unit: whose presence is hidden.
-            spent: rho of the calibrated noise; rounding may put it a little above what was asked for.
-            tv, times, tests_tv: distance of the samples from their laws, see `accounting.sampler_delta`.
+            spent: rho of the calibrated noise; rounding may put it a little above what was asked.
+            tv, times, tests_tv: the samplers' distance, see `accounting.sampler_delta`.
             otherwise: what helps where delta is too small and is to stay.
 
         Raises:

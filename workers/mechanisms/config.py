@@ -1,8 +1,8 @@
-"""The public, frozen configuration of a histogram: what is counted, over which ticks, and at what privacy cost.
+"""The public, frozen configuration of a histogram: what is counted, when, and at what privacy cost.
 
-Every field states its type, its range and, in words, what is allowed; an instance is checked against that when it is
-made, by whoever makes it (a settings file, a stored record, a test), so an instance that exists is valid. Nothing
-learned from data ever enters here.
+Every field states its type, its range and, in words, what is allowed; an instance is checked
+against that when it is made, by whoever makes it (a settings file, a stored record, a test), so an
+instance that exists is valid. Nothing learned from data ever enters here.
 
     D0    max_items    most items of one event that count
     Dinf  max_count    most that one event adds to one item; where users are protected, one user in an epoch
@@ -39,13 +39,19 @@ TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
 
 Duration = Annotated[int, Meta(extra={"duration": True})]
 """Milliseconds in Python; written as "10s" in a settings file."""
+Label = Annotated[str, Meta(min_length=1)]
+Domain = Annotated[
+    tuple[Label, ...],
+    Meta(min_length=1, description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
+]
+Budget = Annotated[Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")]
 
 
 class Lane(NamedTuple):
-    """What stage 1 must know to bound and add up: histograms that agree in it share one set of contributions.
+    """What stage 1 must know: histograms that agree in it share one set of contributions.
 
-    The last two bound users, who have `max_items_per_user` (stream key, item) pairs in each epoch of `horizon` ticks (None: in the
-    one epoch there is); without users they are None.
+    The last two bound users, who have `max_items_per_user` (stream key, item) pairs in each epoch
+    of `horizon` ticks (None: in the one epoch there is); without users they are None.
     """
 
     tick_ms: int
@@ -56,15 +62,15 @@ class Lane(NamedTuple):
     horizon: int | None = None
 
     def epoch(self, tick: int) -> int:
-        """The epoch, from 0, in which users' pairs are counted together."""
+        """Return the epoch, from 0, in which users' pairs are counted together."""
         return 0 if self.horizon is None else (tick - 1) // self.horizon
 
 
 class Rule(NamedTuple):
-    """How one field is checked: its name in Python, its name outside, its type with ranges, and these in words.
+    """How one field is checked: its names in Python and outside, its type, its range in words.
 
-    The type is the one field of a record of its own: given a bare annotation, msgspec hashes it at every call, in
-    Python, and drops whatever is raised there: a Ctrl-C sent as a replay began was lost 5 times in 83.
+    The type is the one field of a record of its own: given a bare annotation, msgspec hashes it at
+    every call, in Python, and drops what is raised there: it lost a Ctrl-C 5 times in 83.
     """
 
     attribute: str
@@ -75,11 +81,7 @@ class Rule(NamedTuple):
     required: bool
 
     def checked(self, value: object) -> object:
-        """The value, converted where its type says so.
-
-        Raises:
-            msgspec.ValidationError: it is not allowed.
-        """
+        """Return the value, converted where its type says so, or raise `ValidationError`."""
         (found,) = msgspec.structs.astuple(msgspec.convert({"value": value}, self.probe, dec_hook=_decode))
         return found
 
@@ -101,11 +103,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError(self.where() + complaint)
 
     def where(self) -> str:
-        """What a message about a field begins with."""
+        """Return what a message about a field begins with."""
         return ""
 
     def complaints(self) -> Iterator[str]:
-        """What is wrong with fields that are each right by themselves."""
+        """Yield what is wrong with fields that are each right by themselves."""
         return iter(())
 
 
@@ -118,8 +120,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         horizon: ticks in an epoch, or "unbounded": one epoch without an end.
         start: tick 1 begins here; None is 1970-01-01.
         max_items: D0, most items of one event that count.
-        max_count: Dinf, most that one event adds to one item; where users are protected, one user in an epoch.
-        max_items_per_user: most items that count of one user in an epoch; only where users are protected.
+        max_count: Dinf, most that one event adds to one item; where users are protected, one user in
+            an epoch.
+        max_items_per_user: most items that count of one user in an epoch; only where users are
+            protected.
         epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.
         rho: total of one epoch in zCDP.
         delta: probability, over one epoch, that the guarantee does not cover.
@@ -152,19 +156,15 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     max_items_per_user: Annotated[
         Annotated[int, Meta(ge=1, le=10_000)] | None, Meta(description="a whole number from 1 to 10,000")
     ] = None
-    epsilon: Annotated[
-        Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")
-    ] = None
-    rho: Annotated[Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")] = (
-        None
-    )
+    epsilon: Budget = None
+    rho: Budget = None
     delta: Annotated[float, Meta(ge=1e-50, le=0.5, description="a number from 1e-50 to 0.5, such as 1e-9")]
     counter: Annotated[Literal["haar", "tree", "sqrt"], Meta(description='"haar", "tree" or "sqrt"')] = "haar"
     radix: Annotated[
         Annotated[int, Meta(ge=2, le=1_024)] | None, Meta(description="a whole number from 2 to 1,024")
     ] = None
     keys: Annotated[
-        Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)] | Literal["public"],
+        Annotated[tuple[Label, ...], Meta(min_length=1)] | Literal["public"],
         Meta(description='a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'),
     ]
     generation: Annotated[int, Meta(ge=1, le=2**31 - 1, description="a whole number from 1 to 2,147,483,647")] = 1
@@ -175,41 +175,35 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def mechanism(self) -> str:
-        """The mechanism's name, as in settings and snapshots."""
+        """Return the mechanism's name, as in settings and snapshots."""
         return str(self.__struct_config__.tag)
 
     @property
     def pure(self) -> bool:
-        """Whether epsilon holds by itself: it does not come from rho, and delta covers the samplers alone."""
+        """Return whether epsilon holds by itself, and delta covers the samplers alone."""
         return False
 
     @property
     def start_given(self) -> bool:
-        """Whether the start was stated rather than left at 1970."""
+        """Return whether the start was stated rather than left at 1970."""
         return self.start is not None
 
     @property
     def start_ms(self) -> int:
-        """Beginning of tick 1, ms since 1970."""
+        """Return the beginning of tick 1, ms since 1970."""
         return 0 if self.start is None else (self.start - EPOCH) // timedelta(milliseconds=1)
 
     @property
     def horizon_ticks(self) -> int | None:
-        """Ticks in an epoch; None when unbounded."""
+        """Return the ticks in an epoch; None when unbounded."""
         return None if self.horizon == "unbounded" else self.horizon
 
     @property
     def lane(self) -> Lane:
-        """The contributions this histogram is made from."""
+        """Return which contributions this histogram is made from."""
         of_user = self.max_items_per_user
-        return Lane(
-            self.tick_ms,
-            self.start_ms,
-            self.max_items,
-            self.max_count,
-            of_user,
-            None if of_user is None else self.horizon_ticks,
-        )
+        horizon = None if of_user is None else self.horizon_ticks
+        return Lane(self.tick_ms, self.start_ms, self.max_items, self.max_count, of_user, horizon)
 
     def where(self) -> str:
         return f"histogram {self.name!r}: "
@@ -236,16 +230,13 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
-    """A histogram over a declared domain: every item of it is published at every tick, and no other item ever.
+    """A histogram over a declared domain: all of its items are published at every tick.
 
     Attributes:
         domain: the labels of the domain, in the order declared.
     """
 
-    domain: Annotated[
-        Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)],
-        Meta(description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
-    ]
+    domain: Domain
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -253,10 +244,10 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
 
 
 class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
-    """A histogram over an unknown domain: an item is published once its noisy count passes the tick's threshold.
+    """A histogram over an unknown domain: items appear once their noisy count passes a threshold.
 
     Attributes:
-        threshold: how the probability of showing an item of one event alone is spread over the ticks.
+        threshold: how the probability of showing one event's item is spread over the ticks.
         every: with threshold = "every", new items are shown only at ticks that are multiples of it.
     """
 
@@ -282,7 +273,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
 
 @kept(None)
 def rules(record: type[Checked]) -> tuple[Rule, ...]:
-    """How each field of a record is checked, in the order of the fields."""
+    """Return how each field of a record is checked, in the order of the fields."""
     hints = get_type_hints(record, include_extras=True)
     found = []
     for field in msgspec.structs.fields(record):
@@ -298,14 +289,14 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
 
 
 def display(value: object) -> str:
-    """A value as it would stand in a settings file, cut to a line's worth."""
+    """Return a value as a settings file has it, cut to a line's worth."""
     stamp = value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else None
     text = stamp or json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
-    """Labels that repeat, or are longer than a label may be."""
+    """Yield what is wrong with labels that repeat, or are longer than a label may be."""
     for label in labels:
         if len(label.encode()) > LABEL_BYTES_MAX:
             yield f"{field} holds {display(label)} of {len(label.encode()):,} bytes: at most {LABEL_BYTES_MAX:,} bytes"
@@ -315,7 +306,7 @@ def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
 
 
 def _decode(kind: type, value: object) -> object:
-    """Makes a path of a string; msgspec asks only about types that are not its own."""
+    """Return a path made of a string; msgspec asks only about types that are not its own."""
     if isinstance(value, kind):
         return value
     if kind is Path and isinstance(value, str) and value and "\0" not in value:

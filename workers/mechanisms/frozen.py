@@ -1,19 +1,21 @@
 """What threads share: complete when its constructor returns, and frozen from then on.
 
-What: a mechanism is built once and stepped by the threads of all owner partitions, and so are the tables and counters in it. Whatever
-can be reached from it is checked when it is made, and refused where it could change.
-Why: a table of powers that grew at its first use was appended to by two threads at once, and every later pick of the process read
-another table's weights. No lock, no test of one mechanism, and no reader of the code would have to be right again: there is nothing
-left that two threads could do to each other.
+What: a mechanism is built once and stepped by the threads of all owner partitions, and so are the
+tables and counters in it. Whatever can be reached from it is checked when it is made.
+Why: a table of powers that grew at its first use was appended to by two threads at once, and every
+later pick of the process read another table's weights. Now no lock, test or reader has to be right
+again: nothing is left that two threads could do to each other.
 
-    Frozen     base of what is shared: its attributes are checked after the outermost constructor, and cannot be set or deleted then
-    kept       instead of functools.cache and lru_cache: the results, which all callers share, are checked
-    shared     `class Own(Base, shared=False)`: what it makes belongs to one thread, and is refused where threads would share it
+    Frozen     base of what is shared: its attributes are checked after the outermost constructor,
+               and cannot be set or deleted then
+    kept       instead of functools.cache and lru_cache: the shared results are checked
+    shared     `class Own(Base, shared=False)`: what it makes belongs to one thread, and is refused
+               where threads would share it
     thawed     a copy that belongs to one thread, and may be changed
 
-What may be reached: numbers, texts, bytes, dates, classes; tuples and frozensets of what may be; read-only mappings (`MappingProxyType`
-over a copy) and read-only arrays; frozen dataclasses and msgspec records; other `Frozen`; and what is made for threads: `threading.local`,
-whose contents are another one's in each thread.
+What may be reached: numbers, texts, bytes, dates, classes; tuples and frozensets of what may be;
+read-only mappings (`MappingProxyType` over a copy) and read-only arrays; frozen dataclasses and
+msgspec records; other `Frozen`; and `threading.local`, whose contents each thread has for itself.
 """
 
 from __future__ import annotations
@@ -142,9 +144,9 @@ class Kept(Protocol[P, T_co]):
 
 
 def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:
-    """Decorate a pure function of which the last `maxsize` results (None: all) are kept for all threads.
+    """Decorate a pure function to keep its last `maxsize` results (None: all) for all threads.
 
-    Two threads that ask for the same at once may both compute it: the results are equal, and frozen.
+    Two threads that ask for the same at once may both compute it: results are equal.
     """
 
     def decorate(function: Callable[P, T]) -> Kept[P, T]:
@@ -160,13 +162,13 @@ def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:
 
 
 def read_only(array: NDArray[A]) -> NDArray[A]:
-    """The array itself, which from now on nobody writes to: it must be its caller's own."""
+    """Return the array itself, read-only from now on; it must be the caller's own."""
     array.flags.writeable = False
     return array
 
 
 def thawed(value: T) -> T:
-    """A copy of something `Frozen` that may be changed, and so belongs to one thread; what it holds is shared as before."""
+    """Return a copy of something `Frozen` that may be changed, and so belongs to one thread."""
     made = object.__new__(type(value))
     made.__dict__.update(vars(value))
     return made

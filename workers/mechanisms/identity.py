@@ -1,8 +1,9 @@
-"""The mechanism id: a hash of every public parameter that changes a noise value or its meaning (mechanisms.md 1).
+"""The mechanism id: a hash of every public parameter that changes a noise value (mechanisms.md 1).
 
-Noise is made from it, so two configurations, epochs, generations or streams never share noise. The stream is named by the ids that
-the broker gave the contributions and release-state topics: a topic that was deleted and made anew holds other data, or has forgotten
-which data was published, and gets other noise. So does a histogram whose first tick is another one.
+Noise is made from it, so two configurations, epochs, generations or streams never share noise. The
+stream is named by the ids that the broker gave the contributions and release-state topics: a topic
+that was deleted and created again holds other data, or has forgotten which data was published, and
+gets other noise. So does a histogram whose first tick is another one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-# Raised by whoever changes how a value, a threshold or a snapshot is computed: the same id means the same bytes.
+# Raised with any change to how values, thresholds or snapshots are computed: same id, same bytes.
 VERSION = 1
 
 
@@ -27,7 +28,7 @@ def describe(
     events: Mapping[str, object],
     mechanism: Mapping[str, object],
 ) -> dict[str, object]:
-    """The parameters that identify a mechanism in all of its epochs, as JSON.
+    """Return the parameters that identify a mechanism in all of its epochs, as JSON.
 
     Args:
         worker: the worker's name.
@@ -55,6 +56,6 @@ def describe(
 
 
 def mechanism_id(description: Mapping[str, object], first: int, epoch: int) -> bytes:
-    """16 bytes that name one epoch of a mechanism, published from global tick `first` on; in snapshots as 32 hex digits."""
+    """Return 16 bytes that name one epoch of a mechanism, published from global tick `first` on."""
     text = json.dumps({**description, "first": first, "epoch": epoch}, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"qc-mechanism-id").digest()

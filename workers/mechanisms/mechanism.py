@@ -1,10 +1,12 @@
 """What every continual mechanism looks like: configuration, state, and one pure step a tick.
 
-A mechanism is public and frozen. Its state is sensitive and belongs to one (histogram, epoch, owner partition). `step` takes the
-state as of the last tick, what was contributed to this one, and the noise, and gives the release: equal inputs, equal outputs, no
-clock, no I/O. The state is updated in place and is the caller's no more: who wants to repeat a tick starts from the stored one.
+A mechanism is public and frozen. Its state is sensitive and belongs to one (histogram, epoch, owner
+partition). `step` takes the state as of the last tick, what was contributed to this one, and the
+noise, and gives the release: equal inputs, equal outputs, no clock, no I/O. `step` consumes the
+state; to repeat a tick, reload the stored one.
 
-The cost is data (`cost()`), the error that is published is computed from the configuration alone (`sd`, `threshold`).
+The cost is data (`cost()`); the published error follows from the configuration alone (`sd`,
+`threshold`).
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from numpy.typing import NDArray
 from workers.errors import StateRefused
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.ledger import Contributions, Ledger, Rows, Tags
+from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.ledger import Ledger, Rows, Tags
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.texts import Texts
+from workers.mechanisms.tick_rows import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """What is promised for one epoch and stream of snapshots: (epsilon, delta) and the zCDP it came from, for one `unit`."""
+    """The promise for one `unit`, epoch and stream of snapshots, with the zCDP it came from."""
 
     unit: str
     rho: float
@@ -35,7 +39,7 @@ class Guarantee:
 
 
 def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
-    """What every mechanism's `public` begins with."""
+    """Return what every mechanism's `public` begins with."""
     return {
         "mechanism": kind,
         "max_items": config.max_items,
@@ -59,7 +63,7 @@ def ticks_of_item(config: HistogramConfig, unit: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What one tick shows: rows of the columns with noisy counts. Safe for anyone once the rows are turned into labels.
+    """What one tick shows: rows of the ledger with noisy counts. Public once they are labels.
 
     Attributes:
         rows: int64 (m,), the rows shown, ascending.
@@ -76,14 +80,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What one tick shows, for a mechanism whose items have no rows (a sketch, a sum of noisy histograms).
+    """What one tick shows, for a mechanism whose items have no rows, such as a sketch.
 
     Attributes:
         keys: int32 (m,), the stream key's index of each item.
         labels: m labels, UTF-8.
-        counts: int64 (m,), the noisy count of each.
-        sd: standard deviation of every count in it.
-        threshold: an item is shown only above it; None where there is none.
+        counts, sd, threshold: as in `Release`.
     """
 
     keys: NDArray[np.int32]
@@ -95,10 +97,10 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one tick shows, for a mechanism that answers a query: fields of the snapshot that stand where the items would.
+    """What one tick shows, for a mechanism that answers a query.
 
     Attributes:
-        of_key: for each stream key's index, JSON-able fields, such as {"query": "max", "value": 12}.
+        of_key: for each stream key's index, JSON-able fields: {"query": "max", "value": 12}.
         sd: standard deviation of the answers, None where it is not one number.
     """
 
@@ -107,11 +109,12 @@ class Answers:
 
 
 class State:
-    """The columns of one histogram and epoch, and whatever else a mechanism remembers (sensitive).
+    """The ledger of one histogram and epoch, and whatever else a mechanism remembers (sensitive).
 
-    A mechanism with more state than its columns subclasses this and hands out its changed blocks as bytes, under names that begin
-    with "m". `key_tags` holds one tag for each stream key, of a label that no item can have: what noise of a whole stream key is made
-    from. It is kept up by the caller, also across a restart.
+    A mechanism with more state than its ledger subclasses this and hands out its changed blocks as
+    bytes, under names that begin with "m". `key_tags` holds one tag for each stream key, of a label
+    that no item can have: noise of a whole stream key is made from it. The caller keeps it up, also
+    across a restart.
     """
 
     def __init__(self) -> None:
@@ -119,16 +122,16 @@ class State:
         self.key_tags: Tags = np.empty((0, 2), dtype=np.uint64)
 
     def add_domain(self, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Appends a row for every label of a stream key's declared domain, seen or not."""
+        """Append a row for every label of a stream key's declared domain, seen or not."""
         if labels:
             self.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
-        """Further blocks that changed since the last commit: (name, versioned bytes)."""
+        """Return the further blocks that changed since the last commit: (name, versioned bytes)."""
         return ()
 
     def restore(self, name: str, block: bytes) -> None:
-        """Takes back a block that `changed` once gave."""
+        """Take back a block that `changed` once gave."""
         raise StateRefused(
             f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?"
         )
@@ -138,8 +141,7 @@ class Noise(Protocol):
     """Noise of all rows of an epoch at a tick, cached between ticks where that helps."""
 
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Integer noise of each row at tick t; `tags` only ever grows."""
-        ...
+        """Return the integer noise of each row at tick t; `tags` only ever grows."""
 
 
 class Mechanism(Protocol):
@@ -147,55 +149,51 @@ class Mechanism(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its name in the settings."""
+        """Return its name in the settings."""
+
+    @property
+    def law(self) -> str:
+        """Law of the noise on its counts: "gaussian" or "laplace".
+
+        "logistic" where it decides picks, "sum" where answers are made from noisy sums.
+        """
         ...
 
     @property
     def guarantee(self) -> Guarantee:
-        """What one epoch promises."""
-        ...
+        """Return what one epoch promises."""
 
     def cost(self) -> Cost:
-        """zCDP and named failure probabilities of one epoch."""
-        ...
+        """Return the zCDP and the named failure probabilities of one epoch."""
 
     def public(self) -> Mapping[str, object]:
-        """Every public parameter that changes a noise value or its meaning, as JSON: hashed into the mechanism id."""
-        ...
+        """Return every parameter that changes a noise value or its meaning: its id."""
 
     def sd(self, t: int) -> float:
-        """Standard deviation of every count released at tick t."""
-        ...
+        """Return the standard deviation of every count released at tick t."""
 
     def threshold(self, t: int) -> int | None:
-        """Count above which a new item is shown at tick t."""
-        ...
+        """Return the count above which a new item is shown at tick t."""
 
     def init(self) -> State:
-        """The state before tick 1."""
-        ...
+        """Return the state before tick 1."""
 
     def noise(self, stream: NoiseStream) -> Noise:
-        """The noise of one epoch."""
-        ...
+        """Return the noise of one epoch."""
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Called once an epoch for each stream key, before its first step, with the declared domain's tags (or none)."""
-        ...
+        """Prepare for a stream key, once an epoch, with the declared domain's tags (or none)."""
 
     def domain(self) -> Sequence[bytes]:
-        """The declared labels; empty where the domain is unknown."""
-        ...
+        """Return the declared labels; none where the domain is unknown."""
 
-    def step(
-        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
-    ) -> tuple[State, Release | Items | Answers]:
-        """One tick: adds what was contributed and releases.
+    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release | Items | Answers]:
+        """Add what was contributed to one tick, and release.
 
         Args:
             state: as of tick t - 1; consumed.
             t: tick of the epoch, from 1.
-            contributions: what each message adds, with the index here of each of its stream keys (-1: not served).
+            contributions: what each message adds, with its keys' index here (-1: not served).
             noise: of this epoch.
 
         Returns:
@@ -204,4 +202,20 @@ class Mechanism(Protocol):
         Raises:
             HorizonExceeded: t lies outside 1..horizon.
         """
-        ...
+
+
+class Domained(Frozen):
+    """Base of the mechanisms with a row for every label of a domain; an empty one is unknown."""
+
+    _domain: tuple[bytes, ...] = ()
+
+    def domain(self) -> Sequence[bytes]:
+        return self._domain
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Give every item of the domain its row, seen or not."""
+        state.add_domain(key, tags, labels)
+
+    def threshold(self, t: int) -> int | None:
+        """Return None: which items are shown does not depend on their counts."""
+        return None

@@ -65,26 +65,28 @@ PER_ITEM = ("known_base", "unk_base", "known_gauss", "positive_gauss", "positive
 
 
 def protects_users(config: HistogramConfig) -> bool:
-    """Whether the mechanism's analysis covers a user whose items count in different ticks (mechanisms.md 7).
+    """Return whether the analysis covers a user with items in different ticks (mechanisms.md 7).
 
-    It does where the cost is a sum over the items touched: then a user with m items in an epoch, each counted at most Dinf times in
-    whatever ticks, costs what one event with m items of Dinf costs, and discovery is charged for the ticks that the parts of an item
-    may come in (`mechanism.ticks_of_item`). It does not where an event's cost is one for a whole release, whatever it touches (picks of
-    a top k, thresholds that all counts share): such a user takes part in up to m releases.
+    It does where the cost is a sum over the items touched: then a user with m items in an epoch,
+    each counted at most Dinf times in whatever ticks, costs what one event with m items of Dinf
+    costs, and discovery is charged for the ticks that the parts of an item may come in
+    (`mechanism.ticks_of_item`). It does not where an event's cost is one for a whole release,
+    whatever it touches (picks of a top k, thresholds that all counts share): such a user takes part
+    in up to m releases.
     """
     algorithm = config.algorithm if isinstance(config, MetaConfig) else config.mechanism
     return algorithm in PER_ITEM
 
 
 def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
-    """The configuration at event level whose mechanism does for `unit` what it does for an event: D0 is then the items of a user."""
+    """Return the event-level configuration that does for `unit` what it does for an event."""
     if unit == "event" or config.max_items_per_user is None:
         return config
     return structs.replace(config, max_items=config.max_items_per_user)
 
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
-    """The mechanism that `config` describes: complete and frozen, as the threads of all owner partitions step it.
+    """Return the mechanism that `config` describes: complete and frozen, as many threads step it.
 
     Args:
         config: of any of the kinds in `MECHANISMS`.

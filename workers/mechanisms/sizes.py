@@ -1,28 +1,32 @@
-"""The most bytes that a message may have, in one place; and cutting by bytes, so that no data can make a longer one.
+"""The most bytes that a message may have, in one place; and cutting by bytes to stay below it.
 
     VALUE     900,000    of a value: every encoder cuts its pages, blocks and parts below this
-    MESSAGE   990,000    of a key, a value and headers together; `Shard.transact` refuses more before it sends anything
-    BATCH   1,000,000    of the record batch that a message travels in; what every topic of the worker must take
+    MESSAGE   990,000    of a key, a value and headers together; `Shard.transact` refuses more
+                         before it sends anything
+    BATCH   1,000,000    of the record batch a message is in; what topics must take
     TOPIC   1,048,588    what topics are created with: Kafka's own default for max.message.bytes
 
-Kafka limits *batches*. librdkafka adds a message to a batch that holds another one only while the batch stays below `batch.size`, with
-all that the protocol adds (`Shard` sets it to BATCH), and compresses only where that makes the batch shorter. A message alone in its
-batch has 61 bytes of the batch's before it and at most 60 of its own beside key, value and headers: far less than BATCH - MESSAGE.
+Kafka limits *batches*. librdkafka adds a message to a batch that holds another one only while the
+batch stays below `batch.size`, with all that the protocol adds (`Shard` sets it to BATCH), and
+compresses only where that makes the batch shorter. A message alone in its batch has 61 bytes of the
+batch's before it and at most 60 of its own beside key, value and headers: far less than BATCH -
+MESSAGE.
 
-What is written, and why it stays within MESSAGE: a label or stream key has at most LABEL_BYTES_MAX = 1,024 bytes, six times that in JSON
-(a control character is one byte and six characters). So the smallest thing that cannot be cut (a row, a key, an item) has at most
-2 * 6 * 1,024 + 200 bytes, and whatever is a list of such things is cut between them.
+What is written, and why it stays within MESSAGE: a label or stream key has at most LABEL_BYTES_MAX
+= 1,024 bytes, six times that in JSON (a control character is one byte and six characters). So the
+smallest thing that cannot be cut (a row, a key, an item) has at most 2 * 6 * 1,024 + 200 bytes, and
+whatever is a list of such things is cut between them.
 
-    message                  cut by                                       where
-    contributions            rows, then stream keys                       agents/contributions.py
-    snapshots, answers       items, labels, answers and what they list    histogram/snapshots.py, histogram/answers.py
-    ledger, labels           rows                                         histogram/ledger_blocks.py
-    ledger, counts           1,024 rows of 8 bytes                        histogram/ledger_blocks.py
-    stream keys              keys                                         histogram/key_blocks.py
-    mechanisms' state        bytes, rows or stream keys                   mechanisms/*_state.py, pay.py
-    users' pairs             rows of 28 bytes                             agents/user_epoch.py
-    progress                 bytes                                        histogram/paging.py
-    rejects                  bytes: the record is kept up to there        agents/contribute.py
+    message               cut by                                    where
+    contributions         rows, then stream keys                    agents/contributions.py
+    snapshots, answers    items, labels, answers and their lists    histogram/{snapshots,answers}.py
+    ledger, labels        rows                                      histogram/ledger_blocks.py
+    ledger, counts        1,024 rows of 8 bytes                     histogram/ledger_blocks.py
+    stream keys           keys                                      histogram/key_blocks.py
+    mechanisms' state     bytes, rows or stream keys                mechanisms/*/*state.py, pay.py
+    users' pairs          rows of 28 bytes                          agents/user_epoch.py
+    progress              bytes                                     histogram/paging.py
+    rejects               bytes: the record is kept up to there     agents/contribute.py
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ TOPIC_BYTES = 1_048_588
 def cuts(sizes: ArrayLike, room: int) -> list[tuple[int, int]]:
     """Return where to cut a list so that each part fits: (start, stop) of the parts, in order.
 
-    Each part takes as much as fits, so what is in it depends on nothing behind it: a list that grows changes its last part only.
+    Each part takes as much as fits, so what is in it depends on nothing behind it: a list that
+    grows changes its last part only.
 
     Args:
         sizes: bytes of each element, none of them above `room`.

@@ -1,7 +1,8 @@
-"""Ticks and epochs: whole-number arithmetic between event time (ms since 1970), global ticks and ticks of an epoch.
+"""Ticks and epochs: whole-number arithmetic between event time, global ticks and ticks of an epoch.
 
-A *global tick* counts from 1 at `start_ms` without end; an epoch is `horizon` of them, and ticks are numbered from 1 in each epoch.
-Tick g covers the times start_ms + (g-1) * tick_ms <= time < start_ms + g * tick_ms.
+A *global tick* counts from 1 at `start_ms` without end; an epoch is `horizon` of them, and ticks
+are numbered from 1 in each epoch. Tick g covers the times
+start_ms + (g-1) * tick_ms <= time < start_ms + g * tick_ms.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ class TickGrid:
     horizon: int | None
 
     def holding(self, time_ms: int) -> int:
-        """The global tick that holds a time; below 1 before the start."""
+        """Return the global tick that holds a time; below 1 before the start."""
         return (time_ms - self.start_ms) // self.tick_ms + 1
 
     def start(self, tick: int) -> int:
-        """First ms of a global tick."""
+        """Return the first ms of a global tick."""
         return self.start_ms + (tick - 1) * self.tick_ms
 
     def end(self, tick: int) -> int:
-        """First ms after a global tick."""
+        """Return the first ms after a global tick."""
         return self.start_ms + tick * self.tick_ms
 
     def split(self, tick: int) -> tuple[int, int]:
-        """(epoch, tick in it), both from 1."""
+        """Return (epoch, tick in it), both from 1."""
         if self.horizon is None:
             return 1, tick
         epoch, t = divmod(tick - 1, self.horizon)

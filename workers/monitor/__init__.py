@@ -1,1 +1,1 @@
-"""What operators see of a running worker: `/metrics`, `/healthz` and `/readyz` on a port of their own."""
+"""What operators see of a running worker: `/metrics`, `/healthz` and `/readyz` on a port."""

@@ -1,60 +1,43 @@
-"""Whether the worker is alive and whether it is ready, with reasons; what restarts and rolling upgrades depend on.
+"""Whether the worker is alive and whether it is ready, for restarts and rolling upgrades.
 
-    alive   the event loop goes round, and no shard's thread has been at one piece of work for too long
+    alive   the event loop turns, and no shard's thread has spent too long on one piece of work
             (else a restart helps)
-    ready   partitions assigned and taken over, their logs read up to now, stage 1 commits as often as it must
+    ready   partitions assigned and taken over, their logs read up to now, stage 1 commits in time
             (else wait before the next worker is stopped)
 
-A worker with nothing to do, because there are more workers than partitions, is ready. What a broker that is away does to a worker makes
-it unready, never dead. Reasons name topics, partitions and seconds.
+A worker with nothing to do, because there are more workers than partitions, is ready. A broker that
+is away makes a worker unready, never dead. Reasons name topics, partitions and seconds.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from workers.agents.contribute import ContributeShard
 from workers.kafka.handover import Handover
 
-#: The loop goes round every 0.2 s.
+#: The loop turns every 0.2 s.
 LOOP_S = 30.0
-#: A transaction is given up after two minutes and the longest step of a mechanism takes seconds.
+#: A transaction is given up after two minutes, and the longest step of a mechanism takes seconds.
 SHARD_S = 600.0
-#: Reading is behind when something has been in the log for so long and is not processed.
+#: Longer than this a record may not wait in the log before reading counts as behind.
 BEHIND_S = 30.0
-#: Beyond the longest time after which stage 1 must have committed.
+#: Allowed beyond the longest time between two commits of stage 1.
 COMMIT_MARGIN_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
-    """How often stage 1 commits at the least.
-
-    Attributes:
-        commit_interval_s: what was read is committed after so long.
-        tick_s: of the narrowest tick: closing one is a commit, also when nothing was read.
-        grace_ms: ticks close so much later.
-    """
-
-    commit_interval_s: float
-    tick_s: float
-    grace_ms: int
 
 
 class Health:
     """Judges a hand-over and its shards; may be asked from any thread."""
 
-    def __init__(self, handover: Handover, rhythm: Rhythm) -> None:
-        self._handover, self._rhythm = handover, rhythm
+    def __init__(self, handover: Handover, *, commit_interval_s: float, tick_s: float, grace_ms: int) -> None:
+        """Take what the time between two commits depends on; the tick is the narrowest."""
+        self._handover, self._grace_ms = handover, grace_ms
+        # Closing a tick is a commit, even when nothing was read.
+        self._idle_s, self._tick_s = commit_interval_s + COMMIT_MARGIN_S, tick_s
 
     def not_alive(self, now_s: float) -> list[str]:
-        """Why the worker should be restarted; nothing when it should not.
-
-        Args:
-            now_s: monotonic clock.
-        """
+        """Return why the worker should be restarted, if it should (monotonic clock)."""
         found = []
         still_s = now_s - self._handover.beat_s
         if still_s > LOOP_S:
@@ -66,7 +49,7 @@ class Health:
         return found
 
     def not_ready(self, now_s: float, now_ms: int) -> list[str]:
-        """Why the worker does not do its share yet; nothing when it does.
+        """Return why the worker is not ready, if it is not.
 
         Args:
             now_s: monotonic clock.
@@ -96,19 +79,18 @@ class Health:
 
     def _longest_s(self, shard: ContributeShard, now_ms: int) -> float:
         """Return the seconds after which a shard of stage 1 must have committed."""
-        longest_s = self._rhythm.commit_interval_s + COMMIT_MARGIN_S
         if shard.offset != shard.committed:
-            return longest_s
-        # Ticks close by the clock; events dated ahead have closed some before their time.
-        ahead_ms = 0 if shard.watermark is None else max(0, shard.watermark + self._rhythm.grace_ms - now_ms)
-        return longest_s + self._rhythm.tick_s + ahead_ms / 1000
+            return self._idle_s
+        # Ticks close by the clock; events dated ahead closed some of them early.
+        ahead_ms = 0 if shard.watermark is None else max(0, shard.watermark + self._grace_ms - now_ms)
+        return self._idle_s + self._tick_s + ahead_ms / 1000
 
 
 Answer = tuple[int, dict[str, object]]
 
 
 def answers(health: Health, handover: Handover) -> dict[str, Callable[[], Answer]]:
-    """Return what /healthz and /readyz say: status and JSON body."""
+    """Return the answers of /healthz and /readyz: status and JSON body."""
 
     def healthz() -> Answer:
         reasons = health.not_alive(time.monotonic())
@@ -117,17 +99,17 @@ def answers(health: Health, handover: Handover) -> dict[str, Callable[[], Answer
     def readyz() -> Answer:
         now_s = time.monotonic()
         reasons = health.not_ready(now_s, time.time_ns() // 1_000_000)
-        shards = [
-            {
-                "stage": shard.stage,
-                "partition": shard.partition,
-                "behind_seconds": round(lag.seconds(now_s), 1) if (lag := handover.lags.get(tp)) is not None else None,
-                "commit_age_seconds": round(now_s - shard.stats.last_commit_s, 1)
-                if shard.stats.last_commit_s
-                else None,
-            }
-            for tp, shard in list(handover.shards.items())
-        ]
+        shards = []
+        for tp, shard in list(handover.shards.items()):
+            lag, committed_s = handover.lags.get(tp), shard.stats.last_commit_s
+            shards.append(
+                {
+                    "stage": shard.stage,
+                    "partition": shard.partition,
+                    "behind_seconds": None if lag is None else round(lag.seconds(now_s), 1),
+                    "commit_age_seconds": round(now_s - committed_s, 1) if committed_s else None,
+                }
+            )
         return 503 if reasons else 200, {"ready": not reasons, "reasons": reasons, "partitions": shards}
 
     return {"/healthz": healthz, "/readyz": readyz}

@@ -1,6 +1,6 @@
-"""Gauges of what this worker owns now, looked at when Prometheus asks; those of a partition that was given up are gone at once.
+"""Gauges of what this worker owns now, read when Prometheus asks, so none outlives its partition.
 
-Everything is read from other threads while they work: single numbers, each of them right, not all of the same moment.
+They are read while other threads work: each number is right, but not all are of one moment.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 
 import confluent_kafka
@@ -18,10 +17,10 @@ from prometheus_client.registry import Collector
 
 from workers.agents.contribute import ContributeShard
 from workers.agents.release import ReleaseShard
-from workers.kafka.handover import Handover, Partition
-from workers.kafka.shard import Shard
+from workers.kafka.handover import Handover
 from workers.metrics import CONTRIBUTE, PREFIX, RELEASE
 from workers.monitor.health import Health
+from workers.version import version
 
 #: Name without prefix, labels, help; in the order in which they are shown.
 GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
@@ -60,85 +59,61 @@ GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
 
 
 class Partitions(Collector):
-    """The gauges; see the module."""
+    """The gauges of a hand-over's shards."""
 
     def __init__(
-        self, handover: Handover, health: Health, topic_partitions: Mapping[str, int], grace_ms: int = 0
+        self,
+        handover: Handover,
+        health: Health,
+        topic_partitions: Mapping[str, int],
+        ticks_ms: Mapping[str, int],
+        grace_ms: int,
     ) -> None:
-        """
-        Args:
-            handover: whose shards they are.
-            health: says whether the worker is ready.
-            topic_partitions: of the input topic of each stage.
-            grace_ms: how long a tick stays open for late events.
-        """
-        self._grace_s = grace_ms / 1000
-        self._handover, self._health, self._topic_partitions = handover, health, dict(topic_partitions)
-        self._tick_seconds: dict[str, float] = {}
-
-    def add_histogram(self, name: str, tick_ms: int) -> None:
-        """Show the width of a histogram's tick."""
-        self._tick_seconds[name] = tick_ms / 1000
+        """Take what the settings say, and the partitions of each stage's input topic."""
+        self._handover, self._health, self._topic_partitions = handover, health, topic_partitions
+        self._ticks_ms, self._grace_ms = ticks_ms, grace_ms
 
     def describe(self) -> Iterator[Metric]:
-        return iter(self._families().values())
+        return iter(_families().values())
 
     def collect(self) -> Iterator[Metric]:
-        families = self._families()
+        families = _families()
         now_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
-        families["build_info"].add_metric([_version(), platform.python_version(), confluent_kafka.libversion()[0]], 1)
-        families["ready"].add_metric([], 0 if self._health.not_ready(now_s, now_ms) else 1)
+
+        def show(name: str, value: float, *labels: object) -> None:
+            families[name].add_metric([str(label) for label in labels], value)
+
+        show("build_info", 1, version() or "unknown", platform.python_version(), confluent_kafka.libversion()[0])
+        show("ready", 0 if self._health.not_ready(now_s, now_ms) else 1)
         shards = list(self._handover.shards.items())
         for stage, kind in ((CONTRIBUTE, ContributeShard), (RELEASE, ReleaseShard)):
-            families["partitions_assigned"].add_metric([stage], sum(isinstance(s, kind) for _, s in shards))
-            families["topic_partitions"].add_metric([stage], self._topic_partitions[stage])
-        families["grace_seconds"].add_metric([], self._grace_s)
-        for name, seconds in self._tick_seconds.items():
-            families["tick_seconds"].add_metric([name], seconds)
+            show("partitions_assigned", sum(isinstance(shard, kind) for _, shard in shards), stage)
+            show("topic_partitions", self._topic_partitions[stage], stage)
+        show("grace_seconds", self._grace_ms / 1000)
+        for name, tick_ms in self._ticks_ms.items():
+            show("tick_seconds", tick_ms / 1000, name)
         for tp, shard in shards:
             if shard.closed:  # taken over by another worker, which shows it
                 continue
-            self._either(families, tp, shard, now_s)
-            if isinstance(shard, ContributeShard):
-                if shard.watermark is not None:
-                    lag_s = (now_ms - shard.watermark) / 1000
-                    families["watermark_lag_seconds"].add_metric([str(shard.partition)], lag_s)
+            if (lag := self._handover.lags.get(tp)) is not None:
+                show("consumer_lag_records", lag.records, shard.stage, shard.partition)
+                show("consumer_lag_seconds", lag.seconds(now_s), shard.stage, shard.partition)
+            if shard.stats.last_commit_s:
+                show("commit_age_seconds", now_s - shard.stats.last_commit_s, shard.stage, shard.partition)
+            if isinstance(shard, ContributeShard) and shard.watermark is not None:
+                show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, shard.partition)
             elif isinstance(shard, ReleaseShard):
-                self._release(families, shard, now_ms)
+                for histogram in shard.merge.histograms:
+                    name, tick = histogram.name, histogram.next
+                    if tick is not None:
+                        lag_s = (now_ms - histogram.grid.end(tick - 1)) / 1000
+                        show("release_lag_seconds", lag_s, name, shard.partition)
+                    show("ledger_rows", histogram.columns.n, name, shard.partition)
+                    show("ledger_bytes", histogram.columns.nbytes, name, shard.partition)
+                show("waiting_bytes", shard.merge.waiting.held_bytes, shard.partition, "memory")
+                show("waiting_bytes", shard.merge.waiting.spilled_bytes, shard.partition, "file")
         yield from families.values()
 
-    def _either(self, families: dict[str, GaugeMetricFamily], tp: Partition, shard: Shard, now_s: float) -> None:
-        labels = [shard.stage, str(shard.partition)]
-        lag = self._handover.lags.get(tp)
-        if lag is not None:
-            families["consumer_lag_records"].add_metric(labels, lag.records)
-            families["consumer_lag_seconds"].add_metric(labels, lag.seconds(now_s))
-        if shard.stats.last_commit_s:
-            families["commit_age_seconds"].add_metric(labels, now_s - shard.stats.last_commit_s)
 
-    @staticmethod
-    def _release(families: dict[str, GaugeMetricFamily], shard: ReleaseShard, now_ms: int) -> None:
-        partition = str(shard.partition)
-        for histogram in shard.merge.histograms:
-            labels, tick = [histogram.name, partition], histogram.next
-            if tick is not None:
-                lag_s = (now_ms - histogram.grid.end(tick - 1)) / 1000
-                families["release_lag_seconds"].add_metric(labels, lag_s)
-            families["ledger_rows"].add_metric(labels, histogram.rows)
-            families["ledger_bytes"].add_metric(labels, histogram.nbytes)
-        waiting = shard.merge.waiting
-        families["waiting_bytes"].add_metric([partition, "memory"], waiting.held_bytes)
-        families["waiting_bytes"].add_metric([partition, "file"], waiting.spilled_bytes)
-
-    @staticmethod
-    def _families() -> dict[str, GaugeMetricFamily]:
-        return {
-            name: GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels) for name, (labels, text) in GAUGES.items()
-        }
-
-
-def _version() -> str:
-    try:
-        return version("quietcount")
-    except PackageNotFoundError:
-        return "unknown"
+def _families() -> dict[str, GaugeMetricFamily]:
+    return {name: GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels) for name, (labels, text) in GAUGES.items()}

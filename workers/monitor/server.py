@@ -1,51 +1,46 @@
-"""The operator's port: a small HTTP server in threads of its own, so that it answers even when the event loop is stuck.
+"""The operator's port: HTTP from a thread of its own, which answers even when the worker is stuck.
 
-GET and HEAD only. What it shows is exact: it listens on 127.0.0.1 unless told otherwise.
+GET and HEAD only. Its figures are exact, so it listens on 127.0.0.1 unless told otherwise.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import prometheus_client
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from workers.errors import SettingsError
 from workers.kafka.handover import Handover
 from workers.metrics import CONTRIBUTE, RELEASE, OfWorker
-from workers.monitor.health import Answer, Health, Rhythm, answers
+from workers.monitor.health import Answer, Health, answers
 from workers.monitor.partitions import Partitions
+from workers.serving import InThread, listening, url_of
 from workers.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_PLAIN = "text/plain; charset=utf-8"
-_CLIENT_S = 10.0
+CLOSING_S = 1.0
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "quietcount"}
 
 
 def registry_of(
     settings: Settings, handover: Handover, health: Health, partitions: Mapping[str, int]
 ) -> CollectorRegistry:
-    """Everything that /metrics shows.
-
-    Args:
-        settings: of the worker.
-        handover: whose shards are looked at.
-        health: of the worker.
-        partitions: of the input topic of each stage.
-    """
-    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # when a series began: twice the series
-    gauges = Partitions(handover, health, partitions, settings.events.grace_ms)
-    for config in settings.histograms:
-        gauges.add_histogram(config.name, config.tick_ms)
-        handover.metrics.expect_histogram(config.name)
+    """Return everything that /metrics shows; `partitions` are those of each stage's input topic."""
+    # When each series began would be told too, and there would be twice as many series.
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    ticks_ms = {config.name: config.tick_ms for config in settings.histograms}
+    gauges = Partitions(handover, health, partitions, ticks_ms, settings.events.grace_ms)
+    for name in ticks_ms:
+        handover.metrics.expect_histogram(name)
     for stage in (CONTRIBUTE, RELEASE):
         handover.metrics.stage(stage)
     registry = CollectorRegistry(auto_describe=False)
@@ -61,11 +56,7 @@ def monitor(
 ) -> Iterator[str | None]:
     """Serve the operator's port while the block runs; yield its address, or None without a port.
 
-    Args:
-        settings: of the worker.
-        handover: whose shards are looked at.
-        partitions: of the input topic of each stage.
-        port: to listen on; 0: any free one.
+    `partitions` are those of each stage's input topic; port 0 is any free one.
 
     Raises:
         SettingsError: the port cannot be had.
@@ -73,93 +64,64 @@ def monitor(
     if port is None:
         yield None
         return
-    rhythm = Rhythm(
+    health = Health(
+        handover,
         commit_interval_s=settings.worker.commit_interval_ms / 1000,
         tick_s=min(config.tick_ms for config in settings.histograms) / 1000,
         grace_ms=settings.events.grace_ms,
     )
-    health = Health(handover, rhythm)
-    server = _listen(settings.worker.metrics_host, port)
-    server.registry = registry_of(settings, handover, health, partitions)
-    server.answers = answers(health, handover)
-    threading.Thread(target=server.serve_forever, name="monitor", daemon=True).start()
+    app = _application(registry_of(settings, handover, health, partitions), answers(health, handover))
+    host = settings.worker.metrics_host
     try:
-        host, bound = server.server_address[:2]
-        name = host.decode() if isinstance(host, bytes) else str(host)
-        address = f"http://{f'[{name}]' if ':' in name else name}:{bound}"
-        logger.info("metrics, health and readiness (exact: for the operator only): %s/metrics", address)
-        yield address
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
-    """The listening socket and what is served."""
-
-    daemon_threads = True
-    registry: CollectorRegistry
-    answers: Mapping[str, Callable[[], Answer]]
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: clients that go away in the middle are no news."""
-
-
-def _listen(host: str, port: int) -> _Server:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        kind = type("_Listener", (_Server,), {"address_family": family})
-        server: _Server = kind(address, _Handler)
+        listener = listening(host, port)
     except OSError as error:
         reason = error.strerror or str(error)
         raise SettingsError(
-            f"worker.metrics_port = {port}: cannot listen on {host}:{port}: {reason}. Each worker of a machine needs a port "
-            "of its own: `quietcount run -c FILE --metrics-port PORT`"
+            f"worker.metrics_port = {port}: cannot listen on {host}:{port}: {reason}. Each worker of a machine "
+            "needs a port of its own: `quietcount run -c FILE --metrics-port PORT`"
         ) from error
-    return server
+
+    async def run(stopped: asyncio.Event, ready: Callable[[], None]) -> None:
+        runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=CLOSING_S)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listener).start()
+            ready()
+            await stopped.wait()
+        finally:
+            await runner.cleanup()
+
+    with listener, InThread(run, "monitor"):
+        address = url_of(listener.getsockname()[0], listener)
+        logger.info("metrics, health and readiness (exact: for the operator only): %s/metrics", address)
+        yield address
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers one client."""
-
-    server: _Server
-    timeout = _CLIENT_S
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            encode, kind = choose_encoder(self.headers.get("Accept") or "")
-            self._reply(200, kind, encode(self.server.registry))
-        elif path in self.server.answers:
-            status, body = self.server.answers[path]()
-            self._reply(status, "application/json", json.dumps(body).encode() + b"\n")
+def _application(registry: CollectorRegistry, states: Mapping[str, Callable[[], Answer]]) -> web.Application:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+            response: web.StreamResponse = web.Response(
+                status=405, text="GET or HEAD\n", headers={hdrs.ALLOW: "GET, HEAD"}
+            )
+        elif request.match_info.http_exception is not None:
+            response = web.Response(status=404, text="/metrics, /healthz or /readyz\n")
         else:
-            self._reply(404, _PLAIN, b"/metrics, /healthz or /readyz\n")
+            response = await handler(request)
+        response.headers.update(HEADERS)
+        return response
 
-    do_HEAD = do_GET
+    async def metrics(request: web.Request) -> web.Response:
+        encode, kind = choose_encoder(request.headers.get(hdrs.ACCEPT) or "")
+        return web.Response(body=encode(registry), headers={hdrs.CONTENT_TYPE: kind})
 
-    def _refuse(self) -> None:
-        self._reply(405, _PLAIN, b"GET or HEAD\n", ("Allow", "GET, HEAD"))
+    async def state(request: web.Request) -> web.Response:
+        status, body = states[request.path]()
+        text = json.dumps(body).encode() + b"\n"
+        return web.Response(status=status, body=text, content_type="application/json")
 
-    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _refuse
-
-    def _reply(self, status: int, kind: str, body: bytes, *headers: tuple[str, str]) -> None:
-        self.send_response(status)
-        for name, value in (
-            ("Content-Type", kind),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-            *headers,
-        ):
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def version_string(self) -> str:
-        """Name no version."""
-        return "quietcount"
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: a scrape every few seconds is no news."""
+    app = web.Application(middlewares=[guard])
+    app.router.add_get("/metrics", metrics)
+    for path in states:
+        app.router.add_get(path, state)
+    return app

@@ -1,1 +1,1 @@
-"""What settings promise and cost before anything runs: computed from the configuration alone, without Kafka, key or data."""
+"""What settings promise and cost, from the configuration alone: without Kafka, key or data."""

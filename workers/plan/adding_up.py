@@ -1,15 +1,17 @@
 """What several mechanisms, or several epochs of one, promise together.
 
-A `Part` is a mechanism's price for one epoch, so many times. Parts are mechanisms that see the same event (or user); streams may
-react to what was published, so all of this is adaptive composition.
+A `Part` is a mechanism's price for one epoch, and how many of them are charged. Parts are
+mechanisms that see the same event (or user); streams may react to what was published, so all of
+this is adaptive composition.
 
-    Symbol          Here
     rho, epsilon, delta   of one epoch of a part, as in its snapshots
-    failures        the named parts of its delta (discovery, numerical); what is left of delta converts rho
+    failures              the named parts of its delta (discovery, numerical); what is left of delta
+                          converts rho
 
-Three ways to add up are valid, and the smallest epsilon is stated: the sum of the epsilons; all costs composed in zCDP and converted
-once (Canonne, Kamath, Steinke); and, where some parts have a pure epsilon, those summed and the others composed. With one part, once,
-at its own delta, it is what its snapshots say. All sums are exact and rounded up once.
+Three ways to add up are valid, and the smallest epsilon is stated: the sum of the epsilons; all
+costs composed in zCDP and converted once (Canonne, Kamath, Steinke); and, where some parts have a
+pure epsilon, those summed and the others composed. With one part, once, at its own delta, it is
+what its snapshots say. All sums are exact and rounded up once.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from workers.mechanisms.accounting import epsilon_of, float_up
+from workers.plan.model import Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,8 @@ class Part:
     """One mechanism, charged `times` epochs.
 
     Attributes:
-        failures: named probabilities in `delta` that are not converted; None where they are not known, and all of delta is taken as such.
+        failures: named probabilities in `delta` that are not converted; None where they are not
+            known, and all of delta is taken as such.
         pure: whether epsilon holds without converting rho.
     """
 
@@ -39,7 +43,7 @@ class Part:
 
     @property
     def named(self) -> Mapping[str, float]:
-        """The failures, all of delta where they are not known."""
+        """The failures; all of delta where they are not known."""
         return {"unknown": self.delta} if self.failures is None else self.failures
 
 
@@ -49,23 +53,23 @@ class Together:
 
     Attributes:
         epsilon: None where delta is 1 or more: then nothing is promised.
-        failures: parts of delta that are not converted, by name.
+        deltas: parts of delta that are not converted.
     """
 
     rho: float
     epsilon: float | None
     delta: float
-    failures: Mapping[str, float]
+    deltas: tuple[Share, ...]
     epsilon_of_the_sum: float
 
 
 def delta_together(parts: Sequence[Part]) -> float:
-    """The sum of the deltas, rounded up."""
+    """Return the sum of the deltas, rounded up."""
     return _sum((part.delta, part.times) for part in parts)
 
 
 def together(parts: Sequence[Part], delta: float | None = None) -> Together:
-    """Adds up.
+    """Return what the parts promise together.
 
     Args:
         parts: at least one.
@@ -96,18 +100,18 @@ def together(parts: Sequence[Part], delta: float | None = None) -> Together:
         rho=_sum((part.rho, part.times) for part in parts),
         epsilon=min(ways) if at < 1 else None,
         delta=min(at, 1.0),
-        failures={name: min(_sum(each), 1.0) for name, each in failures.items()},
+        deltas=tuple(Share(name=name, delta=min(_sum(each), 1.0)) for name, each in failures.items()),
         epsilon_of_the_sum=summed,
     )
 
 
 def _composed(parts: Sequence[Part], delta: float) -> list[float]:
-    """The epsilon of all of them composed in zCDP; nothing where no delta is left to convert with."""
+    """Return the epsilon of all composed in zCDP; none where no delta is left to convert with."""
     spent = _sum((probability, part.times) for part in parts for probability in part.named.values())
     left = float(Fraction(delta) - Fraction(spent))
     return [epsilon_of(_sum((part.rho, part.times) for part in parts), left)] if 0 < left < 1 else []
 
 
 def _sum(values: Iterable[tuple[float, int]]) -> float:
-    """The sum of value times number, rounded up."""
+    """Return the sum of value times number, rounded up."""
     return float_up(sum((Fraction(value) * times for value, times in values), Fraction(0)))

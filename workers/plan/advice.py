@@ -1,4 +1,4 @@
-"""What the figures say in words: where a mechanism or a counter is worth it for these settings, and where another is better."""
+"""What the figures say in words: where a mechanism or counter is worth it, where another is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.mechanism import OneShot
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.plan.alternatives import RUNNING
+from workers.plan.kinds import KINDS
 from workers.plan.model import Alternative, CounterChoice, Noise
 
 _WORTH = 0.95  # a difference below one in twenty is not worth a change
@@ -22,7 +22,7 @@ def advice(
     others: Sequence[Alternative],
     counters: Sequence[CounterChoice],
 ) -> Iterator[str]:
-    """One sentence for each thing that the figures decide.
+    """Yield one sentence for each thing that the figures decide.
 
     Args:
         config: with D0 in `max_items`.
@@ -34,7 +34,7 @@ def advice(
     yield from _counter(counters)
     if isinstance(mechanism, OrderStatistics):
         yield from _statistic(config, mechanism, others)
-    if config.mechanism in RUNNING:
+    if KINDS[config.mechanism].family == "running":
         yield from _running(config, mechanism, others)
     if isinstance(mechanism, OneShot):
         yield from _tick(noise, others)
@@ -46,16 +46,14 @@ def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
     better = [c for c in counters[1:] if c.possible and c.times_worst is not None and c.times_worst < _WORTH]
     if better:
         best = min(better, key=lambda c: c.times_worst or 1.0)
-        name = f'counter = "{best.counter}"' + (
-            f", radix = {best.radix}" if best.counter == "tree" and best.radix else ""
-        )
+        name = f'counter = "{best.counter}"' + (f", radix = {best.radix}" if best.radix else "")
         what = "the error promised" if best.error is not None else "the worst noise"
         held = f", at {best.noise_per_row:,} bytes an item" if best.counter == "sqrt" and best.noise_per_row else ""
         yield f"{name} would give {100 * (best.times_worst or 1):.0f} % of {what}{held}."
 
 
 def _statistic(config: HistogramConfig, mechanism: OrderStatistics, others: Sequence[Alternative]) -> Iterator[str]:
-    """Worth it only while values stay so small that the error of their segment is below that of a counter."""
+    """Compare with a counter: worth it only while the error of the values' segment is smaller."""
     counts = next((row for row in others if row.mechanism == "known_base" and row.error is not None), None)
     if counts is None or counts.error is None:
         return
@@ -81,19 +79,13 @@ def _running(config: HistogramConfig, mechanism: Mechanism, others: Sequence[Alt
     own = others[0].error
     simple = "known_base" if mechanism.domain() else "unk_base"
     plain = next((row for row in others if row.mechanism == simple and row.possible and row.error), None)
-    if (
-        config.mechanism in ("meta", "misra_gries", "sparse_gumb")
-        and plain
-        and plain.error
-        and own
-        and plain.error < own
-    ):
-        why = {
-            "meta": "meta pays only with known_gumbel or limit_dom and events of many items",
-            "misra_gries": "misra_gries pays where "
-            + ("epsilon must be a pure one" if config.pure else "memory for every item is not to be had"),
-            "sparse_gumb": "sparse_gumb pays where events touch very many items",
-        }[config.mechanism]
+    scarce = "epsilon must be a pure one" if config.pure else "memory for every item is not to be had"
+    why = {
+        "meta": "meta pays only with known_gumbel or limit_dom and events of many items",
+        "misra_gries": f"misra_gries pays where {scarce}",
+        "sparse_gumb": "sparse_gumb pays where events touch very many items",
+    }.get(config.mechanism)
+    if why and own and plain and plain.error and plain.error < own:
         yield f"{simple} has {100 * plain.error / own:.0f} % of this noise at the same budget; {why}."
     if isinstance(mechanism, SparseGumb):
         limit = 2 * (mechanism.config.switches + 1) * (mechanism.config.top_k + 0.125)

@@ -1,22 +1,23 @@
-"""The variance of published noise as a function of the tick: its worst tick, its mean, and any ticks at once, for any horizon.
+"""The variance of published noise as a function of the tick: at any ticks, its worst, its mean.
 
-What: a curve is made from the parameters that a counter publishes (`Counter.public`). Nothing here is released; floats will do.
+What: a curve is made from the parameters that a counter publishes (`Counter.public`), for any
+horizon. Nothing here is released; floats will do.
 
     Symbol       Here
     T            `last`: ticks 1..last are looked at
     h, c_j       as in `haar`; sigma_j^2 = `variances[j]`, j = 0 the total
     d_j          digits of t, as in `tree`
 
-Worst tick of haar: sum_j c_j(t)^2 sigma_j^2 depends on t's low bits level by level, so the best are kept bit by bit. Of the ticks that
-agree in their 12 highest bits so far only the best is kept: what follows differs between them by less than 2^-12 of one level's
-variance. Up to 4,096 ticks all are kept.
+Worst tick of haar: sum_j c_j(t)^2 sigma_j^2 depends on t's low bits level by level, so the best are
+kept bit by bit. Of the ticks that agree in their 12 highest bits so far only the best is kept: what
+follows differs between them by less than 2^-12 of one level's variance. Up to 4,096 ticks all are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,23 +29,27 @@ _KEPT_BITS = 12
 _ROUNDING = 1 / 12
 
 
-class Curve(Protocol):
+class Curve:
     """The variance of what is published."""
 
     def variance(self, ticks: Ticks) -> Floats:
-        """At each of these ticks, from 1."""
-        ...
-
-    def loudest(self, last: int) -> Ticks:
-        """Ticks up to `last` of largest variance, the largest first; at least one."""
-        ...
+        """Return it at each of these ticks, from 1."""
+        raise NotImplementedError
 
     def mean(self, last: int) -> float:
-        """The mean over all ticks up to `last`."""
-        ...
+        """Return the mean over all ticks up to `last`."""
+        raise NotImplementedError
+
+    def loudest(self, last: int) -> Ticks:
+        """Return ticks up to `last` of largest variance, the largest first; at least one."""
+        ticks = self._candidates(last)
+        return ticks[np.argsort(-self.variance(ticks), kind="stable")]
+
+    def _candidates(self, last: int) -> Ticks:
+        raise NotImplementedError
 
 
-class HaarCurve:
+class HaarCurve(Curve):
     """`haar`: sum_j c_j^2 sigma_j^2, and what rounding adds."""
 
     def __init__(self, variances: Sequence[float]) -> None:
@@ -52,21 +57,23 @@ class HaarCurve:
         self._levels = len(self._variances) - 1
 
     def variance(self, ticks: Ticks) -> Floats:
-        total = self._above(ticks, 0)
+        total = (ticks / 2.0**self._levels) ** 2 * self._variances[0]
+        for upper in range(1, self._levels + 1):
+            inside = ticks & ((1 << upper) - 1)
+            total += (np.minimum(inside, (1 << upper) - inside) / 2.0**upper) ** 2 * self._variances[upper]
         lowest = (ticks & -ticks).astype(np.float64)
         missing = np.minimum(lowest / 2.0**self._levels, 1.0)  # 2^-k, k fractional bits
         return total + (1 - missing**2) * _ROUNDING
 
-    def loudest(self, last: int) -> Ticks:
+    def _candidates(self, last: int) -> Ticks:
         grids = self._grids()
         found = [np.array([last], dtype=np.int64)]
         for bit in range(last.bit_length()):
             if last >> bit & 1:
-                # Every tick below `last` agrees with it above some bit that is 1 there and 0 in the tick.
+                # A tick below `last` agrees with it above some bit that is 1 there, 0 in the tick.
                 ticks = grids[bit] + (last >> (bit + 1) << (bit + 1))
                 found.append(ticks[ticks > 0])
-        ticks = np.concatenate(found)
-        return ticks[np.argsort(-self.variance(ticks), kind="stable")]
+        return np.concatenate(found)
 
     def mean(self, last: int) -> float:
         total = self._variances[0] * float(Fraction(_squares(last), last << (2 * self._levels)))
@@ -82,16 +89,8 @@ class HaarCurve:
         )
         return total + (1 - float(missing / last)) * _ROUNDING
 
-    def _above(self, ticks: Ticks, level: int) -> Floats:
-        """The terms of the levels above this one, and of the total."""
-        total = (ticks / 2.0**self._levels) ** 2 * self._variances[0]
-        for upper in range(level + 1, self._levels + 1):
-            inside = ticks & ((1 << upper) - 1)
-            total += (np.minimum(inside, (1 << upper) - inside) / 2.0**upper) ** 2 * self._variances[upper]
-        return total
-
     def _grids(self) -> list[Ticks]:
-        """For each k the best low k bits, one for each value of the highest 12 of them."""
+        """Return for each k the best low k bits, one for each value of the highest 12 of them."""
         bits, value = np.zeros(1, dtype=np.int64), np.zeros(1)
         grids = [bits]
         for level in range(1, self._levels + 1):
@@ -105,8 +104,8 @@ class HaarCurve:
         return grids
 
 
-class DigitCurve:
-    """`tree`, and the mechanisms that add up its cells: sum_j d_j sigma_j^2, and what rounding adds."""
+class DigitCurve(Curve):
+    """`tree`, and mechanisms that add up its cells: sum_j d_j sigma_j^2, and what rounding adds."""
 
     def __init__(self, radix: int, variances: Sequence[float], *, rounding: float = 0.0) -> None:
         self._radix, self._rounding = radix, rounding
@@ -119,14 +118,14 @@ class DigitCurve:
             rest = rest // self._radix
         return total
 
-    def loudest(self, last: int) -> Ticks:
+    def _candidates(self, last: int) -> Ticks:
         found = {last}
         for level in range(len(self._variances)):
             width = self._radix**level
             if last // width % self._radix:
-                found.add(last // width * width - 1)  # this digit one less, those below it as large as they can be
-        ticks = np.array(sorted(found - {0}), dtype=np.int64)
-        return ticks[np.argsort(-self.variance(ticks), kind="stable")]
+                # This digit one less, those below it as large as they can be.
+                found.add(last // width * width - 1)
+        return np.array(sorted(found - {0}), dtype=np.int64)
 
     def mean(self, last: int) -> float:
         total = self._rounding
@@ -139,7 +138,7 @@ class DigitCurve:
         return total
 
 
-class TableCurve:
+class TableCurve(Curve):
     """One variance for each of the first ticks; the last of them for every later one."""
 
     def __init__(self, variances: Floats) -> None:
@@ -149,51 +148,45 @@ class TableCurve:
         found: Floats = self._variances[np.minimum(ticks, len(self._variances)) - 1]
         return found
 
-    def loudest(self, last: int) -> Ticks:
-        ticks = np.arange(1, min(last, len(self._variances)) + 1)
-        return ticks[np.argsort(-self.variance(ticks), kind="stable")]
+    def _candidates(self, last: int) -> Ticks:
+        return np.arange(1, min(last, len(self._variances)) + 1)
 
     def mean(self, last: int) -> float:
         own = self._variances[:last]
         return float((own.sum() + self._variances[-1] * (last - len(own))) / last)
 
 
-def curve_of(counter: Mapping[str, object]) -> Curve:
-    """The curve of a counter, from what `Counter.public` says."""
+def curve_of(counter: Mapping[str, Any]) -> Curve:
+    """Return the curve of a counter, from what `Counter.public` says."""
     if counter["kind"] == "haar":
-        return HaarCurve(_variances(counter))
+        return HaarCurve(variances(counter))
     if counter["kind"] == "tree":
-        return DigitCurve(_whole(counter["radix"]), _variances(counter))
-    return sqrt_curve(_whole(counter["horizon"]), rho_item_of(counter))
+        return DigitCurve(counter["radix"], variances(counter))
+    return sqrt_curve(counter["horizon"], rho_item_of(counter))
 
 
-def rho_item_of(counter: Mapping[str, object]) -> float:
-    """What one unit of change of one item costs, from what `Counter.public` says."""
+def rho_item_of(counter: Mapping[str, Any]) -> float:
+    """Return what one unit of change of one item costs, from what `Counter.public` says."""
     if counter["kind"] == "sqrt":
-        return _whole(counter["norm_squared"]) / (2 * float(Fraction(str(counter["sigma_squared"]))))
-    return sum(1 / (2 * variance) for variance in _variances(counter))
+        return float(counter["norm_squared"] / (2 * float(Fraction(counter["sigma_squared"]))))
+    return sum(1 / (2 * variance) for variance in variances(counter))
 
 
 def sqrt_curve(horizon: int, rho_item: float) -> Curve:
-    """The sqrt counter with C not rounded: within one part in forty-eight of the variance, see `sqrt`."""
+    """Return the sqrt counter's curve with C not rounded: within a forty-eighth, see `sqrt`."""
     k = np.arange(1, horizon, dtype=np.float64)
     squares = np.cumsum(np.concatenate(([1.0], np.cumprod((2 * k - 1) / (2 * k)))) ** 2)
     return TableCurve(squares * squares[-1] / (2 * rho_item) + _ROUNDING)
 
 
-def _squares(n: int) -> int:
-    """1 + 4 + ... + n^2; 0 for n < 1."""
-    return n * (n + 1) * (2 * n + 1) // 6 if n > 0 else 0
-
-
-def _variances(counter: Mapping[str, object]) -> list[float]:
+def variances(counter: Mapping[str, Any]) -> list[float]:
+    """Return the variance of each level, from what `Counter.public` says."""
     values = counter["sigma_squared"]
     if not isinstance(values, list):
         raise TypeError(f"sigma_squared = {values!r}: not a list")
     return [float(Fraction(value)) for value in values]
 
 
-def _whole(value: object) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"{value!r}: not a whole number")
-    return value
+def _squares(n: int) -> int:
+    """Return 1 + 4 + ... + n^2; 0 for n < 1."""
+    return n * (n + 1) * (2 * n + 1) // 6 if n > 0 else 0

@@ -1,19 +1,20 @@
-"""A plan of a whole settings file: nothing but the settings is read, and no key, no Kafka, no clock."""
+"""A plan of a whole settings file: nothing else is read, and no key, no Kafka, no clock."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from fractions import Fraction
 
 import msgspec
+import numpy as np
 
 from workers.errors import SettingsError
-from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
-from workers.mechanisms.one_shot.config import KnownGumbelConfig, LimitDomConfig, MetaConfig, OneShotConfig
-from workers.mechanisms.one_shot.pay import PayWhatYouGet
+from workers.mechanisms.one_shot.config import OneShotConfig, PayWhatYouGetConfig
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build, in_events
@@ -21,6 +22,7 @@ from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.plan.advice import advice
 from workers.plan.alternatives import alternatives
 from workers.plan.counter_choices import counter_choices
+from workers.plan.curves import DigitCurve
 from workers.plan.memory import SIZES, memory_of
 from workers.plan.model import (
     Error,
@@ -28,14 +30,22 @@ from workers.plan.model import (
     HistogramPlan,
     Noise,
     Plan,
-    Promised,
     Segment,
     Share,
     TheoremError,
     Worst,
 )
-from workers.plan.noise import law, mean_over_ticks, noise_of, thresholds_of, worst_of_all
+from workers.plan.noise import (
+    COUNT_LAWS,
+    blocks_of,
+    discovery_step,
+    mean_over_ticks,
+    noise_of,
+    thresholds_of,
+    worst_of_all,
+)
 from workers.plan.theorems.printed import printed_of
+from workers.plan.theorems.promise import bottom_of
 from workers.plan.theorems.theorems import BETA, Data, promises
 from workers.plan.total import Built, total_of
 from workers.settings import Settings
@@ -46,7 +56,7 @@ COMPARED_ITEMS = 1_000
 
 
 def make_plan(settings: Settings) -> Plan:
-    """The plan of every histogram, and their total.
+    """Return the plan of every histogram, and their total.
 
     Raises:
         SettingsError: a budget cannot be met.
@@ -68,7 +78,7 @@ def _build(config: HistogramConfig, unit: str) -> Mechanism:
 
 
 def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str) -> HistogramPlan:
-    """One histogram's plan.
+    """Return one histogram's plan.
 
     Args:
         given: as in the settings.
@@ -79,16 +89,13 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
     config = in_events(given, unit)
     noise = noise_of(mechanism, config)
     domain = len(mechanism.domain())
-    guarantee = mechanism.guarantee
     deltas = _deltas(mechanism, config)
     conversion = sum(share.delta for share in deltas if share.name == "conversion")
     counter = mechanism.public().get("counter")
     parameters: dict[str, object] = msgspec.json.decode(msgspec.json.encode(mechanism.public()))
     error = _error(config, mechanism, noise, unit)
     counters = tuple(counter_choices(config, mechanism, noise))
-    others = tuple(
-        alternatives(given_in_events(given, config), mechanism, noise, unit, domain or COMPARED_ITEMS, error.beta)
-    )
+    others = tuple(alternatives(config, mechanism, noise, unit, domain or COMPARED_ITEMS, error.beta))
     return HistogramPlan(
         name=given.name,
         mechanism=given.mechanism,
@@ -100,7 +107,7 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         domain=domain or None,
         max_items=config.max_items,
         max_count=config.max_count,
-        guarantee=Promised(unit=guarantee.unit, rho=guarantee.rho, epsilon=guarantee.epsilon, delta=guarantee.delta),
+        guarantee=mechanism.guarantee,
         deltas=deltas,
         parameters=parameters,
         printed=tuple(printed_of(config, mechanism, noise, conversion)),
@@ -114,17 +121,8 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
     )
 
 
-def given_in_events(given: HistogramConfig, config: HistogramConfig) -> HistogramConfig:
-    """The configuration with D0 in `max_items`, and still the word on whether users are protected."""
-    return (
-        config
-        if given.max_items_per_user is None
-        else msgspec.structs.replace(config, max_items_per_user=given.max_items_per_user)
-    )
-
-
 def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
-    """The parts of delta; what is spent on nothing else converts rho, but where epsilon is pure there is nothing to convert."""
+    """Return the parts of delta; what is left of it converts rho, unless epsilon is pure."""
     cost = mechanism.cost()
     named = [Share(name=name, delta=delta) for name, delta in cost.deltas]
     left = float(Fraction(mechanism.guarantee.delta) - sum(Fraction(delta) for _, delta in cost.deltas))
@@ -136,7 +134,7 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
 def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str) -> Error:
     beta = config.beta if isinstance(config, MaxConfig) else BETA
     domain, ticks = len(mechanism.domain()), noise.ticks_looked_at
-    counted = law(mechanism) in ("gaussian", "laplace")
+    counted = mechanism.law in COUNT_LAWS
     shown = _most_shown(config, mechanism)
     items = (shown,) if shown else SIZES
     found = promises(
@@ -146,36 +144,33 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
         beta=beta,
         mean_absolute_error=mean_over_ticks(mechanism, ticks),
         worst=tuple(
-            Worst(items=n, error=worst_of_all(law(mechanism), noise.worst_sd, ticks * n, beta)) for n in items if counted
+            Worst(items=n, error=worst_of_all(mechanism.law, noise.worst_sd, ticks * n, beta)) for n in items if counted
         ),
         segments=tuple(_segments(mechanism)),
-        figures=tuple(_figures(config, mechanism, noise)),
+        figures=_figures(config, mechanism, noise),
         theorems=tuple(
-            TheoremError(
-                name=one.name, bounds=one.bounds, assumes=one.assumes, beta=one.beta, ours=one.ours,
-                printed=one.printed if math.isfinite(one.printed) else None, source=one.source,
-            )
+            TheoremError(**asdict(one) | {"printed": one.printed if math.isfinite(one.printed) else None})
             for one in found
         ),
-    )  # fmt: skip
+    )
 
 
 def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
-    """Most counts in one snapshot, where the settings say it."""
+    """Return the most counts in one snapshot, where the settings say it."""
+    domain = len(mechanism.domain()) or None
     if isinstance(config, SparseGumbConfig):
         return config.top_k
-    if isinstance(config, (KnownGumbelConfig, LimitDomConfig)):
-        return config.k
     if isinstance(config, OneShotConfig):
-        return config.algorithm()[1].kbar or len(mechanism.domain()) or None
-    domain = len(mechanism.domain())
-    if isinstance(mechanism, MisraGries) and domain:
-        return min(domain, mechanism.config.size * mechanism.tree.levels * (mechanism.tree.radix - 1))
-    return domain or None
+        p = config.parameters()
+        return p.k or p.kbar or domain
+    blocks = blocks_of(mechanism)
+    if isinstance(mechanism, MisraGries) and domain and blocks:
+        return min(domain, mechanism.config.size * blocks.levels * (blocks.radix - 1))
+    return domain
 
 
 def _segments(mechanism: Mechanism) -> Iterator[Segment]:
-    """The errors of the order statistics, for values up to about each segment's threshold."""
+    """Yield the errors of the order statistics, for values up to about each segment's threshold."""
     if not isinstance(mechanism, OrderStatistics) or mechanism.segments is None:
         return
     for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):
@@ -184,87 +179,51 @@ def _segments(mechanism: Mechanism) -> Iterator[Segment]:
         )
 
 
-def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Figure]:
-    """What else there is to know of one mechanism."""
+def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> tuple[Figure, ...]:
+    """Return what else there is to know of one mechanism."""
+    found: list[tuple[str, float, str]] = []
     public = mechanism.public()
     if isinstance(mechanism, OrderStatistics) and mechanism.segments is None:
-        yield Figure(
-            name="error",
-            value=round(mechanism.error(1), 4),
-            meaning="no answer is off by more, with probability 1 - beta, up to c_max",
-        )
+        error = round(mechanism.error(1), 4)
+        found.append(("error", error, "no answer is off by more, with probability 1 - beta, up to c_max"))
     # Tick 1 chooses; nothing is tested before tick 2.
     if isinstance(mechanism, SparseGumb) and noise.ticks_looked_at > 1:
-        yield Figure(
-            name="eta_first",
-            value=float(mechanism.eta(2)),
-            meaning="at tick 2 an item outside must lie this far above the least shown",
-        )
-        yield Figure(
-            name="eta_last", value=float(mechanism.eta(noise.ticks_looked_at)), meaning="the same at the last tick"
-        )
+        last = mechanism.eta(noise.ticks_looked_at)
+        found += [
+            ("eta_first", mechanism.eta(2), "at tick 2 an item outside must lie this far above the least shown"),
+            ("eta_last", last, "the same at the last tick"),
+        ]
     if isinstance(mechanism, MisraGries):
-        yield Figure(
-            name="undercount_share",
-            value=1 / (mechanism.config.size + 1),
-            meaning="of all items up to t, most that a count lacks before noise",
-        )
-        yield Figure(
-            name="blocks_most",
-            value=float(_cells(mechanism.tree.cells, noise)),
-            meaning="blocks added at the worst tick",
-        )
-    if isinstance(config, MetaConfig):
-        cells = getattr(mechanism, "cells", None)
-        if cells is not None:
-            yield Figure(
-                name="blocks_most", value=float(cells(noise.worst_tick)), meaning="blocks added at the worst tick"
-            )
+        share = 1 / (mechanism.config.size + 1)
+        found.append(("undercount_share", share, "of all items up to t, most that a count lacks before noise"))
+    if blocks := blocks_of(mechanism):
+        most = DigitCurve(blocks.radix, [1.0] * blocks.levels).variance(np.array([noise.worst_tick]))
+        found.append(("blocks_most", most[0], "blocks added at the worst tick"))
     scale = _pick_scale(public)
     if scale is not None:
-        yield Figure(name="pick_scale", value=scale, meaning="scale of the Gumbel noise that a pick is equal to")
-        yield Figure(
-            name="pick_gap_95",
-            value=scale * math.log(_ODDS),
-            meaning="of two items so far apart the larger is picked in 95 %",
-        )
-    bottom = _bottom(public)
+        gap = scale * math.log(_ODDS)
+        found += [
+            ("pick_scale", scale, "scale of the Gumbel noise that a pick is equal to"),
+            ("pick_gap_95", gap, "of two items so far apart the larger is picked in 95 %"),
+        ]
+    bottom = bottom_of(public)
     if bottom is not None:
-        yield Figure(
-            name="bar_above_the_rest",
-            value=float(bottom),
-            meaning="BOTTOM lies this far above the (kbar + 1)-th largest count",
-        )
-    if isinstance(mechanism, PayWhatYouGet):
-        yield Figure(name="labels", value=float(mechanism.config.labels), meaning="budget of labels in an epoch")
-        yield Figure(name="queries", value=float(mechanism.config.queries), meaning="budget of answers in an epoch")
-    if isinstance(config, UnkBaseConfig) and config.every is not None:
-        yield Figure(
-            name="every", value=float(config.every), meaning="new items are shown only at multiples of this tick"
-        )
+        found.append(("bar_above_the_rest", bottom, "BOTTOM lies this far above the (kbar + 1)-th largest count"))
+    if isinstance(config, PayWhatYouGetConfig):
+        found += [
+            ("labels", config.labels, "budget of labels in an epoch"),
+            ("queries", config.queries, "budget of answers in an epoch"),
+        ]
+    if every := discovery_step(config):
+        found.append(("every", every, "new items are shown only at multiples of this tick"))
+    return tuple(Figure(name=name, value=float(value), meaning=meaning) for name, value, meaning in found)
 
 
-def _cells(cells: object, noise: Noise) -> int:
-    return int(cells(noise.worst_tick)) if callable(cells) else 0
-
-
-def _pick_scale(public: object) -> float | None:
-    """The scale of picks, wherever a mechanism publishes it."""
-    if not isinstance(public, dict):
-        return None
-    scales = public.get("scales")
+def _pick_scale(public: Mapping[str, object]) -> float | None:
+    """Return the scale of picks, wherever a mechanism publishes it."""
+    scales, algorithm = public.get("scales"), public.get("algorithm")
     if isinstance(scales, list):
         return float(Fraction(scales[0]))
     if "scale" in public:
         return float(Fraction(str(public["scale"])))
-    return _pick_scale(public.get("algorithm"))
-
-
-def _bottom(public: object) -> int | None:
-    """How far above the rest BOTTOM lies."""
-    if not isinstance(public, dict):
-        return None
-    bottom = public.get("bottom")
-    if isinstance(bottom, dict):
-        return int(bottom["above"])
-    return _bottom(public.get("algorithm"))
+    return _pick_scale(algorithm) if isinstance(algorithm, dict) else None

@@ -1,6 +1,7 @@
-"""What a plan says, as data: the object that `plan --json` prints; every field is described in docs/plan.md.
+"""What a plan says, as data: the object that `plan --json` prints, described in docs/plan.md.
 
-Numbers are numbers; a figure that does not apply is null. Names here are an interface: they may be added to, not changed.
+Numbers are numbers; a figure that does not apply is null. Names here are an interface: they may be
+added to, not changed.
 """
 
 from __future__ import annotations
@@ -9,18 +10,11 @@ from typing import Any
 
 import msgspec
 
+from workers.mechanisms.mechanism import Guarantee
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of every part of a plan."""
-
-
-class Promised(Record, frozen=True, kw_only=True):
-    """What a snapshot carries as its guarantee."""
-
-    unit: str
-    rho: float
-    epsilon: float
-    delta: float
 
 
 class Share(Record, frozen=True, kw_only=True):
@@ -41,7 +35,7 @@ class Printed(Record, frozen=True, kw_only=True):
 
 
 class Tick(Record, frozen=True, kw_only=True):
-    """What is published about the noise of one tick, and what follows from it."""
+    """The noise of one tick as published, and what follows from it."""
 
     tick: int
     sd: float | None
@@ -74,7 +68,7 @@ class Noise(Record, frozen=True, kw_only=True):
 
 
 class Thresholds(Record, frozen=True, kw_only=True):
-    """From which count on an item can be shown."""
+    """The counts from which on an item can be shown."""
 
     meaning: str
     least: float
@@ -85,14 +79,14 @@ class Thresholds(Record, frozen=True, kw_only=True):
 
 
 class Worst(Record, frozen=True, kw_only=True):
-    """What no count is off by, with probability 1 - beta."""
+    """The error bound for all counts of this many items, with probability 1 - beta."""
 
     items: int
     error: float
 
 
 class Segment(Record, frozen=True, kw_only=True):
-    """Error promised while a watched value is at most so large."""
+    """The error promised while a watched value is at most `up_to`."""
 
     segment: int
     up_to: int
@@ -108,7 +102,10 @@ class Figure(Record, frozen=True, kw_only=True):
 
 
 class TheoremError(Record, frozen=True, kw_only=True):
-    """An error that the mechanism's own theorem promises, with probability 1 - beta: as printed, and for what is built here."""
+    """An error that the mechanism's own theorem promises, with probability 1 - beta.
+
+    `printed` is the paper's own figure, `ours` that for what is built here.
+    """
 
     name: str
     bounds: str
@@ -131,7 +128,7 @@ class Error(Record, frozen=True, kw_only=True):
 
 
 class Size(Record, frozen=True, kw_only=True):
-    """Bytes for so many rows in one owner partition."""
+    """Bytes for a number of rows in one owner partition."""
 
     rows: int
     memory_least: int
@@ -140,7 +137,7 @@ class Size(Record, frozen=True, kw_only=True):
 
 
 class Memory(Record, frozen=True, kw_only=True):
-    """What a row costs in memory and on disk."""
+    """The cost of a row in memory and on disk."""
 
     row: str
     label_bytes: int
@@ -162,12 +159,12 @@ class CounterChoice(Record, frozen=True, kw_only=True):
     radix: int | None
     chosen: bool
     possible: bool
-    reason: str
-    worst_sd: float | None
-    rms_sd: float | None
-    error: float | None
-    times_worst: float | None
-    noise_per_row: int | None
+    reason: str = ""
+    worst_sd: float | None = None
+    rms_sd: float | None = None
+    error: float | None = None
+    times_worst: float | None = None
+    noise_per_row: int | None = None
 
 
 class Alternative(Record, frozen=True, kw_only=True):
@@ -178,11 +175,11 @@ class Alternative(Record, frozen=True, kw_only=True):
     possible: bool
     assumed: dict[str, Any]
     answers: str
-    reason: str
-    worst_sd: float | None
-    rms_sd: float | None
-    threshold: float | None
-    error: float | None
+    reason: str = ""
+    worst_sd: float | None = None
+    rms_sd: float | None = None
+    threshold: float | None = None
+    error: float | None = None
 
 
 class HistogramPlan(Record, frozen=True, kw_only=True):
@@ -198,7 +195,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     domain: int | None
     max_items: int
     max_count: int
-    guarantee: Promised
+    guarantee: Guarantee
     deltas: tuple[Share, ...]
     parameters: dict[str, Any]
     printed: tuple[Printed, ...]
@@ -212,7 +209,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
 
 
 class Total(Record, frozen=True, kw_only=True):
-    """What all histograms that one event counts in promise together."""
+    """The joint guarantee of all histograms that one event counts in."""
 
     unit: str
     histograms: tuple[str, ...]
@@ -226,7 +223,7 @@ class Total(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """All of it."""
+    """The plan of a settings file."""
 
     worker: str
     histograms: tuple[HistogramPlan, ...]

@@ -1,4 +1,4 @@
-"""A small plot for a terminal: the band between the least and the most noise of each run of ticks, as columns of blocks."""
+"""A small plot for a terminal: the band of the noise of each run of ticks, as columns of blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BAND, _PLAIN_BAND = "░", ":"
 
 
 def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
-    """Lines of a plot from 0 to the largest value: solid up to the least sd of a run of ticks, shaded up to the most.
+    """Return lines of a plot from 0 on: solid up to the least sd of a run, shaded up to the most.
 
     Args:
         buckets: at least one; a column each.
@@ -37,7 +37,7 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
 
 
 def _cell(least: float, most: float, row: int, unicode: bool) -> str:
-    """One character: how much of this row lies under `least`, or within the band."""
+    """Return how much of this row lies under `least`, or within the band, as one character."""
     filled = min(max(least * ROWS - row, 0.0), 1.0)
     if filled >= 1 - 1 / 16:
         return "█" if unicode else "#"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -9,65 +10,62 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from workers.durations import format_duration
-from workers.plan.model import HistogramPlan, Memory, Plan, Total
+from workers.durations import MILLISECONDS, format_duration
+from workers.plan.kinds import KINDS
+from workers.plan.model import Alternative, CounterChoice, HistogramPlan, Memory, Plan, Total
+from workers.plan.noise import COUNT_LAWS
 from workers.plan.plot import band
 
 WIDTH = 100
+# Of the printed figures whose names do not read as they are.
 PRINTED = {
-    "epsilon_for_this_rho": "epsilon for this rho",
-    "rho_for_this_epsilon": "rho for this epsilon",
-    "worst_sd": "worst sd",
-    "worst_threshold": "worst threshold",
     "rho_times_tau_squared": "rho tau^2 / Dinf^2",
     "test_noise_sd": "sd of the tests' noise",
-    "threshold": "threshold",
-    "bar_above_the_rest": "bar above the rest",
     "error_in_segment_1": "error, segment 1",
 }
 
 
 def show(plan: Plan, console: Console) -> None:
-    """Prints a plan."""
+    """Print a plan."""
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     say = _Printer(console)
     count = len(plan.histograms)
-    say.line(
-        f"worker {plan.worker}: {count} histogram{'s' if count > 1 else ''}. Computed from the settings alone.",
-        bold=True,
-    )
+    say.line(f"worker {plan.worker}: {_many(count, 'histogram')}. Computed from the settings alone.", bold=True)
     for one in plan.histograms:
         _histogram(one, say)
     _total(plan.total, count, say)
 
 
 class _Printer:
-    """Lines and tables with an indent; whether blocks can be shown."""
+    """Lines and tables with an indent; `unicode` is whether blocks can be shown."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self.unicode = "utf" in (console.encoding or "").lower()
 
+    def raw(self, text: str, style: str = "") -> None:
+        """Print one line as it is."""
+        self._console.print(Text(text, style=style), soft_wrap=True, highlight=False)
+
     def line(self, text: str, indent: int = 0, *, bold: bool = False, hang: int = 0) -> None:
-        """One paragraph, wrapped; further lines of it stand `hang` further in."""
-        width = self._console.width - indent - hang
-        rest, first = text, True
-        while rest:
-            room = width + (hang if first else 0)
-            part = (
-                rest if len(rest) <= room else rest[: rest.rfind(" ", 0, room + 1) if " " in rest[: room + 1] else room]
-            )
-            out = Text(" " * (indent + (0 if first else hang)) + part, style="bold" if bold else "")
-            self._console.print(out, soft_wrap=True, highlight=False)
-            rest, first = rest[len(part) :].lstrip(" "), False
+        """Print a wrapped text, whose further lines are indented by `hang` more."""
+        first, further = " " * indent, " " * (indent + hang)
+        for part in textwrap.wrap(
+            text, self._console.width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
+        ):
+            self.raw(part, "bold" if bold else "")
+
+    def paragraph(self, text: str, indent: int = 4) -> None:
+        """Print a wrapped text with a hanging indent."""
+        self.line(text, indent, hang=2)
 
     def head(self, text: str) -> None:
-        """A title of a part."""
+        """Print the title of a part."""
         self._console.print()
         self.line(text, 2, bold=True)
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> None:
-        """A table without lines; columns in `left` are text and may wrap, the others are numbers."""
+        """Print a table; columns in `left` are text and may wrap, the others are numbers."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for number, heading in enumerate(headings):
             text = number in left
@@ -79,7 +77,7 @@ class _Printer:
         self._console.print(Padding(table, (0, 0, 0, 4)), highlight=False)
 
     def rule(self, title: str) -> None:
-        """What a histogram begins with."""
+        """Print what a histogram begins with."""
         self._console.print()
         line = "─" if self.unicode else "-"
         self.line(f"{line * 2} {title} " + line * max(0, self._console.width - len(title) - 4), bold=True)
@@ -88,13 +86,14 @@ class _Printer:
 def _histogram(one: HistogramPlan, say: _Printer) -> None:
     named = f"{one.name}: {one.mechanism}" + (f", counter {one.counter}" if one.counter else "")
     say.rule(named)
-    keys = "any stream key" if one.keys is None else f"{one.keys:,} stream key{'s' if one.keys > 1 else ''}"
+    keys = "any stream key" if one.keys is None else _many(one.keys, "stream key")
     labels = "labels as they occur" if one.domain is None else f"{one.domain:,} declared labels"
+    epoch = f"ticks of {format_duration(one.tick_ms)}"
     if one.horizon is None:
-        epoch = f"ticks of {format_duration(one.tick_ms)} without an end (looked at up to tick {one.noise.ticks_looked_at:,})"
+        epoch += f" without an end (looked at up to tick {one.noise.ticks_looked_at:,})"
     else:
-        epoch = f"{one.horizon:,} ticks of {format_duration(one.tick_ms)} = {_span(one.horizon * one.tick_ms)} an epoch"
-    say.line(f"topic {one.topic}; {epoch}; {keys}, {labels}", 2, hang=2)
+        epoch = f"{one.horizon:,} {epoch} = {_span(one.horizon * one.tick_ms)} an epoch"
+    say.paragraph(f"topic {one.topic}; {epoch}; {keys}, {labels}", 2)
     _guarantee(one, say)
     _noise(one, say)
     _error(one, say)
@@ -104,7 +103,7 @@ def _histogram(one: HistogramPlan, say: _Printer) -> None:
     if one.advice:
         say.head("in words")
         for sentence in one.advice:
-            say.line(f"- {sentence}", 4, hang=2)
+            say.paragraph(f"- {sentence}")
 
 
 def _guarantee(one: HistogramPlan, say: _Printer) -> None:
@@ -112,12 +111,12 @@ def _guarantee(one: HistogramPlan, say: _Printer) -> None:
     say.head(f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch")
     say.line(f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4)
     spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in one.deltas)
-    touched = f"{one.max_items:,} item{'s' if one.max_items > 1 else ''} by at most {one.max_count:,}"
-    say.line(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}", 4, hang=2)
+    touched = f"{_many(one.max_items, 'item')} by at most {one.max_count:,}"
+    say.paragraph(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}")
     if one.printed:
         say.head("as the papers print it, at the same settings")
         rows = [
-            (PRINTED.get(row.name, row.name), _number(row.ours), _number(row.printed), row.formula, row.source)
+            (PRINTED.get(row.name, row.name.replace("_", " ")), _number(row.ours), _number(row.printed), row.formula, row.source)
             for row in one.printed
         ]
         say.table(("", "here", "printed", "formula", "source"), rows, left=(0, 3, 4))
@@ -129,23 +128,15 @@ def _noise(one: HistogramPlan, say: _Printer) -> None:
     if noise.worst_sd == noise.rms_sd:
         say.line(f"{_number(noise.worst_sd)} at every tick", 4)
     else:
-        say.line(
-            f"worst {_number(noise.worst_sd)} (tick {noise.worst_tick:,}), root mean square {_number(noise.rms_sd)}", 4
-        )
+        worst = f"worst {_number(noise.worst_sd)} (tick {noise.worst_tick:,})"
+        say.line(f"{worst}, root mean square {_number(noise.rms_sd)}", 4)
         for line in band(noise.curve, unicode=say.unicode):
-            say.line(line, 2)
-    counts = noise.law in ("gaussian", "laplace")
+            say.raw(f"  {line}")
     rows = [
-        (
-            f"{tick.tick:,}",
-            _number(tick.sd),
-            _number(tick.mean_absolute_error),
-            _number(tick.half_width_95),
-            _whole(tick.threshold),
-        )
+        (f"{tick.tick:,}", *map(_number, (tick.sd, tick.mean_absolute_error, tick.half_width_95)), _whole(tick.threshold))
         for tick in noise.ticks
     ]
-    if counts:
+    if noise.law in COUNT_LAWS:
         if noise.worst_sd == noise.rms_sd and len({row[1:] for row in rows}) == 1:
             rows = [("every", *rows[0][1:])]
         say.table(("tick", "sd", "mean |error|", "95 % within", "threshold"), rows, left=())
@@ -153,17 +144,11 @@ def _noise(one: HistogramPlan, say: _Printer) -> None:
     if found is not None:
         spread = _whole(found.most) if found.least == found.most else f"{_whole(found.least)} to {_whole(found.most)}"
         all_ticks = f"of {found.ticks_computed:,} ticks"
-        say.line(
+        say.paragraph(
             f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; from a true "
-            f"{_counted_from(one)} of {found.likely_from:,} on that happens in 95 % of cases at any one of these ticks",
-            4,
-            hang=2,
+            f"{'distance' if KINDS[one.mechanism].bar else 'count'} of {found.likely_from:,} on that happens in 95 % of "
+            "cases at any one of these ticks"
         )
-
-
-def _counted_from(one: HistogramPlan) -> str:
-    """What a threshold is compared with."""
-    return "distance" if one.mechanism in ("unk_gauss", "limit_dom_laplace") else "count"
 
 
 def _error(one: HistogramPlan, say: _Printer) -> None:
@@ -172,38 +157,29 @@ def _error(one: HistogramPlan, say: _Printer) -> None:
     if error.mean_absolute_error is not None:
         say.line(f"mean absolute error of a count, over all ticks: {_number(error.mean_absolute_error)}", 4)
     if error.worst:
-        worst = "; ".join(
-            f"{_number(row.error)} for {row.items:,} item{'s' if row.items > 1 else ''}" for row in error.worst
-        )
-        say.line(
-            f"noise on any count at any of {one.noise.ticks_looked_at:,} ticks, of one stream key, at most: {worst}",
-            4,
-            hang=2,
-        )
+        worst = "; ".join(f"{_number(row.error)} for {_many(row.items, 'item')}" for row in error.worst)
+        at = f"at any of {one.noise.ticks_looked_at:,} ticks, of one stream key, at most"
+        say.paragraph(f"noise on any count {at}: {worst}")
     for figure in error.figures:
-        say.line(f"{figure.name} {_number(figure.value)}: {figure.meaning}", 4, hang=2)
+        say.paragraph(f"{figure.name} {_number(figure.value)}: {figure.meaning}")
     if error.segments:
         rows = [(f"{row.up_to:,}", f"{row.error:,.0f}") for row in error.segments]
         say.line("no answer is off by more than this, while the value is not above:", 4)
         say.table(("value up to about", "error"), rows[:8], left=())
     for row in error.theorems:
         assumes = f", if {row.assumes}" if row.assumes else ""
-        say.line(
-            f"theorem ({row.source}): {row.bounds}{assumes}: {_number(row.ours)}; as printed {_number(row.printed) or 'none'}",
-            4,
-            hang=2,
-        )
+        figures = f"{_number(row.ours)}; as printed {_number(row.printed) or 'none'}"
+        say.paragraph(f"theorem ({row.source}): {row.bounds}{assumes}: {figures}")
 
 
 def _memory(memory: Memory, say: _Printer) -> None:
     say.head("memory and disk of an owner partition")
     parts = [f"columns {memory.columns_per_row:,} (labels of {memory.label_bytes} bytes)"]
-    parts += [f"index {memory.index_per_row:,}"] if memory.index_per_row else []
-    parts += [f"noise {memory.noise_per_row:,}"] if memory.noise_per_row else []
-    parts += [f"state {memory.state_per_row:,}"] if memory.state_per_row else []
-    say.line(f"bytes for {memory.row}: {', '.join(parts)}; on disk {memory.disk_per_row:,}", 4, hang=2)
+    further = (("index", memory.index_per_row), ("noise", memory.noise_per_row), ("state", memory.state_per_row))
+    parts += [f"{name} {size:,}" for name, size in further if size]
+    say.paragraph(f"bytes for {memory.row}: {', '.join(parts)}; on disk {memory.disk_per_row:,}")
     if memory.note:
-        say.line(memory.note, 4, hang=2)
+        say.paragraph(memory.note)
     rows = []
     for size in memory.sizes:
         least, most = _bytes(size.memory_least), _bytes(size.memory_most)
@@ -216,16 +192,16 @@ def _counters(one: HistogramPlan, say: _Printer) -> None:
     if len(one.counters) < 2:
         return
     say.head("counters at this budget (* in use, - not with these settings)")
-    rows = []
     errors = any(row.error is not None for row in one.counters)
+    rows: list[tuple[str, ...]] = []
     for row in one.counters:
-        name = row.counter + (f", radix {row.radix}" if row.radix else "")
+        name = _mark(row) + row.counter + (f", radix {row.radix}" if row.radix else "")
         times = "" if row.times_worst is None else f"{row.times_worst:.2f}"
-        held = "" if row.noise_per_row is None or errors else f"{row.noise_per_row:,}"
-        figures = (
-            (_number(row.error), times, "") if errors else (_number(row.worst_sd), _number(row.rms_sd), times, held)
-        )
-        rows.append((("* " if row.chosen else "  " if row.possible else "- ") + name, *figures, row.reason))
+        if errors:
+            rows.append((name, _number(row.error), times, "", row.reason))
+        else:
+            sds = _number(row.worst_sd), _number(row.rms_sd)
+            rows.append((name, *sds, times, _whole(row.noise_per_row), row.reason))
     if errors:
         say.table(("", "error, segment 1", "ratio", "", ""), rows, left=(0, 4))
     else:
@@ -239,41 +215,32 @@ def _mechanisms(one: HistogramPlan, say: _Printer) -> None:
     say.head("mechanisms at this budget (* in use, - not with these settings)")
     rows = []
     for row in one.mechanisms:
-        mark = "* " if row.chosen else "  " if row.possible else "- "
         assumed = ", ".join(f"{name} = {_setting(value)}" for name, value in row.assumed.items())
         words = "; ".join(part for part in (row.reason, f"with {assumed}" if assumed else "", row.answers) if part)
-        rows.append(
-            (
-                mark + row.mechanism,
-                _number(row.worst_sd),
-                _number(row.rms_sd),
-                _whole(row.threshold),
-                _number(row.error),
-                words,
-            )
-        )
+        sds = _number(row.worst_sd), _number(row.rms_sd)
+        rows.append((_mark(row) + row.mechanism, *sds, _whole(row.threshold), _number(row.error), words))
     say.table(("", "worst sd", "rms sd", "threshold", "error", "answers"), rows, left=(0, 5))
-    items = one.domain or 1_000
-    say.line(
-        f"error: at most, of every count of {items:,} items at every tick; of an order statistic, in its first segment",
-        4,
-        hang=2,
-    )
+    every = f"of every count of {one.domain or 1_000:,} items at every tick"
+    say.paragraph(f"error: at most, {every}; of an order statistic, in its first segment")
+
+
+def _mark(row: CounterChoice | Alternative) -> str:
+    return "* " if row.chosen else "  " if row.possible else "- "
 
 
 def _total(total: Total, histograms: int, say: _Printer) -> None:
     say.rule("all together")
     who = f"stream key {total.key!r}, which pays most" if total.key is not None else "whatever its stream key"
     if histograms == 1:
-        say.line(f"one histogram: its own guarantee is that of the worker, for one {total.unit} and epoch", 2, hang=2)
+        say.paragraph(f"one histogram: its own guarantee is that of the worker, for one {total.unit} and epoch", 2)
     else:
         named = ", ".join(total.histograms)
-        say.line(f"{named}: one {total.unit} counts in all of them ({who})", 2, hang=2)
+        say.paragraph(f"{named}: one {total.unit} counts in all of them ({who})", 2)
         say.line(f"together: epsilon {total.epsilon!r} at delta {total.delta:.9g} (rho {total.rho:.6g})", 2)
         printed = "" if total.epsilon_printed is None else f", the papers' conversion {_number(total.epsilon_printed)}"
-        say.line(f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}{printed}", 2, hang=2)
+        say.paragraph(f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}{printed}", 2)
     for sentence in _adding_up(total.unit):
-        say.line(f"- {sentence}", 2, hang=2)
+        say.paragraph(f"- {sentence}", 2)
 
 
 def _adding_up(unit: str) -> Iterator[str]:
@@ -287,7 +254,7 @@ def _adding_up(unit: str) -> Iterator[str]:
 
 
 def _number(value: float | None) -> str:
-    """Four digits that matter; nothing where there is none."""
+    """Return four digits that matter; nothing where there is none."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
@@ -295,6 +262,10 @@ def _number(value: float | None) -> str:
 
 def _whole(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count > 1 else ''}"
 
 
 def _bytes(value: int) -> str:
@@ -305,16 +276,16 @@ def _bytes(value: int) -> str:
 
 
 def _span(milliseconds: int) -> str:
-    """A length of time in its two largest units."""
+    """Return a length of time in its two largest units."""
     parts = []
-    for unit, width in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)):
-        whole, milliseconds = divmod(milliseconds, width)
+    for unit in ("d", "h", "m", "s", "ms"):
+        whole, milliseconds = divmod(milliseconds, MILLISECONDS[unit])
         if whole:
-            parts.append(f"{whole:,} {unit}")
+            parts.append(f"{whole:,} {'min' if unit == 'm' else unit}")
     return " ".join(parts[:2])
 
 
 def _setting(value: object) -> str:
-    if isinstance(value, str):
-        return f'"{value}"'
-    return "[" + ", ".join(_setting(one) for one in value) + "]" if isinstance(value, (tuple, list)) else str(value)
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(map(_setting, value)) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,7 +1,8 @@
-"""Ctrl-C, and SIGTERM, that cut no step in two: while a step is under way they are remembered, and raised when the step is done.
+"""Ctrl-C and SIGTERM that cut no step in two: they are remembered, and raised when it is done.
 
-Whoever presses again, later than a second after the first time, means it: that is raised at once, and ends the command. What is pressed
-within the second is the same press: many a hand, and a terminal's whole process group, presses twice.
+Whoever presses again, later than a second after the first time, means it: that is raised at once,
+and ends the command. Signals within one second count as one: a hand, and a terminal's
+whole process group, often press twice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HEEDED: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, 
 
 
 class Interrupts:
-    """In a `with` block of the main thread Ctrl-C raises KeyboardInterrupt, but not inside of `held`. A block within a block joins it.
+    """In its block, Ctrl-C raises KeyboardInterrupt, but not inside of `held`; blocks nest.
 
     Attributes:
         pressed: the signal that came first; None: none did.
@@ -37,7 +38,8 @@ class Interrupts:
         self.insisted = False
 
     def __enter__(self) -> Interrupts:  # noqa: PYI034 (it may be another one, that of the block around)
-        # Where a signal is ignored (a job in the background of a script), or another thread runs this, it stays as it is.
+        # Where a signal is ignored (a job in the background of a script), or another thread runs
+        # this, it stays as it is.
         if threading.current_thread() is not threading.main_thread():
             return self
         if Interrupts._active is not None:
@@ -59,7 +61,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A step that is done whole."""
+        """Hold signals back until the step in this block is done."""
         before, self._held = self._held, True
         try:
             yield
@@ -68,11 +70,11 @@ class Interrupts:
         self.check()
 
     def hold(self) -> None:
-        """From here on everything is one step, to the end of the block: what was found is written."""
+        """Make everything from here to the end of the block one step: what was found is written."""
         self._held, self._pending = True, False
 
     def check(self) -> None:
-        """A place within a step where it may end."""
+        """Raise what was held back, at a place within a step where it may end."""
         if self._pending:
             self._pending = False
             raise KeyboardInterrupt

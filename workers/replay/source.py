@@ -32,7 +32,7 @@ class EventBatch:
         events: the valid events, in order.
         rejects: (number of the line, row or offset; reason) of each rejected record.
         position: how far the whole source was read, in the unit of `Source.total`.
-        late: events dated further back than `grace` allows: the worker counts them in the tick that is open.
+        late: events dated further back than `grace` allows, counted in the open tick.
         outside: events left out because they are before a topic's time range.
         beyond: events dated after the range; they are also in `events`, since they close ticks.
     """
@@ -51,34 +51,25 @@ class Source(Protocol):
 
     Attributes:
         name: what it reads, for messages.
-        partitions: source partitions; the events of one are in the order in which the worker would read them.
+        partitions: source partitions; the events of one are in the worker's order.
         total: the final `EventBatch.position`; None if unknown.
         word: what the numbers of rejects count: "line", "row" or "offset".
         until_ms: no tick that ends later is published; None: no limit.
     """
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def partitions(self) -> int: ...
-    @property
-    def total(self) -> int | None: ...
-    @property
-    def word(self) -> str: ...
+    name: str
+    partitions: int
+    total: int | None
+    word: str
+
     @property
     def until_ms(self) -> int | None: ...
 
     def batches(self) -> Iterator[EventBatch]:
-        """The events.
-
-        Raises:
-            SettingsError: it cannot be read, or runs backwards in time.
-        """
-        ...
+        """Yield the events, refusing what cannot be read or runs backwards in time."""
 
     def ended(self) -> frozenset[int]:
         """Return the partitions that have no more batches."""
-        ...
 
 
 class InOrder:
@@ -89,15 +80,7 @@ class InOrder:
         self._latest: int | None = None
 
     def check(self, times: NDArray[np.int64], numbers: NDArray[np.int64] | int) -> None:
-        """Check the times of the next events.
-
-        Args:
-            times: ms.
-            numbers: line or row numbers of the events; or of the first, if they are consecutive.
-
-        Raises:
-            SettingsError: names the first event that is too far back.
-        """
+        """Refuse the first event that is too far back, by its number or that of the first one."""
         if not len(times):
             return
         latest = np.maximum.accumulate(times)

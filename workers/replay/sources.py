@@ -1,4 +1,4 @@
-"""Which source a file is: JSON lines (also gzipped) or Parquet, told by its first bytes; "-" is standard input."""
+"""Which source a file is: JSON lines (also gzipped) or Parquet, by its first bytes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @contextmanager
 def open_source(settings: Settings, name: str) -> Iterator[Source]:
-    """The file to read; "-" is standard input, one JSON event a line. Parquet and gzip are known by their first bytes.
-
-    Raises:
-        SettingsError: it cannot be read.
-    """
+    """Open the file to read; "-" is standard input, one JSON event a line."""
     if name == "-":
         yield JsonLines(settings, "standard input", sys.stdin.buffer)
         return

@@ -1,41 +1,40 @@
-"""The events topic as a source: what is committed between two offsets of each partition, taken when the reading begins.
+"""The events topic as a source: what each partition has between two offsets at the start.
 
-So it ends on a topic that goes on growing. Each partition is read in its order, with one intake, as the worker does; how the partitions
-follow one another does not matter to any snapshot.
+So it ends on a topic that goes on growing. Each partition is read in its order, with one intake, as
+the worker does; how the partitions follow one another does not matter to any snapshot.
 
-A range of time is one of the events' own times. From: earlier events are left out; where the records' times allow it they are not even
-read (an event is at most `max_ahead` ahead of its record, else the worker had rejected it). To: the last ticks are those that end by
-then. A partition is read until its watermark is there, for nothing after that can count in such a tick, so what is published is what the
-worker makes of these ticks, with everything that came late.
+A range of time is one of the events' own times. From: earlier events are left out; where the
+records' times allow it they are not even read (an event is at most `max_ahead` ahead of its record,
+else the worker had rejected it). To: the last ticks are those that end by then. A partition is read
+until its watermark is there, for nothing after that can count in such a tick, so what is published
+is what the worker makes of these ticks, with everything that came late.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from workers.agents.events import EventReader
 from workers.agents.factory import declared_keys, lanes
 from workers.agents.source_reader import SourceReader
-from workers.app import connection_of
 from workers.errors import SettingsError
 from workers.kafka.placement import Placement
+from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.records import Records
 from workers.kafka.topics import describe
 from workers.replay.source import EventBatch, Source, when
 from workers.settings import Settings
+from workers.topics import connection_of
 
-# Asked for at once, of all partitions together; and handed on at once, of one.
-RECORDS = 5_000
+# Handed on at once, of one partition.
 RECORDS_AT_ONCE = 2_000
 _ASK_S = 30.0
-_POLL_S = 0.1
-_PATIENCE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -56,13 +55,7 @@ class TopicSource:
     word = "offset"
 
     def __init__(self, settings: Settings, consumer: Consumer, since_ms: int | None, until_ms: int | None) -> None:
-        """
-        Args:
-            settings: of the worker.
-            consumer: read_committed, without a group, that tells the end of a partition.
-            since_ms: events dated earlier are left out; None: no limit.
-            until_ms: no tick that ends later is published; None: no limit.
-        """
+        """Find what is to be read; None: no limit."""
         events, topic = settings.events, settings.events.topic
         self.name = f"topic {topic}"
         if since_ms is not None or until_ms is not None:
@@ -86,52 +79,23 @@ class TopicSource:
         earliest = None if since_ms is None else since_ms - (0 if events.timestamp is None else events.max_ahead_ms)
         found = [_bounds(consumer, topic, number, earliest) for number in range(self.partitions)]
         self._parts = [_Partition(number, start, end, start) for number, (start, end) in enumerate(found)]
-        self._open = {part.number for part in self._parts if part.start < part.end}
-        self._done = frozenset(range(self.partitions)) - self._open
+        self._open = {part.number: (part.start, part.end) for part in self._parts if part.start < part.end}
         self.total: int | None = sum(part.end - part.start for part in self._parts)
 
     def batches(self) -> Iterator[EventBatch]:
-        if not self._open:
-            return
-        self._consumer.assign(
-            [TopicPartition(self._topic, p.number, p.start) for p in self._parts if p.number in self._open]
-        )
-        deadline = time.monotonic() + _PATIENCE_S
-        while self._open:
-            messages = self._consumer.consume(num_messages=RECORDS, timeout=_POLL_S)
-            if messages:
-                deadline = time.monotonic() + _PATIENCE_S
-            elif time.monotonic() > deadline:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"reading {self._topic}"))
-            at_end = self._sort(messages)
-            for part in self._parts:
-                if part.number not in self._open:
-                    continue
-                if part.number in at_end or len(part.waiting) >= RECORDS_AT_ONCE:
-                    batch = self._batch(part, whole=part.number in at_end)
-                    if batch is not None:
-                        yield batch
+        for taken in take(self._consumer, self._topic, self._open):
+            part = self._parts[taken.partition]
+            part.waiting += taken.messages
+            if taken.ended or len(part.waiting) >= RECORDS_AT_ONCE:
+                batch = self._batch(part, whole=taken.ended)
+                if batch is not None:
+                    yield batch
 
     def ended(self) -> frozenset[int]:
-        return self._done
-
-    def _sort(self, messages: Sequence[Message]) -> set[int]:
-        """Puts records to their partitions; returns the partitions that were read to their end."""
-        at_end: set[int] = set()
-        for message in messages:
-            part = self._parts[message.partition() or 0]
-            offset, error = message.offset() or 0, message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                if error.fatal() or not error.retriable():
-                    raise KafkaException(error)
-            elif offset >= part.end:
-                at_end.add(part.number)
-            elif error is None:
-                part.waiting.append(message)
-        return at_end
+        return frozenset(range(self.partitions)) - self._open.keys()
 
     def _batch(self, part: _Partition, *, whole: bool) -> EventBatch | None:
-        """What waits of a partition, the last of it if the partition is read as a `whole`; None where that is nothing."""
+        """Return what waits of a partition, the last of it if `whole`; None for nothing."""
         messages, part.waiting = part.waiting, []
         if not messages:
             self._end(part)
@@ -176,32 +140,20 @@ class TopicSource:
     def _end(self, part: _Partition) -> None:
         part.position = part.end
         part.waiting = []
-        self._open.discard(part.number)
-        self._done |= {part.number}
-        if self._open:
-            self._consumer.incremental_unassign([TopicPartition(self._topic, part.number)])
+        self._open.pop(part.number, None)
 
 
 @contextmanager
 def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -> Iterator[Source]:
-    """The events topic, in a range of time.
-
-    Raises:
-        SettingsError: there is no such topic, or the range ends before it begins.
-    """
+    """Open the events topic in a range of time, which must not end before it begins."""
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise SettingsError(f"--from {when(since_ms)} --to {when(until_ms)}: an empty range; --to must be later")
-    consumer = connection_of(settings).consumer(
-        **{"enable.partition.eof": True, "fetch.wait.max.ms": 50, "queued.max.messages.kbytes": 65_536}
-    )
-    try:
+    with reader(connection_of(settings)) as consumer:
         yield TopicSource(settings, consumer, since_ms, until_ms)
-    finally:
-        consumer.close()
 
 
 def _count(settings: Settings) -> int:
-    """How many partitions the events topic has."""
+    """Return how many partitions the events topic has."""
     topic = settings.events.topic
     existing = describe(connection_of(settings), [topic])
     if topic not in existing:
@@ -210,8 +162,8 @@ def _count(settings: Settings) -> int:
 
 
 def _bounds(consumer: Consumer, topic: str, number: int, earliest_ms: int | None) -> tuple[int, int]:
-    """Where a partition is to be read from and to."""
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_ASK_S)
+    """Return where a partition is to be read from and to."""
+    low, high = bounds_of(consumer, topic, number)
     if earliest_ms is None or earliest_ms <= 0 or low == high:
         return low, high
     [found] = consumer.offsets_for_times([TopicPartition(topic, number, earliest_ms)], timeout=_ASK_S)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from workers.agents.merge import Merge
 from workers.histogram.histogram import Histogram
-from workers.histogram.snapshots import Shown, Snapshot
+from workers.histogram.snapshots import ReleasedTick, Snapshot
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Contributions
 
@@ -42,7 +42,7 @@ class ReplayHistogram(Histogram):
         written: whether its ticks become snapshots; False where nobody reads them.
     """
 
-    observe: Callable[[Shown], object] | None = None
+    observe: Callable[[ReleasedTick], object] | None = None
     written = True
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:

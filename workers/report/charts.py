@@ -1,7 +1,8 @@
-"""How the pictures of a report look, and how they are written: PNG and SVG, the same bytes from the same numbers.
+"""How the pictures of a report look and are written: PNG and SVG, the same bytes each time.
 
-Series are told apart by colour (Okabe and Ito's palette), marker and dashes at once. The background is white everywhere, and every picture
-says first what it contains. Labels come from events: they are never read as formulas, and letters that the font lacks are replaced.
+Series differ in colour (Okabe and Ito's palette), marker and dashes at once. The background is
+white everywhere, and every picture says first what it contains. Labels come from events: they are
+never read as formulas, and letters that the font lacks are replaced.
 """
 
 from __future__ import annotations
@@ -27,16 +28,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 INK, MUTED, PALE, BAND, WARNING = "#1A1A1A", "#5F5F5F", "#DDDDDD", "#E3EAF1", "#A63A00"
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#767676")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 2)),
-    (0, (1, 1.2)),
-    (0, (7, 2, 2, 2)),
-    (0, (3, 1)),
-    (0, (9, 3)),
-    (0, (4, 1, 1, 1, 1, 1)),
-    (0, (2, 3)),
-)
+DASHES = ((), (5, 2), (1, 1.2), (7, 2, 2, 2), (3, 1), (9, 3), (4, 1, 1, 1, 1, 1), (2, 3))
 WIDTH = 9.2  # inches; 883 px of a page
 LOOKS = len(COLORS)
 DPI = 150
@@ -90,45 +82,56 @@ class Chart:
     png: bytes
 
 
-def look(number: int) -> dict[str, Any]:
-    """Colour, marker and dashes of a series."""
+def dashed(*lengths: float) -> Any:
+    """Return a style of lines: dashes and gaps in turn."""
+    return (0, lengths) if lengths else "-"
+
+
+def look(number: int, **instead: Any) -> dict[str, Any]:
+    """Return how a series looks: colour, marker and dashes, but for what is given `instead`."""
     at = number % LOOKS
     return {
         "color": COLORS[at],
         "marker": MARKERS[at],
-        "linestyle": DASHES[at],
+        "linestyle": dashed(*DASHES[at]),
         "markeredgecolor": "white",
         "markeredgewidth": 0.7,
-    }
+    } | instead
 
 
 @contextmanager
-def canvas(
-    rows: int, columns: int, height: float, *, width: float = WIDTH, **more: Any
-) -> Iterator[tuple[Figure, Any]]:
-    """A figure of so many inches and its axes as an array of `rows` x `columns`; whatever the user's matplotlib is set to."""
+def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tuple[Figure, Any]]:
+    """Yield a figure, `height` inches high, and its axes as an array of `rows` x `columns`.
+
+    It looks the same whatever the user's matplotlib is set to.
+    """
     with matplotlib.style.context(["default", dict(LOOK)]):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasAgg(figure)
         yield figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
-def finish(figure: Figure, name: str, title: str, caption: str, contains: str, *, alarm: bool = True) -> Chart:
-    """Adds what the picture contains and its title, and draws."""
+def finish(
+    figure: Figure, name: str, title: str, caption: str, contains: str, *, alarm: bool = True
+) -> Chart:
+    """Add the title, and above it what the picture contains; draw."""
     width, height = figure.get_size_inches()
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0, 0, 1, 1 - HEAD / height), w_pad=0.06, h_pad=0.06)
-    side = 0.08 / width
-    figure.text(side, 1 - 0.07 / height, contains, ha="left", va="top", fontsize=8.5, color=WARNING if alarm else MUTED)
-    figure.text(side, 1 - 0.29 / height, title, ha="left", va="top", fontsize=11.5, fontweight="bold")
+    color = WARNING if alarm else MUTED
+    place: dict[str, Any] = {"x": 0.08 / width, "ha": "left", "va": "top"}
+    figure.text(y=1 - 0.07 / height, s=contains, fontsize=8.5, color=color, **place)
+    figure.text(y=1 - 0.29 / height, s=title, fontsize=11.5, fontweight="bold", **place)
     svg, png = io.BytesIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Title": f"{title}. {contains}"})
-    figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None, "Title": title, "Description": contains})
+    about = {"Date": None, "Creator": None, "Title": f"{title}. {contains}"}
+    figure.savefig(svg, format="svg", metadata=about)
+    about = {"Software": None, "Title": title, "Description": contains}
+    figure.savefig(png, format="png", dpi=DPI, metadata=about)
     return Chart(name, title, caption, svg.getvalue(), png.getvalue())
 
 
 def write_charts(directory: Path, charts: Sequence[Chart]) -> None:
-    """Writes the pictures of a report into `directory`, and removes those of an earlier one."""
+    """Write the pictures of a report into `directory`, in place of those of an earlier one."""
     directory.mkdir(exist_ok=True)
     for old in (*directory.glob("*.svg"), *directory.glob("*.png")):
         old.unlink()
@@ -137,14 +140,25 @@ def write_charts(directory: Path, charts: Sequence[Chart]) -> None:
         (directory / f"{chart.name}.png").write_bytes(chart.png)
 
 
-def legend_below(figure: Figure, axes: Axes, columns: int) -> None:
-    """One legend for all panels, under them."""
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower left", ncols=columns, borderpad=0.1, columnspacing=1.6)
+def legend_below(
+    figure: Figure,
+    panels: Sequence[Axes],
+    columns: int,
+    order: Sequence[str] = (),
+    spacing: float | None = 1.6,
+) -> None:
+    """Draw one legend for all panels, under them; what several of them name, once."""
+    handles: dict[str, Any] = {}
+    for panel in panels:
+        found = zip(*panel.get_legend_handles_labels(), strict=True)
+        handles |= {name: handle for handle, name in found}
+    names = [name for name in order or handles if name in handles]
+    place: Any = {"loc": "outside lower left", "ncols": columns, "borderpad": 0.1}
+    figure.legend([handles[name] for name in names], names, columnspacing=spacing, **place)
 
 
 def log_axis(axis: Any, values: Sequence[float]) -> None:
-    """A logarithmic axis with plain numbers at the values themselves, if they are few, else at 1, 2, 5, 10, ..."""
+    """Make an axis logarithmic, with plain numbers: the values if few, else 1, 2, 5, ..."""
     low, high = min(values), max(values)
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     if len(set(values)) <= 6:
@@ -158,33 +172,38 @@ def log_axis(axis: Any, values: Sequence[float]) -> None:
 
 
 def counts_axis(axis: Any, most: int = 5, written: Callable[[float], str] | None = None) -> None:
-    """A linear axis of counts, of at most so many steps."""
-    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
+    """Make an axis linear, of at most `most` steps."""
     write = written or number
+    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
 
 
 def share_axis(axis: Any) -> None:
-    """A linear axis of shares, as per cent."""
-    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %" if value >= 0 else ""))
+    """Make an axis linear, in per cent."""
+    counts_axis(axis, 6, lambda value: f"{100 * value:.4g} %" if value >= 0 else "")
 
 
 def shares_upward(cell: Axes) -> None:
-    """Keeps all but a little margin of what lies below 0 % out of an axis of shares."""
+    """Keep all but a small margin of what is below 0 % out of the picture."""
     low, high = cell.get_ylim()
     cell.set_ylim(max(low, -0.04 * high), high)
 
 
+def rows_axis(cell: Axes, names: Sequence[str], **more: Any) -> None:
+    """Make the vertical axis one of named rows, the first at the top."""
+    cell.set_yticks(range(len(names)), names, **more)
+    cell.set_ylim(len(names) - 0.4, -0.6)
+
+
 def number(value: float) -> str:
-    """A number for people: at most four digits that matter, thousands apart."""
+    """Return a number for people: at most four digits that matter, thousands apart."""
     if abs(value) >= 1_000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
 
 
 def short_number(value: float) -> str:
-    """A round number where there is little room: 20k, 1.5M."""
+    """Return a round number where there is little room: 20k, 1.5M."""
     for unit, width in (("M", 1e6), ("k", 1e3)):
         if abs(value) >= 10 * width or (unit == "M" and abs(value) >= width):
             return f"{value / width:g}{unit}"
@@ -192,12 +211,12 @@ def short_number(value: float) -> str:
 
 
 def slug(text: str) -> str:
-    """The name of a histogram, or the like, for a file name."""
+    """Return the name of a histogram, or the like, for a file name."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:200]
 
 
 def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
-    """A label in a picture: on one line, no wider than so many letters, and of those that the font has."""
+    """Return a label on one line, no wider than `letters`, in letters that the font has."""
     one_line = "".join(
         letter if _width(letter) and letter.isprintable() else "\ufffd" for letter in " ".join(text.split())
     )
@@ -210,7 +229,7 @@ def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
 
 @cache
 def _width(letter: str) -> int:
-    """How wide a letter is, in the font's own unit; 0: the font does not have it."""
+    """Return how wide a letter is, in the font's own unit; 0: the font does not have it."""
     font = get_font(findfont(FontProperties(family="DejaVu Sans")))
     glyph = font.get_char_index(ord(letter))
     return int(font.load_glyph(glyph, LoadFlags.NO_SCALE).horiAdvance) if glyph else 0

@@ -8,88 +8,79 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from workers.backtest.outcomes import Outcome
 from workers.backtest.results import BoardRow
-from workers.report.charts import WARNING, Chart, canvas, counts_axis, drawable, finish, look, short_number, slug
-from workers.report.charts_backtest import CONTAINS, NORMAL_95
-from workers.report.data import Measured, OneRun, when
+from workers.report.charts import (
+    WARNING,
+    Chart,
+    canvas,
+    counts_axis,
+    drawable,
+    legend_below,
+    look,
+    rows_axis,
+    short_number,
+)
+from workers.report.charts_backtest import NORMAL_95, finish_of, name_of
+from workers.report.data import Measured, when
 from workers.report.runs import BOARD_ROWS, chosen_ticks
 
-NAMED = "shown, without a count"
+EXACT, PUBLISHED = "exact", "published, with 1.96 sd"
+NAMED, HIDDEN = "shown, without a count", "not shown"
 
 
-def boards(of: Measured, run: OneRun, keys: int) -> list[Chart]:
-    """Exact beside published, a picture for each of the first stream keys, at three ticks."""
+def boards(of: Measured, run: Outcome, keys: int) -> list[Chart]:
+    """Draw exact beside published, for each of the first stream keys, at three ticks."""
+    found = of.board(run)
     return [
-        _board(of, run, key, chosen_ticks(list(ticks)), ticks, at)
-        for at, (key, ticks) in enumerate(list(of.board(run).items())[:keys])
+        _board(of, run, ticks, f"board_{at}", f", stream key {drawable(key)}" if len(found) > 1 else "")
+        for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1)
     ]
 
 
 def _board(
-    of: Measured, run: OneRun, key: str, chosen: Sequence[int], ticks: dict[int, list[BoardRow]], at: int
+    of: Measured, run: Outcome, ticks: dict[int, list[BoardRow]], kind: str, who: str
 ) -> Chart:
-    most = max(len(ticks[tick][:BOARD_ROWS]) for tick in chosen)
+    chosen = {tick: ticks[tick][:BOARD_ROWS] for tick in chosen_ticks(list(ticks))}
+    most = max(map(len, chosen.values()))
     with canvas(1, len(chosen), 1.6 + 0.25 * max(most, 3)) as (figure, axes):
-        for cell, tick in zip(axes[0], chosen, strict=True):
-            rows = ticks[tick][:BOARD_ROWS]
-            places = np.arange(len(rows))
-            cell.barh(places, [row.exact or 0 for row in rows], height=0.62, color="#C9CDD2", label="exact")
-            shown = [
-                (y, row.released, NORMAL_95 * (row.sd or 0))
-                for y, row in zip(places, rows, strict=True)
-                if row.released is not None
-            ]
-            if shown:
-                y, x, wide = np.array(shown, dtype=float).T
-                style = look(0) | {"linestyle": "none", "markersize": 4}
-                cell.errorbar(
-                    x,
-                    y,
-                    xerr=wide if wide.any() else None,
-                    elinewidth=1.1,
-                    capsize=2.5,
-                    label="published, with 1.96 sd",
-                    **style,
-                )
-            named = [
-                (y, row.exact or 0) for y, row in zip(places, rows, strict=True) if row.shown and row.released is None
-            ]
-            if named:
-                y, x = np.array(named, dtype=float).T
-                cell.plot(x, y, label=NAMED, **(look(2) | {"linestyle": "none", "markersize": 6}))
-            hidden = [(y, row.exact or 0) for y, row in zip(places, rows, strict=True) if not row.shown]
-            if hidden:
-                y, x = np.array(hidden, dtype=float).T
-                cell.plot(
-                    x,
-                    y,
-                    marker="x",
-                    color=WARNING,
-                    linestyle="none",
-                    markersize=6,
-                    markeredgewidth=1.6,
-                    label="not shown",
-                )
-            cell.set_yticks(places, [drawable(row.label, 10 + 24 // len(chosen)) for row in rows], fontsize=9)
+        for cell, (tick, rows) in zip(axes[0], chosen.items(), strict=True):
+            _draw(cell, rows)
+            names = [drawable(row.label, 10 + 24 // len(chosen)) for row in rows]
+            rows_axis(cell, names, fontsize=9)
             cell.set(ylim=(most - 0.4, -0.6), xlabel="count")
-            cell.set_title(f"end of tick {tick - run.first_tick + 1:,}:\n{when(rows[0].end_ms)}", fontsize=9.5)
+            number = tick - run.row.first_tick + 1
+            cell.set_title(f"end of tick {number:,}:\n{when(rows[0].end_ms)}", fontsize=9.5)
             counts_axis(cell.xaxis, 6 // len(chosen) + 1, short_number)
             cell.grid(visible=False, axis="y")
             cell.margins(x=0.04)
-        _legend_of_all(figure, list(axes[0]))
-        who = f", stream key {drawable(key)}" if len(of.board(run)) > 1 else ""
+        legend_below(figure, axes[0], 3, (EXACT, PUBLISHED, NAMED, HIDDEN), spacing=None)
         caption = (
-            f"Run {run.number} ({run.name}), one seed: the largest exact counts as bars, and what readers of the snapshot see as points, "
-            "with the error bars that the snapshot states. A cross is an item that they do not see yet. Times are UTC."
+            f"Run {run.number} ({name_of(run)}), one seed: the largest exact counts as bars, and "
+            "what readers of the snapshot see as points, with the error bars that the snapshot "
+            "states. A cross is an item that they do not see yet. Times are UTC."
         )
-        return finish(
-            figure, f"{slug(of.name)}-board_{at + 1}", f"{of.name}: exact and published{who}", caption, CONTAINS
-        )
+        return finish_of(figure, of, kind, f"exact and published{who}", caption)
 
 
-def _legend_of_all(figure: Any, cells: Sequence[Axes]) -> None:
-    handles: dict[str, Any] = {}
-    for cell in cells:
-        handles |= {name: handle for handle, name in zip(*cell.get_legend_handles_labels(), strict=True)}
-    order = [name for name in ("exact", "published, with 1.96 sd", NAMED, "not shown") if name in handles]
-    figure.legend([handles[name] for name in order], order, loc="outside lower left", ncols=3, borderpad=0.1)
+def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
+    exact = np.array([row.exact or 0 for row in rows])
+    cell.barh(range(len(rows)), exact, height=0.62, color="#C9CDD2", label=EXACT)
+    published = [
+        (row.released, place, NORMAL_95 * (row.sd or 0))
+        for place, row in enumerate(rows)
+        if row.released is not None
+    ]
+    if published:
+        x, y, wide = np.array(published, dtype=float).T
+        style = look(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
+        cell.errorbar(x, y, xerr=wide if wide.any() else None, label=PUBLISHED, **style)
+    named = [place for place, row in enumerate(rows) if row.shown and row.released is None]
+    if named:
+        style = look(2, linestyle="none", markersize=6)
+        cell.plot(exact[named], named, label=NAMED, **style)
+    hidden = [place for place, row in enumerate(rows) if not row.shown]
+    if hidden:
+        cross: Any = {"marker": "x", "color": WARNING, "linestyle": "none"}
+        cross |= {"markersize": 6, "markeredgewidth": 1.6}
+        cell.plot(exact[hidden], hidden, label=HIDDEN, **cross)

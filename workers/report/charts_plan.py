@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from workers.durations import format_duration
-from workers.plan.model import Alternative, HistogramPlan
+from workers.plan.model import Alternative, CounterChoice, HistogramPlan
 from workers.report.charts import (
     BAND,
     COLORS,
@@ -15,11 +16,13 @@ from workers.report.charts import (
     Chart,
     canvas,
     counts_axis,
+    dashed,
     drawable,
     finish,
     legend_below,
     log_axis,
     look,
+    rows_axis,
     slug,
 )
 
@@ -27,99 +30,101 @@ CONTAINS = "Computed from the settings alone: no data"
 NAME_LETTERS = 44
 # Up to this ratio of the largest to the smallest an axis from zero is easier to read.
 LINEAR_UP_TO = 12
-# Of a row, by which series stand above one another.
+# The distance of a row's series from each other.
 ASIDE = 0.13
-Row = tuple[str, bool, bool, float | None, float | None, float | None]
 
 
-def noise_over_ticks(one: HistogramPlan) -> Chart:
-    """The standard deviation over the ticks, and the threshold below it where there is one."""
-    bars = [tick for tick in one.noise.ticks if tick.threshold is not None]
+def charts(one: HistogramPlan) -> Iterator[Chart]:
+    """Draw the pictures of one histogram."""
+    yield _noise_over_ticks(one)
+    for chart in (_counters(one), _mechanisms(one)):
+        if chart is not None:
+            yield chart
+
+
+def _noise_over_ticks(one: HistogramPlan) -> Chart:
+    """Draw the standard deviation over the ticks, and the threshold below it if there is one."""
+    bars = [(tick.tick, tick.threshold) for tick in one.noise.ticks if tick.threshold is not None]
     with canvas(2 if bars else 1, 1, 5.9 if bars else 3.8, sharex="all") as (figure, axes):
-        cell = axes[0, 0]
+        cell, last = axes[0, 0], axes[-1, 0]
         runs = one.noise.curve
         edges = np.array([run.first for run in runs] + [runs[-1].last + 1], dtype=float)
         least, most = (np.array([getattr(run, name) for run in runs]) for name in ("least", "most"))
         if (most > least).any():
-            cell.fill_between(edges, [*least, least[-1]], [*most, most[-1]], step="post", color=BAND, linewidth=0)
-            cell.stairs(
-                least,
-                edges,
-                baseline=None,
-                color=COLORS[2],
-                linewidth=1.2,
-                linestyle=(0, (1, 1)),
-                label="least of a run of ticks",
-            )
-        cell.stairs(
-            most,
-            edges,
-            baseline=None,
-            color=COLORS[0],
-            linewidth=1.6,
-            label="standard deviation (most of a run of ticks)",
-        )
-        cell.axhline(
-            one.noise.rms_sd, color=INK, linestyle=(0, (5, 2)), linewidth=1.1, label="root mean square of all ticks"
-        )
+            low, high = [*least, least[-1]], [*most, most[-1]]
+            cell.fill_between(edges, low, high, step="post", color=BAND, linewidth=0)
+            thin: Any = {"color": COLORS[2], "linewidth": 1.2, "linestyle": dashed(1, 1)}
+            cell.stairs(least, edges, baseline=None, label="least of a run of ticks", **thin)
+        name = "standard deviation (most of a run of ticks)"
+        cell.stairs(most, edges, baseline=None, color=COLORS[0], linewidth=1.6, label=name)
+        thin = {"color": INK, "linewidth": 1.1, "linestyle": dashed(5, 2)}
+        cell.axhline(one.noise.rms_sd, label="root mean square of all ticks", **thin)
         cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * one.noise.worst_sd))
         counts_axis(cell.yaxis)
-        last = axes[-1, 0]
         if bars:
-            at, threshold = [tick.tick for tick in bars], [tick.threshold for tick in bars]
-            last.plot(at, threshold, label="threshold, at chosen ticks", **(look(1) | {"linestyle": "none"}))
+            style = look(1, linestyle="none", label="threshold, at chosen ticks")
+            last.plot(*zip(*bars, strict=True), **style)
             last.set(ylabel="count that a new item\nmust have, with noise", ylim=(0, None))
             counts_axis(last.yaxis)
         last.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
         counts_axis(last.xaxis, 8)
-        handles, names = cell.get_legend_handles_labels()
-        more = last.get_legend_handles_labels() if bars else ([], [])
-        figure.legend([*handles, *more[0]], [*names, *more[1]], loc="outside lower left", ncols=2, borderpad=0.1)
+        legend_below(figure, [cell, last], 2, spacing=None)
         caption = (
-            "What every snapshot will state as its error: 19 of 20 published counts lie within twice this (1.96 times) of the exact one. "
+            "What every snapshot will state as its error: 19 of 20 published counts lie within "
+            "twice this (1.96 times) of the exact one. "
             f"Ticks 1 to {one.noise.ticks_looked_at:,}; the noise on {one.noise.on}."
         )
         if bars:
-            caption += " Below: a new item is shown once its noisy count is above the threshold, and then stays to the end of the epoch."
-        title = f"{one.name}: noise over the ticks" + (", and threshold" if bars else "")
-        return finish(figure, f"{slug(one.name)}-noise", title, caption, CONTAINS, alarm=False)
+            caption += (
+                " Below: a new item is shown once its noisy count is above the threshold, and then "
+                "stays to the end of the epoch."
+            )
+        title = "noise over the ticks" + (", and threshold" if bars else "")
+        return _finish(figure, one, "noise", title, caption)
 
 
-def counters(one: HistogramPlan) -> Chart | None:
-    """The counters that these settings could have, at the same budget."""
-    rows: list[Row] = [
-        (f"{row.counter}, radix {row.radix}" if row.radix else row.counter, row.chosen, row.possible, row.worst_sd, row.rms_sd, None)
-        for row in one.counters
-    ]  # fmt: skip
+def _counters(one: HistogramPlan) -> Chart | None:
+    """Draw the counters that these settings could have, at the same budget."""
+    rows = one.counters
+    names = [f"{row.counter}, radix {row.radix}" if row.radix else row.counter for row in rows]
     caption = (
-        "Each counter at the budget of these settings. Hollow: not possible with them; the table in the text says why."
+        "Each counter at the budget of these settings. Hollow: not possible with them; the table "
+        "in the text says why."
     )
-    return _compared(one, rows, "counters", "counters at this budget", caption, [row.error for row in one.counters])
+    return _compared(one, rows, names, "counters", caption)
 
 
-def mechanisms(one: HistogramPlan) -> Chart | None:
-    """Other mechanisms for the same or a near question, at the same budget."""
-    rows: list[Row] = [
-        (_with(row), row.chosen, row.possible, row.worst_sd, row.rms_sd, row.threshold) for row in one.mechanisms
-    ]
+def _mechanisms(one: HistogramPlan) -> Chart | None:
+    """Draw other mechanisms for the same or a near question, at the same budget."""
+    names = [_with(row) for row in one.mechanisms]
     caption = (
-        "Mechanisms for the same or a near question, at the budget of these settings; what each answers and assumes is in the text "
-        "below. Hollow: not possible with these settings. Thresholds of different mechanisms do not mean the same."
+        "Mechanisms for the same or a near question, at the budget of these settings; what each "
+        "answers and assumes is in the text below. Hollow: not possible with these settings. "
+        "Thresholds of different mechanisms do not mean the same."
     )
-    return _compared(one, rows, "mechanisms", "mechanisms at this budget", caption, [])
+    return _compared(one, one.mechanisms, names, "mechanisms", caption)
 
 
 def _with(row: Alternative) -> str:
-    return " ".join([row.mechanism, *(f"{name}={value}" for name, value in row.assumed.items() if name != "domain")])
+    assumed = (f"{name}={value}" for name, value in row.assumed.items() if name != "domain")
+    return " ".join([row.mechanism, *assumed])
 
 
 def _compared(
-    one: HistogramPlan, rows: Sequence[Row], name: str, title: str, caption: str, errors: Sequence[float | None]
+    one: HistogramPlan,
+    rows: Sequence[Alternative] | Sequence[CounterChoice],
+    names: Sequence[str],
+    kind: str,
+    caption: str,
 ) -> Chart | None:
-    """A row each: worst and mean sd, and the threshold; where there is no sd, the error."""
-    series = [("worst sd", 0, [row[3] for row in rows]), ("root mean square sd", 2, [row[4] for row in rows])]
-    series += [("highest threshold", 1, [row[5] for row in rows])]
-    series += [("error in segment 1", 1, list(errors))] if errors and all(row[3] is None for row in rows) else []
+    """Draw a row each: worst and mean sd, and the threshold; where there is no sd, the error."""
+    figures = [("worst sd", 0, "worst_sd"), ("root mean square sd", 2, "rms_sd")]
+    figures.append(("highest threshold", 1, "threshold"))
+    if kind == "counters" and all(row.worst_sd is None for row in rows):
+        figures.append(("error in segment 1", 1, "error"))
+    series: list[tuple[str, int, list[float | None]]] = [
+        (label, place, [getattr(row, name, None) for row in rows]) for label, place, name in figures
+    ]
     values = [value for _, _, of in series for value in of if value]
     shown = [at for at in range(len(rows)) if any(of[at] for _, _, of in series)]
     if len(shown) < 2:
@@ -127,22 +132,31 @@ def _compared(
     with canvas(1, 1, 1.5 + 0.27 * max(len(shown), 3)) as (figure, axes):
         cell = axes[0, 0]
         for label, place, of in series:
-            points = [(at, y, value) for y, at in enumerate(shown) if (value := of[at])]
-            for possible in (True, False):
-                part = [(value, y + ASIDE * (place - 1)) for at, y, value in points if rows[at][2] == possible]
+            filled = look(place, linestyle="none", markersize=7)
+            edge = {"markeredgecolor": filled["color"], "markeredgewidth": 1.2}
+            hollow = filled | {"markerfacecolor": "white"} | edge
+            for possible, style in ((True, filled | {"label": label}), (False, hollow)):
+                part = [
+                    (value, y + ASIDE * (place - 1))
+                    for y, at in enumerate(shown)
+                    if (value := of[at]) and rows[at].possible == possible
+                ]
                 if part:
-                    style = look(place) | {"linestyle": "none", "markersize": 7, "label": label if possible else None}
-                    if not possible:
-                        style |= {"markerfacecolor": "white", "markeredgecolor": style["color"], "markeredgewidth": 1.2}
                     cell.plot(*zip(*part, strict=True), **style)
-        names = [drawable(rows[at][0], NAME_LETTERS) + (" (in use)" if rows[at][1] else "") for at in shown]
-        cell.set_yticks(range(len(shown)), names)
-        wide = max(values) > LINEAR_UP_TO * min(values)
-        cell.set(ylim=(len(shown) - 0.4, -0.6), xlabel="counts, logarithmic" if wide else "counts")
-        if wide:
+        used = [" (in use)" if rows[at].chosen else "" for at in shown]
+        drawn = [drawable(names[at], NAME_LETTERS) for at in shown]
+        rows_axis(cell, [name + use for name, use in zip(drawn, used, strict=True)])
+        if max(values) > LINEAR_UP_TO * min(values):
+            cell.set_xlabel("counts, logarithmic")
             log_axis(cell.xaxis, values)
         else:
+            cell.set_xlabel("counts")
             counts_axis(cell.xaxis, 8)
             cell.set_xlim(0, 1.05 * max(values))
-        legend_below(figure, cell, 4)
-        return finish(figure, f"{slug(one.name)}-{name}", f"{one.name}: {title}", caption, CONTAINS, alarm=False)
+        legend_below(figure, [cell], 4)
+        return _finish(figure, one, kind, f"{kind} at this budget", caption)
+
+
+def _finish(figure: Any, one: HistogramPlan, kind: str, title: str, caption: str) -> Chart:
+    name, title = f"{slug(one.name)}-{kind}", f"{one.name}: {title}"
+    return finish(figure, name, title, caption, CONTAINS, alarm=False)

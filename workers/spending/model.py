@@ -1,7 +1,7 @@
-"""What was spent, as data: the object that `budget --json` prints; every field is described in docs/budget.md.
+"""What was spent, as data: the object that `budget --json` prints, described in docs/budget.md.
 
-A figure that does not apply is null. Names here are an interface: they may be added to, not changed. Nothing in it is learned from
-events: snapshots state ticks, ids and prices as well.
+A figure that does not apply is null. Names here are an interface: they may be added to, not
+changed. Nothing in it is learned from events: snapshots state ticks, ids and prices as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Charged(Record, frozen=True, kw_only=True):
 
 
 class Generation(Record, frozen=True, kw_only=True):
-    """One generation of a histogram; `rho`, `epsilon` and `delta` are the price of each of its epochs."""
+    """One generation; `rho`, `epsilon` and `delta` are the price of each of its epochs."""
 
     generation: int
     mechanism: str

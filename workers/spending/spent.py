@@ -50,12 +50,15 @@ def budget_of(settings: Settings, states: Sequence[ReleaseProgress | None] | Non
 
 def _generation(entry: Entry) -> Generation:
     life, grid, epochs = entry.life, entry.grid, entry.epochs
-    text = {name: str(life.description.get(name, "")) for name in ("mechanism", "topic")}
+    charged = None
+    if epochs:
+        found = together([entry.part])
+        charged = Charged(epochs=entry.charged_epochs, rho=found.rho, epsilon=found.epsilon, delta=found.delta)
     return Generation(
         generation=life.generation,
-        mechanism=text["mechanism"],
+        mechanism=str(life.description.get("mechanism", "")),
         status=entry.status,
-        topic=text["topic"],
+        topic=str(life.description.get("topic", "")),
         unit=life.unit,
         tick_ms=grid.tick_ms,
         horizon=grid.horizon,
@@ -70,7 +73,7 @@ def _generation(entry: Entry) -> Generation:
         ticks=entry.last - entry.first + 1 if epochs else 0,
         epochs_begun=len(epochs),
         epochs=tuple(_epoch(entry, grid, epoch) for epoch in epochs[-EPOCHS_LISTED:]),
-        charged=_charged(entry) if epochs else None,
+        charged=charged,
     )
 
 
@@ -86,8 +89,3 @@ def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
         last_tick=grid.split(min(end, entry.last))[1],
         ids=tuple(dict.fromkeys(ids)),
     )
-
-
-def _charged(entry: Entry) -> Charged:
-    found = together([entry.part])
-    return Charged(epochs=entry.charged_epochs, rho=found.rho, epsilon=found.epsilon, delta=found.delta)

@@ -6,7 +6,7 @@ that the settings no longer have. No key is needed, and nothing exact is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -51,7 +51,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Entry:
-    """One generation of a histogram in all owner partitions; two settings under one number are two."""
+    """One generation in all owner partitions; two settings under one number are two."""
 
     name: str
     life: Life
@@ -150,28 +150,23 @@ def _newest(connection: Connection, topic: str, partition: int) -> bytes | None:
 
 
 def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
-    """Return every generation in the state, in the order of the settings; unknown histograms last."""
+    """Return every generation, in the order of the settings; unknown histograms last."""
     found: dict[tuple[str, int, bytes], Entry] = {}
     for owner, state in enumerate(states):
-        for name, life, running in () if state is None else _lives(state):
+        if state is None:
+            continue
+        lives = [(*one, False) for one in state.retired] + [(*one, True) for one in state.histograms.items()]
+        for name, life, running in lives:
             key = (name, life.generation, msgspec.json.encode(life.description, order="sorted"))
             entry = found.setdefault(key, Entry(name, life))
             if life.first is not None and life.next is not None and life.next > life.first:
                 entry.pieces.append(Piece(owner, life, running))
             if running:
                 entry.status = "running" if generations_in(settings).get(name) == life.generation else "left out"
-    order = [config.name for config in settings.histograms]
-    place = {name: i for i, name in enumerate(order)}
+    place = {config.name: i for i, config in enumerate(settings.histograms)}
     return sorted(
-        found.values(), key=lambda entry: (place.get(entry.name, len(order)), entry.name, entry.life.generation)
+        found.values(), key=lambda entry: (place.get(entry.name, len(place)), entry.name, entry.life.generation)
     )
-
-
-def _lives(state: ReleaseProgress) -> Iterator[tuple[str, Life, bool]]:
-    for name, life in state.retired:
-        yield name, life, False
-    for name, life in state.histograms.items():
-        yield name, life, True
 
 
 def generations_in(settings: Settings) -> dict[str, int]:

@@ -1,15 +1,18 @@
 """The total of what was spent: for one event, or for one user.
 
-One event. Its time, as the worker took it (late events count in the tick that was open), is the same for all histograms, so it lies in
-one tick, and one epoch, of each generation that published at that time. It has one stream key, and one owner partition. So the total is
-the largest, over stream keys and times, of what the generations that counted it cost together; generations of one histogram meet in time
-only where the width or the start of their ticks changed. A running generation goes on, so its time has no end. All these totals are
-converted at one delta, the largest sum that any of them needs, so that the epsilon stated holds for every event.
+One event. Its time, as the worker took it (late events count in the tick that was open), is the
+same for all histograms, so it lies in one tick, and one epoch, of each generation that published at
+that time. It has one stream key, and one owner partition. So the total is the largest, over stream
+keys and times, of what the generations that counted it cost together; generations of one histogram
+meet in time only where the width or the start of their ticks changed. A running generation goes on,
+so its time has no end. All these totals are converted at one delta, the largest sum that any of
+them needs, so that the epsilon stated holds for every event.
 
 One user may come in every epoch, with every key: every epoch of every generation adds up.
 
-A generation that protected another unit has no figure for this one: many events are more than one, and of a user whose one event goes
-other pairs begin to count, so a promise to users is none to events at the same price. Then no total is stated.
+A generation that protected another unit has no figure for this one: many events are more than one,
+and of a user whose one event goes other pairs begin to count, so a promise to users is none to
+events at the same price. Then no total is stated.
 """
 
 from __future__ import annotations
@@ -19,10 +22,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from workers.histogram.owners import owner_of
 from workers.plan.adding_up import Together, delta_together, together
-from workers.plan.model import Share
 from workers.settings import Settings
 from workers.spending.model import Counted, Total
-from workers.spending.state import Entry, generations_in
+from workers.spending.state import Entry
 
 
 def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Total | None, tuple[Counted, ...]]:
@@ -46,14 +48,17 @@ def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple
     groups = dict(_sets(published, settings, owners))
     delta = max(delta_together([entry.part for entry in _of(published, group)]) for group in groups)
     found = {group: together([entry.part for entry in _of(published, group)], delta) for group in groups}
-    # Without an epsilon nothing is promised, which counts as the largest.
-    worst = max(groups, key=lambda group: (_size(found[group]), sorted(group)))
-    key = None if _alike(published, settings) else groups[worst]
+
+    def size(group: frozenset[int]) -> tuple[float, float, list[int]]:
+        # Without an epsilon nothing is promised, which counts as the largest.
+        epsilon = found[group].epsilon
+        return math.inf if epsilon is None else epsilon, found[group].rho, sorted(group)
+
+    worst = max(groups, key=size)
+    # No key is named if the same running histograms serve every one.
+    served = {_keys(entry, settings) for entry in published if entry.status == "running"}
+    key = groups[worst] if len(served) > 1 else None
     return _total(unit, _of(published, worst), found[worst], key), ()
-
-
-def _size(one: Together) -> tuple[float, float]:
-    return (math.inf if one.epsilon is None else one.epsilon, one.rho)
 
 
 def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
@@ -61,9 +66,7 @@ def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
 
 
 def _sets(entries: Sequence[Entry], settings: Settings, owners: int) -> Iterator[tuple[frozenset[int], str | None]]:
-    """Yield every set of generations that counts one event, with a stream key that it applies to.
-
-    The key None means any that is not declared."""
+    """Yield every set of generations that counts one event, with its key, None if not declared."""
     declared = [_keys(entry, settings) for entry in entries]
     names = sorted({key for keys in declared if keys is not None for key in keys})
     seen: set[tuple[int, frozenset[int]]] = set()
@@ -76,32 +79,24 @@ def _sets(entries: Sequence[Entry], settings: Settings, owners: int) -> Iterator
                     yield group, key
 
 
-def _alike(entries: Sequence[Entry], settings: Settings) -> bool:
-    """Return whether the same running histograms serve every stream key."""
-    running = [_keys(entry, settings) for entry in entries if entry.status == "running"]
-    return len(set(running)) <= 1
-
-
 def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:
-    """Return the stream keys that a generation served; None if they may be any.
-
-    The state does not keep those of older generations."""
-    if generations_in(settings).get(entry.name) == entry.life.generation:
-        config = next(config for config in settings.histograms if config.name == entry.name)
-        return None if config.keys == "public" else frozenset(config.keys)
+    """Return the stream keys that a generation served; None if they may be any."""
+    # The state does not keep the keys of older generations.
+    for config in settings.histograms:
+        if (config.name, config.generation) == (entry.name, entry.life.generation):
+            return None if config.keys == "public" else frozenset(config.keys)
     return None
 
 
 def _at_one_time(entries: Sequence[Entry], serving: Iterable[int], owner: int) -> Iterator[frozenset[int]]:
-    """Yield the sets of generations that published at one time in one owner partition.
-
-    The largest of these sets begin where a generation begins."""
+    """Yield the sets of generations that published at one time in one owner partition."""
     spans = [
         (entries[i].grid.start(piece.first), math.inf if piece.running else entries[i].grid.end(piece.last), i)
         for i in serving
         for piece in entries[i].pieces
         if piece.owner == owner
     ]
+    # The largest sets begin where a generation begins.
     for begin, _, _ in spans:
         yield frozenset(i for first, end, i in spans if first <= begin < end)
 
@@ -112,12 +107,6 @@ def _counted(entry: Entry) -> Counted:
 
 def _total(unit: str, entries: Sequence[Entry], found: Together, key: str | None) -> Total:
     return Total(
-        unit=unit,
-        epsilon=found.epsilon,
-        delta=found.delta,
-        rho=found.rho,
-        deltas=tuple(Share(name=name, delta=delta) for name, delta in found.failures.items()),
-        epsilon_of_the_sum=found.epsilon_of_the_sum,
-        parts=tuple(_counted(entry) for entry in entries),
-        key=key,
-    )
+        unit=unit, epsilon=found.epsilon, delta=found.delta, rho=found.rho, deltas=found.deltas,
+        epsilon_of_the_sum=found.epsilon_of_the_sum, parts=tuple(map(_counted, entries)), key=key,
+    )  # fmt: skip

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from workers.errors import HorizonExceeded
 from workers.mechanisms.counters.counter import KINDS, Counter, make_counter
+from workers.mechanisms.counters.levels import LevelCounter, reach
 from workers.mechanisms.frozen import thawed
+from workers.mechanisms.noise.gaussian import integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
 
 KEY = NoiseKey(bytes(32))
@@ -170,6 +172,26 @@ def test_cost_is_at_most_what_was_asked_and_close_to_it(counter: Counter) -> Non
             made = make_counter(kind, 365, rho_item)
             assert rho_item * (1 - 1e-4) <= made.rho_item <= rho_item
     assert counter.cells_per_event * 2**-127 <= counter.tv < 2**-100
+
+
+@pytest.mark.parametrize("sigma_squared", [1e-3, 0.01, 0.2, 1.0, 7.7, 123.4, 5e4, 1e7])
+def test_the_reach_stated_before_a_table_is_made_bounds_what_the_table_gives(sigma_squared: float) -> None:
+    """Sums that overflow, or a distance stated too small, would be found by nobody; 4 % more costs nothing."""
+    value = round_up_sigma_squared(Fraction(sigma_squared))
+    table = integer_gaussian(value)
+    assert table.bound <= reach(value) <= 1.04 * table.bound + 1
+
+
+def test_the_distance_stated_before_the_tables_are_made_is_at_least_that_of_the_tables() -> None:
+    """Privacy is charged by what is stated; it is stated before any noise is drawn."""
+    for counter in COUNTERS:
+        if isinstance(counter, LevelCounter):
+            tables = counter._tables
+            assert all(table.bound <= most for table, most in zip(tables, counter._reach, strict=True))
+            tv = sum(Fraction(table.tv) for table in tables)
+            # Within a few units a table: noise of a fraction of a count has a bound of one or two.
+            assert tv * (1 - Fraction(1, 10**9)) <= Fraction(counter.tv) <= 2 * tv
+            assert Fraction(counter.test_tv) >= Fraction(tables[0].test_tv) * (1 - Fraction(1, 10**9))
 
 
 @every_counter

@@ -80,7 +80,7 @@ def test_one_event_moves_every_outcome_within_the_stated_range(
     for p, q in ((without, with_event), (with_event, without)):
         for order in (2, 3, 8, 32):
             divergence = math.log(float(np.sum(p[seen] ** order * q[seen] ** (1.0 - order)))) / (order - 1)
-            assert divergence <= order * float(test.rho) + 1e-6
+            assert divergence <= order * float(test.span**2 / 8) + 1e-6
 
 
 def test_the_range_is_not_larger_than_it_needs_to_be() -> None:
@@ -114,8 +114,8 @@ def test_a_block_of_ticks_has_the_words_of_its_ticks() -> None:
 def test_calibration_ends_on_the_private_side(reach: int) -> None:
     """Never above what was asked, and not visibly below."""
     for amount in (Fraction(1, 1000), Fraction(1, 7), Fraction(2)):
-        assert 0.999 * amount < AboveThreshold.of_rho(amount, reach).rho <= amount
-        assert 0.999 * amount < AboveThreshold.of_epsilon(amount, reach).span <= amount
+        assert 0.999 * amount < AboveThreshold.of(amount, reach, pure=False).spent <= amount
+        assert 0.999 * amount < AboveThreshold.of(amount, reach, pure=True).spent <= amount
 
 
 @BOTH

@@ -14,7 +14,6 @@ from workers.mechanisms.running.discovery import Discovery, constants_of
 from workers.mechanisms.running.discovery_schedule import (
     _CHUNK_TICKS,
     ConstantDiscovery,
-    EveryDiscovery,
     _normal_tail,
     _tails,
     make_discovery,
@@ -98,7 +97,7 @@ def test_the_constant_threshold_is_that_of_the_design_and_below_the_largest_of_t
 @pytest.mark.parametrize(("horizon", "every"), [(1000, 1), (1000, 64), (1000, 999), (64, 64)])
 def test_deltas_of_every_nth_tick_add_up_to_delta(horizon: int, every: int) -> None:
     """Each test has an equal share of all of delta, ticks without a test nothing."""
-    discovery = EveryDiscovery(make_counter("haar", horizon, 0.01), 3, 1, 1e-9, every)
+    discovery = Discovery(make_counter("haar", horizon, 0.01), 3, 1, 1e-9, every)
     deltas = [Fraction(discovery.delta_at(t)) for t in range(1, horizon + 1)]
     assert Fraction(1e-9) * Fraction(999, 1000) <= 3 * sum(deltas) <= Fraction(1e-9)
     assert [t for t, delta in enumerate(deltas, 1) if delta] == list(range(every, horizon + 1, every))
@@ -106,7 +105,7 @@ def test_deltas_of_every_nth_tick_add_up_to_delta(horizon: int, every: int) -> N
 
 def test_deltas_of_every_nth_tick_without_an_end_add_up_to_less_than_delta() -> None:
     """The tests are numbered 1, 2, 3, ...; the octaves are those of the numbers."""
-    discovery = EveryDiscovery(make_counter("haar", None, 0.01), 2, 1, 1e-6, 8)
+    discovery = Discovery(make_counter("haar", None, 0.01), 2, 1, 1e-6, 8)
     total = sum((2 * 2**k * Fraction(discovery.delta_at(8 * 2**k)) for k in range(30)), Fraction(0))
     assert Fraction(1e-6) * Fraction(97, 100) <= total <= Fraction(1e-6)
     assert discovery.delta_at(8 * 5) == discovery.delta_at(8 * 7) == discovery.delta_at(8 * 4)
@@ -115,7 +114,7 @@ def test_deltas_of_every_nth_tick_without_an_end_add_up_to_less_than_delta() -> 
 def test_a_test_every_64_ticks_has_a_lower_threshold_than_one_at_each_tick() -> None:
     """It is what the option is for: larger shares, and no noise of the six lowest levels."""
     counter = make_counter("haar", 2**14, 0.005)
-    every, each = EveryDiscovery(counter, 1, 1, 1e-9, 64), Discovery(counter, 1, 1, 1e-9)
+    every, each = Discovery(counter, 1, 1, 1e-9, 64), Discovery(counter, 1, 1, 1e-9)
     for t in (64, 64 * 85, 64 * 255):
         assert every.threshold(t) < 0.9 * max(each.threshold(t + shift) for shift in (0, 21, 43))
 

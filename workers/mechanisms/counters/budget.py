@@ -1,10 +1,10 @@
 """The mechanisms that spend their budget on a counter for each item: what each counter may cost.
 
-An event touches at most D0 items by at most Dinf, so each item's counter gets rho / (D0 Dinf^2) (000 Alg. 2 and 3).
-A user's item may come in parts a_1 + ... <= Dinf, each at a tick of its own: its shift of the counter is
-sum a_i times that of a one at the tick, so no longer than Dinf times the longest of these, and costs no more.
-The samplers' distance counts twice: in the noise on counts, and in every tick's test of whether an item may be
-shown, whose bound is one on the ideal noise.
+An event touches at most D0 items by at most Dinf, so each item's counter gets rho / (D0 Dinf^2)
+(000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf, each at a tick of its own: its
+shift of the counter is sum a_i times that of a one at the tick, so no longer than Dinf times the
+longest of these, and costs no more. The samplers' distance counts twice: in the noise on counts, and
+in every tick's test of whether an item may be shown, whose bound is one on the ideal noise.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, Split, split
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.counters.tree import LONGEST_HORIZON
+from workers.mechanisms.counters.levels import LONGEST_HORIZON
 from workers.mechanisms.mechanism import Noise, State, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
 
@@ -24,15 +24,16 @@ from workers.mechanisms.noise.keyed import NoiseStream
 class OnCounters(OnSplit):
     """Base of the mechanisms that keep a counter for each item.
 
-    Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all snapshots of an epoch,
-    for a mechanism whose counts come from `_counter` and whose discoveries cost at most `delta_discovery`; adaptive
-    streams included (integer orders). Every rounding goes to the private side.
+    Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all
+    snapshots of an epoch, for a mechanism whose counts come from `_counter` and whose discoveries
+    cost at most `delta_discovery`; adaptive streams included (integer orders). Every rounding goes
+    to the private side.
 
     Args:
         config: with epsilon or rho, delta, max_items (D0) and max_count (Dinf).
         unit: whose presence is hidden.
         discovers: whether items of an unknown domain are shown.
-        every: only each of so many ticks tests for new items.
+        every: new items are tested for only at ticks that are multiples of it.
 
     Raises:
         ValueError: the budget cannot be met, or delta is below what the samplers can promise.

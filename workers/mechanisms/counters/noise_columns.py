@@ -1,6 +1,6 @@
-"""What every counter's noise columns need: room that grows with the ledger, and the check of a tick."""
+"""What every counter's columns need: room that grows with the ledger, and the check of a tick."""
 
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,33 @@ Integers: TypeAlias = NDArray[np.signedinteger[Any]]
 _LEAST_CAPACITY = 1024
 
 
+class NoiseColumns(Protocol):
+    """A cache of the noise of every row of a partition, for one thread.
+
+    It gives what `Counter.draw` gives, fast for consecutive ticks.
+    """
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Memory of the cache, per row in use."""
+
+    def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the noise of each row at tick t.
+
+        Args:
+            t: any tick of the horizon, in any order; consecutive ones are fast.
+            tags: uint64 (n, 2); between calls rows may only be appended.
+
+        Returns:
+            A new int64 array (n,).
+
+        Raises:
+            HorizonExceeded: t is outside the horizon.
+        """
+
+
 def grown(column: Integers, rows: int) -> Integers:
-    """The column itself if it has room for so many rows, else a copy of at least twice its room."""
+    """Return the column itself if it has room for the rows, else a copy of twice its room."""
     if rows <= len(column):
         return column
     larger = np.empty(max(rows, 2 * len(column), _LEAST_CAPACITY), dtype=column.dtype)

@@ -1,31 +1,41 @@
-"""The sqrt counter: the square-root Toeplitz factorization with an integer matrix, for the few always-on counters of a declared domain.
+"""The sqrt counter: the square-root Toeplitz factorization, with an integer matrix.
 
-What: with x the counts per tick of one item, `y = C x + z` is what is made private, C an integer lower triangular Toeplitz matrix and z
-integer Gaussian noise; the running sums are read from y by A C^-1, A the matrix of all prefix sums.
-Why: within 12 % of the best error any such mechanism has; but O(T) state and time an item and tick, so T is at most 2^16.
+What: for the few always-on counters of a declared domain. With x the counts per tick of one item,
+`y = C x + z` is what is made private, C an integer lower triangular Toeplitz matrix and z integer
+Gaussian noise; the running sums are read from y by A C^-1, A the matrix of all prefix sums.
+Why: within 12 % of the best error any such mechanism has; but O(T) state and time an item and tick,
+so T is at most 2^16.
 
     Symbol      Here
     T           `horizon`
-    f_k         binom(2k, k) / 4^k, the coefficients of (1 - x)^-1/2; (f * f)_k = 1, so f as a matrix squares to A
+    f_k         binom(2k, k) / 4^k, the coefficients of (1 - x)^-1/2; (f * f)_k = 1, so f as a
+                matrix squares to A
     b           `bits`
     c_k         `_column` = round(2^b f_k): C's first column, whose norm is the largest
     sigma^2     ||c||^2 / (2 rho_item), from the rounded c: the sensitivity is C's own
     g_k         (A C^-1)_k, from sum_i c_i g_(k-i) = 1; `_inverse` = round(2^F c_0 g_k)
-    v, r        z = C v + r: the integer vectors with -c_0/2 <= r_t < c_0/2, made one tick after the other
+    v, r        z = C v + r: the integer vectors with -c_0/2 <= r_t < c_0/2, made one tick after the
+                other
 
-    release(t) = h_t + sum_{s <= t} v_s + round(sum_{s <= t} g_(t-s) r_s),  g in the last sum as the integers of `_inverse`
+    release(t) = h_t + sum_{s <= t} v_s + round(sum_{s <= t} g_(t-s) r_s),
+                 g in the last sum as the integers of `_inverse`
 
-The inverse of an integer matrix is not one of integers, and to round it before it is applied would leave an error that is no function
-of y. Splitting z keeps everything exact: A C^-1 z = A v + A C^-1 r, the first part integers.
+The inverse of an integer matrix is not one of integers, and to round it before it is applied would
+leave an error that is no function of y. Splitting z keeps everything exact:
+A C^-1 z = A v + A C^-1 r, the first part integers.
 Sensitivity: an event in tick s adds to y column s of C, of norm at most ||c||, an integer vector.
-Guarantee: neighbours differ in one event; rho = ||c||^2 / (2 sigma^2) for each item it changes by one, for all releases together. The
-split is equivariant: z + C w gives v + w and the same r, for every integer w. So the release is a function of y = C x + z alone
-(split y instead: v + x and r), whatever is done with r: rounding g and the last sum is post-processing. At integer Renyi orders the
-bound also holds for streams that react to what was released: the shift z -> z - C e_s is an integer vector (see `haar`).
-Exactness: the sums are taken in float64 as whole numbers below 2^53 (`_check_exact`), where every order of addition gives the same.
+Guarantee: neighbours differ in one event; rho = ||c||^2 / (2 sigma^2) for each item it changes by
+one, for all releases together. The split is equivariant: z + C w gives v + w and the same r, for
+every integer w. So the release is a function of y = C x + z alone (split y instead: v + x and r),
+whatever is done with r: rounding g and the last sum is post-processing. At integer Renyi orders the
+bound also holds for streams that react to what was released: the shift z -> z - C e_s is an integer
+vector (see `haar`).
+Exactness: the sums are taken in float64 as whole numbers below 2^53 (`_check_exact`), where every
+order of addition gives the same.
 
-Source: Fichtenberger, Henzinger, Upadhyay, "Constant Matters" and Henzinger, Upadhyay, Upadhyay, "Almost Tight Error Bounds on
-Differentially Private Continual Counting" (the factorization); the integer matrix and the split are derived here.
+Source: Fichtenberger, Henzinger, Upadhyay, "Constant Matters" and Henzinger, Upadhyay, Upadhyay,
+"Almost Tight Error Bounds on Differentially Private Continual Counting" (the factorization); the
+integer matrix and the split are derived here.
 """
 
 import itertools
@@ -36,16 +46,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
+from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.counters.noise_columns import Integers, check_tick
-from workers.mechanisms.frozen import Frozen, kept, read_only
+from workers.mechanisms.frozen import kept, read_only
 from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise.keyed import NoiseStream
 
 LONGEST_HORIZON = 1 << 16
 SQRT_VERSION = 1
-# Level of this counter's cells: (LEVEL, tick), apart from those of haar and tree, which stay below 64.
+# Level of this counter's cells, (LEVEL, tick); those of haar and tree stay below 64.
 LEVEL = 1 << 8
-# F: how far g is off affects the error alone, never privacy (tested at T <= 30: under 2^-14 of a count).
+# F: how far g is off affects the error, never privacy (tested at T <= 30: under 2^-14 of a count).
 _INVERSE_BITS = 28
 # A table of 0.9 million thresholds, built in about 2 s; a smaller b has a smaller one.
 _LARGEST_SIGMA_SQUARED = 1 << 30
@@ -57,8 +68,8 @@ _PART_ROWS = 2048
 Floats = NDArray[np.float64]
 
 
-class SqrtCounter(Frozen):
-    """See the module, and `counters.Counter` for what each member means.
+class SqrtCounter(Counter):
+    """See the module, and `levels.Counter` for what each member means.
 
     Args:
         horizon: ticks, 1..2^16.
@@ -76,8 +87,7 @@ class SqrtCounter(Frozen):
             raise ValueError("horizon = unbounded: counter 'sqrt' needs a number of ticks; 'haar' may be unbounded")
         if not 1 <= horizon <= LONGEST_HORIZON:
             raise ValueError(f"horizon = {horizon}: must be from 1 to {LONGEST_HORIZON} ticks with counter 'sqrt'")
-        self.horizon: int | None = horizon
-        self._last_tick = horizon
+        self.horizon = self._last_tick = horizon
         self.bits, self._sigma_squared = _calibrate(horizon, Fraction(rho_item))
         self._column = _rounded_column(horizon, self.bits)
         self._norm_squared = _norm_squared(self._column)
@@ -90,25 +100,21 @@ class SqrtCounter(Frozen):
         self._unit = 1 << (_INVERSE_BITS + self.bits)
         self._squares = tuple(itertools.accumulate(int(g) ** 2 for g in self._inverse.tolist()))
 
-    def __repr__(self) -> str:
-        return f"SqrtCounter(horizon={self.horizon}, rho_item={self.rho_item})"
-
     def variance(self, t: int) -> Fraction:
-        """sigma^2 sum_{k < t} g_k^2, with g as the integers of `_inverse`."""
+        """Return sigma^2 sum_{k < t} g_k^2, with g as the integers of `_inverse`."""
         check_tick(self.kind, t, self._last_tick)
         return Fraction(self._squares[t - 1], self._unit**2) * self._sigma_squared
 
     def sd(self, t: int) -> float:
-        """The standard deviation of the published integer; rounding adds 1/12 where there is anything to round."""
+        # Rounding adds 1/12 where there is anything to round.
         return math.sqrt(self.variance(t) + (Fraction(1, 12) if self.bits else 0))
 
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        """The terms (g_k, sigma^2), k < t; the noise is their sum, rounded, but for what g lost to 2^-F."""
+        """Return (g_k, sigma^2), k < t; the noise is their sum but for what g lost to 2^-F."""
         check_tick(self.kind, t, self._last_tick)
         return [(Fraction(int(g), self._unit), self._sigma_squared) for g in self._inverse[:t].tolist()]
 
     def public(self) -> dict[str, object]:
-        """Every parameter that changes a noise value."""
         return {
             "kind": self.kind,
             "horizon": self.horizon,
@@ -121,19 +127,19 @@ class SqrtCounter(Frozen):
         }
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The noise of each row at t, made from tick 1 on: O(t^2) a row."""
+        # Made from tick 1 on: O(t^2) a row.
         check_tick(self.kind, t, self._last_tick)
         return self.columns(stream).at(t, tags)
 
     def columns(self, stream: NoiseStream) -> "SqrtColumns":
-        """The noise so far of every row, kept: a tick costs O(t) a row."""
         return SqrtColumns(self, stream)
 
 
 class SqrtColumns:
-    """v and r of every row up to the last tick asked for; see `counters.NoiseColumns`.
+    """v and r of every row up to the last tick asked for: a tick costs O(t) a row.
 
-    A row that comes later is caught up from tick 1, and so is every row after a restart: 2^31 multiplications a row at t = 2^16.
+    A row that comes later is caught up from tick 1, and so is every row after a restart: 2^31
+    multiplications a row at t = 2^16.
     """
 
     def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:
@@ -141,16 +147,12 @@ class SqrtColumns:
         self._stream = stream
         self._ranges: list[_Range] = []
 
-    def __repr__(self) -> str:
-        return f"SqrtColumns({self._counter!r})"
-
     @property
     def bytes_per_row(self) -> int:
         """Memory per row at the last tick: 4 bytes of v and 4 of r for each tick."""
         return 8 * self._counter._last_tick
 
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The noise of each row at t."""
         check_tick(self._counter.kind, t, self._counter._last_tick)
         rows = len(tags)
         held = self._ranges[-1].stop if self._ranges else 0
@@ -180,7 +182,7 @@ class _Range:
         self._r: NDArray[np.int32] = np.empty((0, stop - start), dtype=np.int32)
 
     def advance(self, counter: SqrtCounter, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> None:
-        """Makes the ticks up to t."""
+        """Make the ticks up to t."""
         self._v, self._r = (_room(held, t, counter._last_tick) for held in (self._v, self._r))
         column, half, total = counter._column, counter._column[0] / 2, float(counter._column.sum())
         rows = self.stop - self.start
@@ -202,7 +204,7 @@ class _Range:
             self.made = last
 
     def release(self, counter: SqrtCounter, t: int) -> NDArray[np.int64]:
-        """sum v + round(sum g r), for each row."""
+        """Return sum v + round(sum g r), for each row."""
         whole = self._v[:t].sum(axis=0, dtype=np.int64)
         fraction = _convolved(counter._inverse, self._r, t, t - 1, t)[0].astype(np.int64)
         shift = _INVERSE_BITS + counter.bits
@@ -211,7 +213,7 @@ class _Range:
 
 
 def _convolved(kernel: Floats, held: NDArray[np.int32], ticks: int, first: int, last: int) -> Floats:
-    """sum_{s < ticks} kernel_(i - s) held_s for i = first..last-1 (ticks <= i + 1): (last - first, rows)."""
+    """Return sum_{s < ticks} kernel_(i - s) held_s, i = first..last-1 (ticks <= i + 1), by rows."""
     out = np.zeros((last - first, held.shape[1]))
     at = np.arange(first, last)[:, None]
     for start in range(0, ticks, _PART_TICKS):
@@ -235,9 +237,10 @@ def _check_exact(bound: float) -> None:
 
 
 def _calibrate(horizon: int, rho_item: Fraction) -> tuple[int, Fraction]:
-    """b and sigma^2: c as fine as error asks for, and coarser where the noise table would become too large.
+    """Return b and sigma^2: c as fine as the error needs, coarser where a table would be too large.
 
-    To first order rounding c adds T/12 to the sum of g_k^2 (in units of 4^b): with 2^b >= 2 sqrt(T) less than one part in forty-eight.
+    To first order rounding c adds T/12 to the sum of g_k^2 (in units of 4^b): with
+    2^b >= 2 sqrt(T) less than one part in forty-eight.
     """
     bits = (horizon.bit_length() + 1) // 2 + 1
     while True:
@@ -254,7 +257,10 @@ def _norm_squared(column: Floats) -> int:
 
 @kept(16)
 def _rounded_column(horizon: int, bits: int) -> Floats:
-    """round(2^b f_k), k < T, as float64. In integers: f_k is kept to 2^-96, rounded down k times, so it is off by less than 2^-79."""
+    """Return round(2^b f_k), k < T, as float64.
+
+    In integers: f_k is kept to 2^-96, rounded down k times, so it is off by less than 2^-79.
+    """
     value, column = 1 << 96, []
     for k in range(horizon):
         column.append((value + (1 << (95 - bits))) >> (96 - bits))
@@ -264,14 +270,14 @@ def _rounded_column(horizon: int, bits: int) -> Floats:
 
 @kept(4)
 def _rounded_inverse(horizon: int, bits: int) -> Floats:
-    """round(2^F c_0 g_k), each from the rounded ones before, as float64 of whole numbers: the same on every machine."""
+    """Return round(2^F c_0 g_k), each from the rounded ones before, as float64 of whole numbers."""
     column = _rounded_column(horizon, bits)
     inverse = np.zeros(horizon)
     one, backwards = column[0] * 2.0**_INVERSE_BITS, column[:0:-1].copy()
     for k in range(horizon):
         rest = one - float(backwards[horizon - 1 - k :] @ inverse[:k])
         inverse[k] = np.floor(rest / column[0] + 0.5)
-    # Every partial sum above was at most this, and those of a release, with |r| <= c_0 / 2, are at most the second.
+    # Every partial sum above was at most this, those of a release, |r| <= c_0 / 2, the second.
     largest = float(np.abs(inverse).sum())
     _check_exact(one + float(column @ np.abs(inverse)[::-1]))
     _check_exact(largest * float(column[0]))

@@ -49,6 +49,8 @@ class PureMisraGries(MisraGries):
     Error: see the module; too high by no more than the noise, and half a count for rounding.
     """
 
+    law = "laplace"
+
     def _calibrate(self, unit: str) -> None:
         config, levels, size = self.config, self.tree.levels, self.config.size
         if config.epsilon is None or config.domain is None:

@@ -1,16 +1,19 @@
 """Discrete Laplace and geometric noise by exact inversion of a 128-bit cumulative table.
 
-What: `DiscreteLaplace`, P(x) proportional to exp(-|x|/b) on all integers; `Geometric`, P(x) proportional to exp(-x/b) on x >= 0.
-Why: counts stay integers. On an integer query of l1 sensitivity D, discrete Laplace noise of scale b is D/b-DP like the continuous one;
-the geometric is the integer form of one-sided (exponential) noise.
+What: `DiscreteLaplace`, P(x) proportional to exp(-|x|/b) on all integers; `Geometric`, P(x)
+proportional to exp(-x/b) on x >= 0.
+Why: counts stay integers. On an integer query of l1 sensitivity D, discrete Laplace noise of scale
+b is D/b-DP like the continuous one; the geometric is the integer form of one-sided (exponential)
+noise.
 
     Symbol      Here
     b           `scale`
     q           exp(-1/b)
-    C(x)        thresholds; discrete Laplace: P(X <= -j) = q^j / (1 + q) for j >= 1; geometric: P(X <= x) = 1 - q^(x+1)
+    C(x)        thresholds; discrete Laplace: P(X <= -j) = q^j / (1 + q) for j >= 1;
+                geometric: P(X <= x) = 1 - q^(x+1)
     TV          `tv`: total variation distance between what is sampled and the law
 
-Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms" (the geometric mechanism).
+Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms".
 """
 
 import math
@@ -27,83 +30,84 @@ LARGEST_SCALE = 1 << 14
 
 
 def round_up_scale(scale: Fraction) -> Fraction:
-    """A scale on the grid all machines share, rounded up, the private side (2^-16, finer for scales under 1)."""
-    if scale <= 0:
-        raise ValueError(f"scale = {scale}: must be above 0")
-    return round_up_to_grid(scale)
+    """Return a scale on the grid that all machines share, rounded up; see `round_up_to_grid`."""
+    return round_up_to_grid(scale, "scale")
 
 
-class DiscreteLaplace(InversionTable):
-    """Sampler of P(x) proportional to exp(-|x|/scale). Immutable; `discrete_laplace` keeps the tables in use.
+class _OfScale(InversionTable):
+    """A table of a law with a scale.
 
     Args:
         scale: above 0, at most LARGEST_SCALE.
+        two_sided: whether negative values mirror the positive ones.
 
     Attributes:
-        bound: the largest absolute value it can give.
-        dtype: int16 where every value fits, else int32.
-        tv: upper bound on the total variation distance to the law: half of 2 bound + 1 values that are off by at most
-            one unit of 2^-128 each, and one unit for values whose threshold rounded to 0.
-        variance: of the law, 2 q / (1 - q)^2.
+        bound, dtype: see `InversionTable`.
+        tv: upper bound on the total variation distance to the law: half of 2 bound + 1 values that
+            are off by at most one unit of 2^-128 each, and one unit for thresholds of 0.
 
     Raises:
         ValueError: scale is outside its range.
     """
 
+    def __init__(self, scale: Fraction, *, two_sided: bool) -> None:
+        if not 0 < scale <= LARGEST_SCALE:
+            raise ValueError(
+                f"scale = {float(scale):g}: must be above 0 and at most {LARGEST_SCALE} "
+                "(a larger budget needs less noise)"
+            )
+        self.scale = Fraction(scale)
+        tails = _tail_thresholds(self.scale, two_sided=two_sided)
+        if two_sided:
+            super().__init__(mirrored(tails[::-1]), lowest=-len(tails))
+        else:
+            super().__init__([(1 << WORD_BITS) - tail for tail in tails], lowest=0)
+        self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS), math.inf)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(scale={self.scale})"
+
+
+class DiscreteLaplace(_OfScale):
+    """Sampler of P(x) proportional to exp(-|x|/scale). Immutable; see `discrete_laplace`.
+
+    Attributes:
+        variance: of the law, 2 q / (1 - q)^2.
+    """
+
     def __init__(self, scale: Fraction) -> None:
-        self.scale = _checked(scale)
-        lower = _tail_thresholds(self.scale, two_sided=True)
-        lower.reverse()
-        super().__init__(mirrored(lower), lowest=-len(lower))
-        self.tv = _tv(self.bound)
+        super().__init__(scale, two_sided=True)
         self.variance = 2 * _one_sided_variance(self.scale)
 
-    def __repr__(self) -> str:
-        return f"DiscreteLaplace(scale={self.scale})"
 
-
-class Geometric(InversionTable):
-    """Sampler of P(x) proportional to exp(-x/scale), x >= 0. Immutable; `geometric` keeps the tables in use.
-
-    Args:
-        scale: above 0, at most LARGEST_SCALE.
+class Geometric(_OfScale):
+    """Sampler of P(x) proportional to exp(-x/scale), x >= 0. Immutable; see `geometric`.
 
     Attributes:
-        bound: the largest value it can give.
-        dtype: int16 where every value fits, else int32.
-        tv: upper bound on the total variation distance to the law.
         mean: of the law, q / (1 - q).
         variance: of the law, q / (1 - q)^2.
-
-    Raises:
-        ValueError: scale is outside its range.
     """
 
     def __init__(self, scale: Fraction) -> None:
-        self.scale = _checked(scale)
-        super().__init__([(1 << WORD_BITS) - tail for tail in _tail_thresholds(self.scale, two_sided=False)], lowest=0)
-        self.tv = _tv(self.bound)
+        super().__init__(scale, two_sided=False)
         self.mean = 0.0 if self.scale < Fraction(1, 700) else 1 / math.expm1(float(1 / self.scale))
         self.variance = _one_sided_variance(self.scale)
-
-    def __repr__(self) -> str:
-        return f"Geometric(scale={self.scale})"
 
 
 @kept(256)
 def discrete_laplace(scale: Fraction) -> DiscreteLaplace:
-    """The two-sided sampler of this scale; tables in use are kept."""
+    """Return the two-sided sampler of this scale; tables in use are kept."""
     return DiscreteLaplace(scale)
 
 
 @kept(256)
 def geometric(scale: Fraction) -> Geometric:
-    """The one-sided sampler of this scale; tables in use are kept."""
+    """Return the one-sided sampler of this scale; tables in use are kept."""
     return Geometric(scale)
 
 
 def _tail_thresholds(scale: Fraction, *, two_sided: bool) -> list[int]:
-    """round(2^128 q^j) for j = 1, 2, ... while above 0, each divided by 1 + q where two-sided."""
+    """Return round(2^128 q^j) for j = 1, 2, ... while above 0; two-sided: divided by 1 + q."""
     context = table_context()
     q = context.exp(context.divide(Decimal(-scale.denominator), Decimal(scale.numerator)))
     mass = context.multiply(Decimal(1 << WORD_BITS), q)
@@ -116,20 +120,8 @@ def _tail_thresholds(scale: Fraction, *, two_sided: bool) -> list[int]:
     return thresholds
 
 
-def _tv(bound: int) -> float:
-    return math.nextafter(math.ldexp(bound + 2, -WORD_BITS), math.inf)
-
-
 def _one_sided_variance(scale: Fraction) -> float:
-    """q / (1 - q)^2 = 1 / (4 sinh^2(1 / (2 scale)))."""
+    """Return q / (1 - q)^2 = 1 / (4 sinh^2(1 / (2 scale)))."""
     if scale < Fraction(1, 700):
         return 0.0
     return 1 / (4 * math.sinh(float(1 / (2 * scale))) ** 2)
-
-
-def _checked(scale: Fraction) -> Fraction:
-    if not 0 < scale <= LARGEST_SCALE:
-        raise ValueError(
-            f"scale = {float(scale):g}: must be above 0 and at most {LARGEST_SCALE} (a larger budget needs less noise)"
-        )
-    return Fraction(scale)

@@ -1,11 +1,12 @@
-"""Exact upper quantile of a sum of few discrete Gaussians: where a configuration is small enough to add the probabilities up.
+"""Exact upper quantile of a sum of few discrete Gaussians, where it is small enough to add up.
 
-What: X = sum_j c_j Z_j lies on a lattice; its probabilities are convolved there, one term after the other, every number rounded up,
-so that the x returned satisfies P(X >= x) <= delta for certain. Discovery uses it where it is cheap, and its closed bounds elsewhere.
+What: X = sum_j c_j Z_j lies on a lattice; its probabilities are convolved there, one term after the
+other, every number rounded up, so that the x returned satisfies P(X >= x) <= delta for certain.
+Discovery uses it where it is cheap, and its closed bounds elsewhere.
 
     c_j, sigma_j^2   coefficient and parameter of Z_j ~ N_Z(0, sigma_j^2), independent
     D                common denominator of the c_j: D X is an integer
-    b_j              |Z_j| > b_j has probability at most CUT, by the sub-Gaussian bound 2 exp(-b^2 / (2 sigma^2))
+    b_j              P(|Z_j| > b_j) <= CUT by the sub-Gaussian bound 2 exp(-b^2 / (2 sigma^2))
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ CUT = 1e-24
 LEAST_DELTA = 1e-18
 # About this many multiplications are worth it at a tick: a millisecond.
 WORK_MAX = 1_500_000
-# Float additions lose at most a part in 2^52 each; this is far above what all of them lose together.
+# Float additions lose at most a part in 2^52 each; this is far above what all of them lose.
 _OUTWARD = 1 + 1e-8
 
 
 def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float | None:
-    """The smallest x of X's lattice with P(X >= x) <= delta; None where adding up would cost too much.
+    """Return the smallest x of X's lattice with P(X >= x) <= delta; None where that costs too much.
 
     Args:
         terms: (c_j, sigma_j^2) of the independent terms.
@@ -47,14 +48,13 @@ def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> 
     for (step, s2), bound in zip(steps, bounds, strict=True):
         mass = _add(mass, step, _weights(float(s2), bound))
     tail = np.cumsum(mass[::-1]) * _OUTWARD + len(steps) * CUT
-    inside = int(
-        np.searchsorted(tail, delta, side="right")
-    )  # so many of the largest points together weigh at most delta
+    # This many of the largest points together weigh at most delta.
+    inside = int(np.searchsorted(tail, delta, side="right"))
     return (len(mass) // 2 - inside + 1) / denominator
 
 
 def _weights(s2: float, bound: int) -> NDArray[np.float64]:
-    """Probabilities of N_Z(0, s2) on -bound..bound, not less than the true ones."""
+    """Return probabilities of N_Z(0, s2) on -bound..bound, not less than the true ones."""
     z = np.arange(-bound, bound + 1, dtype=np.float64)
     weights = np.exp(-z * z / (2 * s2))
     scaled: NDArray[np.float64] = weights / weights.sum() * _OUTWARD
@@ -62,7 +62,7 @@ def _weights(s2: float, bound: int) -> NDArray[np.float64]:
 
 
 def _add(mass: NDArray[np.float64], step: int, weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities of Y + step * Z from those of Y (a whole number of lattice points around 0) and Z."""
+    """Return probabilities of Y + step * Z from those of Y (on a lattice around 0) and Z."""
     if step == 1:
         return np.convolve(mass, weights)
     out = np.zeros(len(mass) + step * (len(weights) - 1))

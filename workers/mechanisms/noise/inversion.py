@@ -1,11 +1,11 @@
-"""Integer noise by exact inversion of a 128-bit cumulative table: one noise word in, one integer out.
+"""Integer noise by exact inversion of a 128-bit cumulative table: a word in, an integer out.
 
-What: the number of table thresholds at or below the word says which integer. Only integers are compared, so every machine gets the
-same noise, and no float ever touches a released count.
+What: the number of table thresholds at or below the word says which integer. Only integers are
+compared, so every machine gets the same noise, and no float ever touches a released count.
 
     Symbol      Here
-    C(x)        `thresholds[x - lowest]` = round(2^128 P(X <= x)), ascending, without those of 0 and of 2^128
-    TV          a table's distance from its law: every threshold is off by at most half a unit of 2^-128
+    C(x)        `thresholds[x - lowest]` = round(2^128 P(X <= x)), ascending, but 0 and 2^128
+    TV          a table's distance from its law: thresholds are off by at most 2^-129
 
 Laws: `gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`, `discrete_laplace.Geometric`.
 """
@@ -22,12 +22,12 @@ from workers.mechanisms.frozen import Frozen, read_only
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 
 WORD_BITS = 128
-# Decimal digits of the tables' arithmetic: 90 leave 77 after the longest recurrence, twice what 128 bits need.
+# Decimal digits of the tables' arithmetic: 77 are left after the longest recurrence.
 DIGITS = 90
 
 _HALF_BITS = 64
 _HALF_MASK = (1 << _HALF_BITS) - 1
-# Most words are decided by their top 16 bits alone (measured for a Gaussian of sigma = 50: 99 in 100).
+# Most words are decided by their top 16 bits alone (measured at sigma = 50: 99 in 100).
 _GUIDE_BITS = 16
 _GUIDE_SHIFT = np.uint64(_HALF_BITS - _GUIDE_BITS)
 _AMBIGUOUS_INT16 = -(1 << 15)
@@ -60,7 +60,7 @@ class InversionTable(Frozen):
         self._guide = read_only(self._make_guide())
 
     def sample(self, words: NDArray[np.uint64], out: NDArray[np.signedinteger[Any]]) -> None:
-        """One noise value for each word.
+        """Fill `out` with a noise value for each word.
 
         Args:
             words: uint64 (n, 2), column 0 the more significant half.
@@ -79,7 +79,7 @@ class InversionTable(Frozen):
         tags: NDArray[np.uint64],
         out: NDArray[np.signedinteger[Any]],
     ) -> None:
-        """The noise of one cell for each item: `sample` of the stream's words.
+        """Fill `out` with the noise of one cell for each item: `sample` of the stream's words.
 
         Args:
             stream: the mechanism's noise.
@@ -91,18 +91,24 @@ class InversionTable(Frozen):
             last = first + CHUNK_ROWS
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
 
+    def values(self, stream: NoiseStream, cell: tuple[int, int], tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return what `draw` fills in, as int64."""
+        out = np.empty(len(tags), dtype=self.dtype)
+        self.draw(stream, cell, tags, out)
+        return out.astype(np.int64)
+
     def _search(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The number of thresholds at or below each word, as a value; all 128 bits count."""
+        """Return the number of thresholds at or below each word, as a value; all 128 bits count."""
         high = words[:, 0]
         below = np.searchsorted(self._high, high, side="right").astype(np.int64)
-        # A word whose upper half equals that of a threshold (once in 2^64 words) is decided by the lower half.
+        # A word with the upper half of a threshold (once in 2^64) is decided by the lower half.
         for row in np.flatnonzero(self._high[below - 1] == high):
             first = int(np.searchsorted(self._high, high[row], side="left"))
             below[row] = first + int(np.count_nonzero(self._low[first : int(below[row])] <= words[row, 1]))
         return below + self._lowest
 
     def _make_guide(self) -> NDArray[np.signedinteger[Any]]:
-        """For each top 16 bits the value, or the mark that a threshold lies among the words that begin so."""
+        """Return the value of each top 16 bits, or the mark that a threshold lies among them."""
         slots = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
         rest = np.uint64((1 << (_HALF_BITS - _GUIDE_BITS)) - 1)
         first = np.searchsorted(self._high, slots, side="left")
@@ -111,7 +117,7 @@ class InversionTable(Frozen):
 
 
 def mirrored(lower: Sequence[int]) -> list[int]:
-    """All thresholds of a law symmetric about 0, from those of its negative values.
+    """Return all thresholds of a law symmetric about 0, from those of its negative values.
 
     P(X <= x) = 1 - P(X <= -x - 1): the upper half mirrors the lower one exactly.
     """
@@ -119,15 +125,20 @@ def mirrored(lower: Sequence[int]) -> list[int]:
 
 
 def table_context() -> Context:
-    """Arithmetic that is the same everywhere: Decimal's exp, product and quotient are correctly rounded by specification."""
+    """Return arithmetic that is the same everywhere: Decimal's is correctly rounded."""
     return Context(prec=DIGITS, rounding=ROUND_HALF_EVEN, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
-def round_up_to_grid(value: Fraction) -> Fraction:
-    """A noise parameter above 0 on the grid all machines share, rounded up, the private side.
+def round_up_to_grid(value: Fraction, name: str) -> Fraction:
+    """Return a noise parameter on the grid that all machines share, rounded up, the private side.
 
     The grid's step is 2^-16, and 2^-30 of the power of two below it for values under 1.
+
+    Raises:
+        ValueError: it is not above 0.
     """
+    if value <= 0:
+        raise ValueError(f"{name} = {value}: must be above 0")
     steps = 1 << 16
     if value < 1:
         steps = 1 << (30 + (value.denominator // value.numerator).bit_length())

@@ -1,18 +1,19 @@
-"""Keyed noise words: a pure function of (root key, mechanism id, stream key, item, cell), never a draw.
+"""Keyed noise words: a pure function of (root key, mechanism id, stream key, item, cell).
 
-What: 128 pseudorandom bits for any (item, cell) of any mechanism, the same on every machine and at every repetition.
-Why: a tick that is published twice must be published with the same noise, and two mechanisms may never share any
-(`docs/guarantee.md`): the same noise under other data or another scale lets an observer subtract.
+What: 128 pseudorandom bits for any (item, cell) of any mechanism, the same wherever repeated.
+Why: a tick that is published twice must be published with the same noise, and two mechanisms may
+never share any (`docs/guarantee.md`): the same noise under other data lets an observer subtract.
 
     Symbol          Here
-    tag             `NoiseKey.tags`: keyed BLAKE2b-128 of (stream key, label); the same for every mechanism
-    AES key         `NoiseKey.stream`: keyed BLAKE2b-256 of the mechanism id; another one for every mechanism
-    cell            two uint64 (hi, lo): which noise value of the item is meant, for example (level, node)
+    tag             `NoiseKey.tags`: keyed BLAKE2b-128 of (stream key, label), for every mechanism
+    AES key         `NoiseKey.stream`: keyed BLAKE2b-256 of the mechanism id, one for each
+    cell            two uint64 (hi, lo): which noise value of the item is meant, for example (level,
+                    node)
     word            AES-256(tag XOR cell): 128 bits
 
-Guarantee: the words are indistinguishable from independent uniform ones as long as BLAKE2b is a pseudorandom function
-and AES-256 a pseudorandom permutation, up to the chance that tag XOR cell meets for two (item, cell) pairs:
-at most q^2 / 2^128 for q words in use under one mechanism id.
+Guarantee: the words are indistinguishable from independent uniform ones as long as BLAKE2b is a
+pseudorandom function and AES-256 a pseudorandom permutation, up to the chance that tag XOR cell
+meets for two (item, cell) pairs: at most q^2 / 2^128 for q words in use under one mechanism id.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
 
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
-# Rows a call works on at a time: 16 B of blocks in and 16 B of words out for each stay in a core's L2 cache (1 MiB
-# where measured: 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns a row and tick of a haar release).
+# Rows a call works on at a time: 16 B of blocks in and 16 B of words out for each stay in a core's
+# L2 cache (1 MiB where measured: 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns a row and
+# tick of a haar release).
 CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
-# Rows to a numpy inner loop when a cell is combined with tags: loops of two elements cost 4.7 ns a row, of 128 0.8 ns.
+# Rows to a numpy inner loop in XOR: loops of two elements cost 4.7 ns a row, of 128 0.8 ns.
 _WIDE = 64
 _WORD = np.dtype("<u8")  # fixed, so that a big-endian machine draws the same noise
 
@@ -66,14 +68,14 @@ class NoiseKey(Frozen):
 
     @property
     def fingerprint(self) -> bytes:
-        """16 bytes that tell whether two keys are the same one; the key cannot be computed from them."""
+        """Return 16 bytes that tell keys apart, and from which no key can be computed."""
         return hashlib.blake2b(key=self.__root, person=b"qc-fingerprint", digest_size=16).digest()
 
     def tags(self, stream_key: str, labels: Sequence[bytes]) -> NDArray[np.uint64]:
-        """The 128-bit tag of each item of one stream key.
+        """Return the 128-bit tag of each item of one stream key.
 
-        The stream key is absorbed with its length before it, so (stream key, label) is encoded injectively: ("a", "bc")
-        and ("ab", "c") have different tags.
+        The stream key is absorbed with its length before it, so (stream key, label) is encoded
+        injectively: ("a", "bc") and ("ab", "c") have different tags.
 
         Args:
             stream_key: whose histogram it is.
@@ -107,10 +109,10 @@ class NoiseKey(Frozen):
         )
 
     def stream(self, mechanism_id: bytes) -> NoiseStream:
-        """The noise of one mechanism.
+        """Return the noise of one mechanism.
 
         Args:
-            mechanism_id: 16 bytes that differ whenever a public parameter, the epoch or the generation does.
+            mechanism_id: 16 bytes that differ with each public parameter, epoch and generation.
 
         Raises:
             ValueError: mechanism_id has another length.
@@ -123,7 +125,7 @@ class NoiseKey(Frozen):
 
 
 class _Scratch(threading.local):
-    """The cipher context and the buffers of one thread: neither may be shared between two calls at once."""
+    """The cipher context and buffers of one thread, which no two calls may share at once."""
 
     def __init__(self, aes_key: bytes) -> None:
         self.cipher: CipherContext = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
@@ -147,14 +149,14 @@ class NoiseStream(Frozen):
         raise TypeError("a NoiseStream is not pickled: it holds key material")
 
     def words(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
-        """One word for each row.
+        """Return one word for each row.
 
         Args:
             tags: uint64 (n, 2).
             cell: two integers below 2^64.
 
         Returns:
-            A new uint64 array (n, 2): words[i] = AES-256(tags[i] XOR cell), column 0 the more significant half.
+            A new uint64 array (n, 2): words[i] = AES-256(tags[i] XOR cell), the upper half first.
         """
         out = np.empty((len(tags), 2), dtype=np.uint64)
         for first in range(0, len(tags), CHUNK_ROWS):
@@ -163,7 +165,7 @@ class NoiseStream(Frozen):
         return out
 
     def chunk(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
-        """`words` for at most CHUNK_ROWS rows, without a copy: the result is valid until this thread's next call.
+        """Return `words` of at most CHUNK_ROWS rows, valid until this thread's next call.
 
         Raises:
             ValueError: there are more rows than CHUNK_ROWS.

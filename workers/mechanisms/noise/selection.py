@@ -1,19 +1,21 @@
-"""Exact exponential-mechanism picks: equal in law to the top k of counts + Gumbel noise, without a float.
+"""Exact exponential-mechanism picks: equal in law to the top k of counts + Gumbel noise.
 
-What: of n candidates with integer counts, pick i with probability proportional to exp(count_i / b), remove it, pick again, k times
-("peeling"). That is the order of the k largest of count_i + Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
-Why: a float Gumbel gives the chance of rare picks wrongly, and differently on every machine; integers are exact.
+What: of n candidates with integer counts, pick i with probability proportional to exp(count_i / b),
+remove it, pick again, k times ("peeling"). That is the order of the k largest of
+count_i + Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
+Why: a float Gumbel gives rare picks wrong chances, and other ones on every machine.
 
     Symbol      Here
-    b           `scale`: one pick is (2 Dinf / b)-bounded range; (Dinf / b)-bounded range where neighbours move all counts one way
+    b           `scale`: one pick is (2 Dinf / b)-bounded range; (Dinf / b)-bounded range where
+                neighbours move all counts one way
     g           gap: largest count left, less the count
     w_g         round(2^256 exp(-g / b)), the weight of one candidate
     BOTTOM      a further candidate with a given count, after which nothing more is picked
 
-Candidates are grouped by count, so a pick costs time in the number of distinct counts near the largest, not in n. A word u picks the
-candidate that holds floor(u W / 2^128), W the weight of all that are left. Where the largest weight left falls under 2^192 the weights
-are made anew from the largest count left.
-Distance: `selection_tv`.
+Candidates are grouped by count, so a pick costs time in the number of distinct counts near the
+largest, not in n. A word u picks the candidate that holds floor(u W / 2^128), W the weight of all
+that are left. Where the largest weight left falls under 2^192 the weights are computed again from
+the largest count left. Distance: `selection_tv`.
 """
 
 import math
@@ -41,7 +43,7 @@ _DIGIT_VALUES = 1 << _DIGIT_BITS
 def gumbel_top_k(
     counts: NDArray[np.int64], scale: Fraction, k: int, words: Sequence[tuple[int, int]]
 ) -> NDArray[np.int64]:
-    """The picks in order, equal in law to the top k of counts + Gumbel(scale).
+    """Return the picks in order, equal in law to the top k of counts + Gumbel(scale).
 
     Args:
         counts: int64 (n,).
@@ -62,20 +64,23 @@ def gumbel_top_k(
 def gumbel_top_k_or_bottom(
     counts: NDArray[np.int64], bottom: int, scale: Fraction, k: int, words: Sequence[tuple[int, int]]
 ) -> tuple[NDArray[np.int64], bool]:
-    """As `gumbel_top_k`, with a further candidate BOTTOM of count `bottom` that ends the picks.
+    """Pick as `gumbel_top_k` does, with a candidate BOTTOM of count `bottom` that ends the picks.
 
-    Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom + Gumbel(scale), whichever is first.
+    Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom +
+    Gumbel(scale), whichever is first.
 
     Returns:
-        The picks before BOTTOM, and whether BOTTOM was picked. One word is used for each pick, BOTTOM included.
+        The picks before BOTTOM, and whether BOTTOM was picked. One word is used for each pick,
+        BOTTOM included.
     """
     return _peel(counts, bottom, scale, k, words)
 
 
 def selection_tv(candidates: int, picks: int) -> float:
-    """Upper bound on the total variation distance of `picks` picks out of `candidates` (BOTTOM included) from the law.
+    """Return a bound on the picks' total variation distance from the law (BOTTOM a candidate).
 
-    A pick's chance is off by at most 2^-128 because the word is split, and less than 2^-150 because weights are rounded or left out.
+    A pick's chance is off by at most 2^-128 because the word is split, and less than 2^-150 because
+    weights are rounded or left out.
     """
     return float_up(Fraction(picks * (candidates + 1), 1 << WORD_BITS))
 
@@ -122,7 +127,7 @@ class _Groups:
         self._weigh()
 
     def _weigh(self) -> None:
-        """Weights from the largest count left on, as far down as they are above 0."""
+        """Weigh from the largest count left on, as far down as weights are above 0."""
         top = self._counts[self._top]
         self._weights = [0] * self._top
         for value in self._counts[self._top :]:
@@ -133,7 +138,7 @@ class _Groups:
         self._total = sum(w * m for w, m in zip(self._weights, self._left, strict=False))
 
     def pick(self, word: tuple[int, int]) -> int:
-        """One candidate, which is then gone."""
+        """Return one candidate, which is then gone."""
         offset = (((word[0] << 64) | word[1]) * self._total) >> WORD_BITS
         group = self._top
         while offset >= (mass := self._weights[group] * self._left[group]):
@@ -155,9 +160,9 @@ class _Groups:
 
 
 def kth_largest(counts: NDArray[np.int64], k: int) -> int:
-    """The k-th largest, k from 1 to len(counts).
+    """Return the k-th largest, k from 1 to len(counts).
 
-    Counted where counts lie close together: np.partition takes ten times as long where most are equal (measured).
+    Counted where counts lie close: np.partition is ten times slower if most are equal (measured).
     """
     highest, lowest = int(counts.max()), int(counts.min())
     window = 2 * len(counts)
@@ -172,23 +177,19 @@ def kth_largest(counts: NDArray[np.int64], k: int) -> int:
 
 
 class _Powers(Frozen):
-    """round(2^256 exp(-g / scale)): a product of powers, one for each eight bits of g, in fixed point.
-
-    All threads of a process share it. Once it made a table when it was first needed: two threads appended the same one, the second
-    of them in the next one's place, and a gap of 256 weighed as much as a gap of 1 from then on.
-    """
+    """round(2^256 exp(-g / scale)), as a product of powers, one for each eight bits of g."""
 
     def __init__(self, scale: Fraction) -> None:
         self.reach = math.ceil(179 * scale)  # ln(2^257) = 178.2: beyond it weights round to 0
         digits = -(-self.reach.bit_length() // _DIGIT_BITS)
-        # Of the last digit only what gaps up to the reach have: two full tables take 45 ms, eight 75 (measured).
+        # Of the last digit only what gaps up to the reach have: it halves the time (measured).
         self._tables = tuple(
             _table(scale, digit, min(_DIGIT_VALUES, (self.reach >> (_DIGIT_BITS * digit)) + 1))
             for digit in range(digits)
         )
 
     def weight(self, gap: int) -> int:
-        """The weight of a candidate that lies `gap` below the largest."""
+        """Return the weight of a candidate that lies `gap` below the largest."""
         if gap > self.reach:
             return 0
         value, digit = 1 << (_WEIGHT_BITS + _GUARD_BITS), 0
@@ -200,7 +201,7 @@ class _Powers(Frozen):
 
 
 def _table(scale: Fraction, digit: int, values: int) -> tuple[int, ...]:
-    """2^336 exp(-j 2^(8 digit) / scale) for j = 0..values-1, rounded down."""
+    """Return 2^336 exp(-j 2^(8 digit) / scale) for j = 0..values-1, rounded down."""
     context = table_context()
     context.prec = 2 * context.prec
     unit = 1 << (_WEIGHT_BITS + _GUARD_BITS)

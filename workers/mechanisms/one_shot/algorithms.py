@@ -1,23 +1,28 @@
-"""The one-shot algorithms, calibrated: from (rho, delta) to noise, and from a histogram to what is shown of it.
+"""The one-shot algorithms: from (rho, delta) to noise, and from a histogram to what is shown of it.
 
 Neighbours: the content of one event emptied, or the reverse. It changes at most D0 counts of one
-stream key, by at most Dinf each, all in one direction.
+stream key, by at most Dinf each, all in one direction. Z is noise on a count, of variance s2 or
+scale b, and H = h_(kbar+1).
 
-    name                source                      cost                                            shown iff
-    known_gauss         000 Alg. 4                  D0 Dinf^2/(2 s2)                                always
-    known_gumbel        000 Alg. 5                  k Dinf^2/(8 b^2) + min(D0,k) Dinf^2/(2 s2)      among k picks
-    positive_laplace    004 Alg. 1, Thm 7           D0 Dinf^2/(2 b^2), delta                        h + Z > m
-    positive_gauss      004 Alg. 1, Thm 7           D0 Dinf^2/(2 s2), delta                         h + Z > m
-    unk_gauss           000 Alg. 9, 004 Alg. 2      D0 Dinf^2/(2 s2), delta                         h + Z > h_(kbar+1) + m + Z', top kbar
-    limit_dom_laplace   002 Lemma 3.2, 6.2          D0 Dinf^2/(2 b^2), delta                        h + Z > h_(kbar+1) + m + Z', top kbar
-    limit_dom           002 Alg. 1, 000 Alg. 6      as known_gumbel; kbar private: k + 1 picks      picked before BOTTOM, top kbar
+    name               source                  cost                      shown iff
+    known_gauss        000 Alg. 4              D0 Dinf^2/(2 s2)          always
+    known_gumbel       000 Alg. 5              k Dinf^2/(8 b^2) +
+                                               min(D0,k) Dinf^2/(2 s2)   among k picks
+    positive_laplace   004 Alg. 1, Thm 7       D0 Dinf^2/(2 b^2), delta  h + Z > m
+    positive_gauss     004 Alg. 1, Thm 7       D0 Dinf^2/(2 s2), delta   h + Z > m
+    unk_gauss          000 Alg. 9, 004 Alg. 2  D0 Dinf^2/(2 s2), delta   top kbar: h + Z > H+m+Z'
+    limit_dom_laplace  002 Lemma 3.2, 6.2      D0 Dinf^2/(2 b^2), delta  top kbar: h + Z > H+m+Z'
+    limit_dom          002 Alg. 1, 000 Alg. 6  as known_gumbel; k + 1    top kbar: before BOTTOM
+                                               picks if kbar is private
 
-Built here, where the papers differ: (a) counts of picks cost min(D0, k), not k: no more of them can change. (b) thresholds are exact
-integer quantiles, delta / min(D0, kbar) an item: no more items than that are among the kbar largest for one neighbour only, ties being
-broken by tag (as many of the other neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops ties with
-h_(kbar+1) instead, and then pays kbar. (c) Where h_(kbar+1) differs between neighbours, at least
-one changed item is not among the kbar largest of both, so the noise on the threshold takes its place and D0 stays D0.
-(d) The papers' Dinf = 1 became Dinf by scaling: counts and h_(kbar+1) move by at most Dinf, in one direction.
+Built here, where the papers differ: (a) counts of picks cost min(D0, k), not k: no more of them can
+change. (b) thresholds are exact integer quantiles, delta / min(D0, kbar) an item: no more items
+than that are among the kbar largest for one neighbour only, ties being broken by tag (as many of
+the other neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops
+ties with H instead, and then pays kbar. (c) Where H differs between neighbours, at least one
+changed item is not among the kbar largest of both, so the noise on the threshold takes its place
+and D0 stays D0. (d) The papers' Dinf = 1 became Dinf by scaling: counts and H move by at most Dinf,
+in one direction.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, Protocol
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +58,7 @@ Name = Literal[
 KNOWN: tuple[Name, ...] = ("known_gauss", "known_gumbel")
 PICKING: tuple[Name, ...] = ("known_gumbel", "limit_dom")
 LIMITED: tuple[Name, ...] = ("unk_gauss", "limit_dom_laplace", "limit_dom")
+LAPLACE: tuple[Name, ...] = ("positive_laplace", "limit_dom_laplace")
 # Private-side margin of a division in floats.
 _OUTWARD = Fraction(1 + 1e-12)
 
@@ -65,7 +71,7 @@ class Parameters:
         max_items: D0.
         max_count: Dinf.
         k: most items shown (`PICKING`).
-        kbar: so many of the largest are looked at (`LIMITED`); where `private`, at most so many.
+        kbar: how many of the largest are looked at (`LIMITED`); where `private`, at most.
         private: whether kbar is chosen from k..kbar by the exponential mechanism (`limit_dom`).
         domain: size of the declared domain (`KNOWN`).
         releases: how many releases one item may count in, in parts of Dinf together: one of an event, several of a
@@ -81,32 +87,16 @@ class Parameters:
     releases: int = 1
 
 
-class Algorithm(Protocol):
-    """A calibrated one-shot algorithm. `rho` and `delta` are what one release costs, `tv` the samplers' distance from their laws."""
-
-    rho: float
-    delta: float
-    tv: float
-    sd: float
-    threshold: int | None
-    table: IntegerGaussian | DiscreteLaplace
-
-    def public(self) -> dict[str, object]:
-        """What changes a noise value or its meaning, as JSON."""
-        ...
-
-    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
-        """Rows of the cell that are shown, ascending, and their noisy counts."""
-        ...
-
-
 class Noisy(Frozen):
-    """Noise on every count; shown all of them, or those above a constant threshold, or of the kbar largest those above a noisy one."""
+    """Noise on every count.
+
+    All are shown, or those above a threshold, or of the kbar largest those above a noisy one.
+    """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
         self._name, self._parameters = name, p
         changed = p.max_items * p.max_count**2
-        laplace = name in ("positive_laplace", "limit_dom_laplace")
+        laplace = name in LAPLACE
         self.table: IntegerGaussian | DiscreteLaplace
         if laplace:
             scale = scale_for(Fraction(changed, 2), rho)
@@ -125,23 +115,19 @@ class Noisy(Frozen):
             self.threshold = self._least_threshold(p.max_count, p.releases, delta / items * (1 - 1e-12))
 
     def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
-        """Return m such that an item of at most `whole` shows in any of its releases with probability at most delta.
+        """Return m such that an item of at most `whole` shows in any release with probability at most delta.
 
-        In n releases none of its parts is above whole - n + 1, so with m at least that less one and the quantile of
-        delta / n they show with at most delta together. For n up to twice as large the largest quantile does.
+        In n releases none of its parts is above whole - n + 1, so with m at least that less one and
+        the quantile of delta / n they show with at most delta together. For n up to twice as large
+        the largest quantile does.
         """
         found, n = 0, 1
         while n <= releases:
             last = min(2 * n - 1, releases)
-            found = max(found, whole - n + self._quantile(delta / last))
+            each = quantile(self.table, delta / last, difference=self._kbar is not None)
+            found = max(found, whole - n + each)
             n = last + 1
         return found
-
-    def _quantile(self, delta: float) -> int:
-        difference = self._kbar is not None
-        if isinstance(self.table, DiscreteLaplace):
-            return (laplace_difference_quantile if difference else laplace_quantile)(self.table.scale, delta)
-        return (gaussian_difference_quantile if difference else gaussian_quantile)(self.table.sigma_squared, delta)
 
     def public(self) -> dict[str, object]:
         laplace = isinstance(self.table, DiscreteLaplace)
@@ -170,9 +156,10 @@ class Noisy(Frozen):
 
 
 class Picking(Frozen):
-    """At most k picks by the exponential mechanism, down to BOTTOM where the domain is unknown, then Gaussian noise on their counts.
+    """At most k picks by the exponential mechanism, then Gaussian noise on their counts.
 
-    Half of rho picks, half counts, as in the papers (b = s / 2 there).
+    They end at BOTTOM where the domain is unknown. Half of rho picks, half counts, as in the papers
+    (b = s / 2 there).
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -220,10 +207,12 @@ class Picking(Frozen):
 class Bottom(Frozen):
     """LimitDom's picks: labels among the kbar largest, in order, until BOTTOM or the k-th.
 
-    Guarantee: k picks cost k Dinf^2 / (8 b^2), and one more where kbar is private, with delta for a release: an item that is among the
-    kbar largest for one neighbour only has a count of at most h_(kbar+1) + Dinf, so it comes before BOTTOM, whose count is
-    h_(kbar+1) + Dinf + x, with probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
-    Source: 002 Alg. 1 and Lemma 5.5; kbar private: Lemma 3.1, the candidate kbar has the cost h_(kbar+1) + Dinf + x(kbar).
+    Guarantee: k picks cost k Dinf^2 / (8 b^2), and one more where kbar is private, with delta for a
+    release: an item that is among the kbar largest for one neighbour only has a count of at most
+    h_(kbar+1) + Dinf, so it comes before BOTTOM, whose count is h_(kbar+1) + Dinf + x, with
+    probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
+    Source: 002 Alg. 1 and Lemma 5.5; kbar private: Lemma 3.1, the candidate kbar has the cost
+    h_(kbar+1) + Dinf + x(kbar).
 
     Args:
         p: with k, kbar and private.
@@ -249,7 +238,7 @@ class Bottom(Frozen):
         }
 
     def pick(self, cell: Cell, rows: Rows, key: int, k: int, noise: OneShotNoise, place: Place) -> tuple[Rows, bool]:
-        """The rows picked, in order, and whether BOTTOM ended them."""
+        """Return the rows picked, in order, and whether BOTTOM ended them."""
         top = cell.largest(rows, self._p.kbar + 1)
         kbar, above = self._p.kbar, int(self._above[-1])
         if self._p.private:
@@ -266,8 +255,23 @@ class Bottom(Frozen):
         return candidates[picks], ended
 
 
+Algorithm: TypeAlias = Noisy | Picking
+"""`rho` and `delta` are what one release costs, `tv` the samplers' distance from their laws.
+
+`public` is what changes a noise value or its meaning, as JSON; `release` gives the rows of the cell
+that are shown, ascending, and their noisy counts.
+"""
+
+
+def quantile(table: IntegerGaussian | DiscreteLaplace, delta: float, *, difference: bool) -> int:
+    """Return the smallest x with P(Z >= x) <= delta, Z a sample or the difference of two."""
+    if isinstance(table, DiscreteLaplace):
+        return (laplace_difference_quantile if difference else laplace_quantile)(table.scale, delta)
+    return (gaussian_difference_quantile if difference else gaussian_quantile)(table.sigma_squared, delta)
+
+
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
-    """The algorithm, calibrated to cost at most (rho, delta) a release.
+    """Return the algorithm, calibrated to cost at most (rho, delta) a release.
 
     Raises:
         ValueError: the budget needs more noise than there are tables for.
@@ -276,13 +280,13 @@ def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algor
 
 
 def limited(cell: Cell, rows: Rows, kbar: int) -> tuple[Rows, int]:
-    """The kbar largest of `rows` and h_(kbar+1)."""
+    """Return the kbar largest of `rows` and h_(kbar+1)."""
     top = cell.largest(rows, kbar + 1)
     return top[:kbar], int(cell.counts[top[kbar]]) if len(top) > kbar else 0
 
 
 def scale_for(numerator: Fraction, rho: float) -> Fraction:
-    """The smallest scale of the grid with numerator / scale^2 <= rho, or the one above it."""
+    """Return the smallest scale of the grid with numerator / scale^2 <= rho, or the next one."""
     wanted = numerator / Fraction(rho)
     scale = round_up_scale(Fraction(math.sqrt(float(wanted))))
     while scale * scale < wanted:

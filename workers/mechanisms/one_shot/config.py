@@ -8,7 +8,7 @@ kbar        how many of the largest items are looked at
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from msgspec import Meta
 
@@ -34,33 +34,54 @@ OptionalDomain = Annotated[
 KBAR_MAX = 1000
 
 
-class OneShotConfig(HistogramConfig, frozen=True, kw_only=True):
+class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
+    """Base of the configurations with a one-shot algorithm in them."""
+
+    def parameters(self) -> Parameters:
+        """Return what the algorithm is told, from the settings that this mechanism has."""
+        kbar = getattr(self, "kbar", None) or 0
+        private = kbar == "private"
+        return Parameters(
+            max_items=self.max_items,
+            max_count=self.max_count,
+            k=getattr(self, "k", None) or 0,
+            kbar=(getattr(self, "kbar_max", None) or KBAR_MAX) if private else kbar,
+            private=private,
+            domain=len(self.declared()),
+        )
+
+    def declared(self) -> Sequence[str]:
+        """Return the labels of the declared domain; none where it is unknown."""
+        return getattr(self, "domain", None) or ()
+
+    def _parameter_complaints(self, name: str) -> Iterator[str]:
+        p, kbar_max = self.parameters(), getattr(self, "kbar_max", None)
+        if name == "limit_dom" and p.k > p.kbar:
+            yield f"k = {p.k}: at most {'kbar_max' if p.private else 'kbar'} = {p.kbar}"
+        if name == "known_gumbel" and p.k > p.domain:
+            yield f"k = {p.k}: at most the {p.domain} labels of the domain"
+        yield from label_complaints("domain", self.declared())
+        if kbar_max is not None and not p.private:
+            yield f'kbar_max = {kbar_max}: only with kbar = "private"'
+
+
+class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
     """Publishes at each tick a one-shot release of that tick's own contributions."""
 
-    def algorithm(self) -> tuple[Name, Parameters]:
-        """The algorithm in each tick and what it is told."""
-        raise NotImplementedError
-
-    def labels(self) -> Sequence[str]:
-        """The declared domain; empty where it is unknown."""
-        return ()
+    @property
+    def algorithm(self) -> Name:
+        """The algorithm in each tick."""
+        return cast(Name, self.mechanism)
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        yield from _parameter_complaints(*self.algorithm())
-        yield from label_complaints("domain", self.labels())
+        yield from self._parameter_complaints(self.mechanism)
 
 
 class KnownGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gauss"):
     """Every item of a declared domain, with Gaussian noise."""
 
     domain: Domain
-
-    def labels(self) -> Sequence[str]:
-        return self.domain
-
-    def algorithm(self) -> tuple[Name, Parameters]:
-        return "known_gauss", Parameters(max_items=self.max_items, max_count=self.max_count, domain=len(self.domain))
 
 
 class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gumbel"):
@@ -69,27 +90,13 @@ class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gum
     domain: Domain
     k: Count
 
-    def labels(self) -> Sequence[str]:
-        return self.domain
-
-    def algorithm(self) -> tuple[Name, Parameters]:
-        return "known_gumbel", Parameters(
-            max_items=self.max_items, max_count=self.max_count, k=self.k, domain=len(self.domain)
-        )
-
 
 class PositiveLaplaceConfig(OneShotConfig, frozen=True, kw_only=True, tag="positive_laplace"):
     """The items that occur and whose count with Laplace noise passes a threshold."""
 
-    def algorithm(self) -> tuple[Name, Parameters]:
-        return "positive_laplace", Parameters(max_items=self.max_items, max_count=self.max_count)
-
 
 class PositiveGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="positive_gauss"):
     """The items that occur and whose count with Gaussian noise passes a threshold."""
-
-    def algorithm(self) -> tuple[Name, Parameters]:
-        return "positive_gauss", Parameters(max_items=self.max_items, max_count=self.max_count)
 
 
 class UnkGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="unk_gauss"):
@@ -97,17 +104,11 @@ class UnkGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="unk_gauss"):
 
     kbar: Count
 
-    def algorithm(self) -> tuple[Name, Parameters]:
-        return "unk_gauss", Parameters(max_items=self.max_items, max_count=self.max_count, kbar=self.kbar)
-
 
 class LimitDomLaplaceConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom_laplace"):
     """Of the kbar largest items those clearly above the next one, with Laplace noise."""
 
     kbar: Count
-
-    def algorithm(self) -> tuple[Name, Parameters]:
-        return "limit_dom_laplace", Parameters(max_items=self.max_items, max_count=self.max_count, kbar=self.kbar)
 
 
 class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
@@ -117,16 +118,9 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
     kbar: Kbar
     kbar_max: OptionalCount = None
 
-    def algorithm(self) -> tuple[Name, Parameters]:
-        return "limit_dom", limit_dom_parameters(self, self.k, self.kbar, self.kbar_max)
 
-    def complaints(self) -> Iterator[str]:
-        yield from super().complaints()
-        yield from _kbar_max_complaints(self.kbar, self.kbar_max)
-
-
-class PayWhatYouGetConfig(HistogramConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
-    """The largest items' labels so far, asked for every few ticks until a budget of labels or of queries is spent.
+class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
+    """The largest items' labels so far, until a budget of labels or of queries is spent.
 
     Attributes:
         k: most labels of one answer.
@@ -144,8 +138,7 @@ class PayWhatYouGetConfig(HistogramConfig, frozen=True, kw_only=True, tag="pay_w
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        yield from _parameter_complaints("limit_dom", limit_dom_parameters(self, self.k, self.kbar, self.kbar_max))
-        yield from _kbar_max_complaints(self.kbar, self.kbar_max)
+        yield from self._parameter_complaints("limit_dom")
         if self.k > self.labels:
             yield f"k = {self.k}: at most labels = {self.labels}"
         if self.kbar == "private" and self.labels == 1:
@@ -154,7 +147,7 @@ class PayWhatYouGetConfig(HistogramConfig, frozen=True, kw_only=True, tag="pay_w
             yield f"every = {self.every}: nothing would ever be asked within horizon = {self.horizon_ticks}"
 
 
-class MetaConfig(HistogramConfig, frozen=True, kw_only=True, tag="meta"):
+class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
     """Running counts as sums of one-shot releases of blocks of ticks.
 
     Attributes:
@@ -173,15 +166,6 @@ class MetaConfig(HistogramConfig, frozen=True, kw_only=True, tag="meta"):
     k: OptionalCount = None
     kbar: OptionalCount = None
 
-    def parameters(self) -> Parameters:
-        return Parameters(
-            max_items=self.max_items,
-            max_count=self.max_count,
-            k=self.k or 0,
-            kbar=self.kbar or 0,
-            domain=len(self.domain or ()),
-        )
-
     def complaints(self) -> Iterator[str]:
         if self.horizon == "unbounded":
             yield 'horizon = "unbounded": mechanism = "meta" needs a number of ticks'
@@ -195,29 +179,4 @@ class MetaConfig(HistogramConfig, frozen=True, kw_only=True, tag="meta"):
                 yield f'{field} is {"missing" if value is None else "set"}: algorithm = "{self.algorithm}"' + (
                     " needs it" if value is None else " has none"
                 )
-        yield from _parameter_complaints(self.algorithm, self.parameters())
-        yield from label_complaints("domain", self.domain or ())
-
-
-def limit_dom_parameters(config: HistogramConfig, k: int, kbar: int | str, kbar_max: int | None) -> Parameters:
-    """What `limit_dom` is told by its settings."""
-    private = not isinstance(kbar, int)
-    return Parameters(
-        max_items=config.max_items,
-        max_count=config.max_count,
-        k=k,
-        kbar=kbar if isinstance(kbar, int) else kbar_max or KBAR_MAX,
-        private=private,
-    )
-
-
-def _kbar_max_complaints(kbar: int | str, kbar_max: int | None) -> Iterator[str]:
-    if kbar_max is not None and kbar != "private":
-        yield f'kbar_max = {kbar_max}: only with kbar = "private"'
-
-
-def _parameter_complaints(name: Name, p: Parameters) -> Iterator[str]:
-    if name == "limit_dom" and p.k > p.kbar:
-        yield f"k = {p.k}: at most {'kbar_max' if p.private else 'kbar'} = {p.kbar}"
-    if name == "known_gumbel" and p.k > p.domain:
-        yield f"k = {p.k}: at most the {p.domain} labels of the domain"
+        yield from self._parameter_complaints(self.algorithm)

@@ -1,11 +1,12 @@
-"""The one-shot mechanisms: each tick shows a one-shot release of what was contributed to that tick alone.
+"""The one-shot mechanisms: each tick shows a one-shot release of that tick's own contributions.
 
-An event lies in one tick, and a tick's release depends on its own contributions only: the ticks compose in parallel, and a whole epoch
-costs what one release costs, however long it is. The snapshots are counts per tick, not running counts. A user's item
-may come in parts a_1 + ... <= Dinf in several ticks: these cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together, and each
-is tested for being shown, so discovery and samplers are charged for so many releases (`Parameters.releases`).
+An event lies in one tick, and a tick's release depends on its own contributions only: the ticks
+compose in parallel, and a whole epoch costs what one release costs, however long it is. The
+snapshots are counts per tick, not running counts. A user's item may come in parts a_1 + ... <= Dinf
+in several ticks: these cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together, and each is tested for
+being shown, so discovery and samplers are charged for each release (`Parameters.releases`).
 
-Source: `one_shot_algorithms`.
+Source: `algorithms`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import numpy as np
 from workers.errors import HorizonExceeded
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Tags
-from workers.mechanisms.mechanism import Items, Noise, Release, State, head, ticks_of_item
+from workers.mechanisms.mechanism import Items, Noise, Release, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.one_shot.algorithms import PICKING, Name, make_algorithm
+from workers.mechanisms.one_shot.algorithms import LAPLACE, PICKING, Name, make_algorithm
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise
 from workers.mechanisms.tick_rows import Parts, tick_rows
@@ -30,17 +31,18 @@ from workers.mechanisms.tick_rows import Parts, tick_rows
 class OneShot(OnSplit):
     """Counts per tick, by any of the one-shot algorithms.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
-    removed, over all ticks of an epoch together.
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
+    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together.
     """
 
     def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
         self.config = config
-        self._name, parameters = config.algorithm()
-        parameters = replace(parameters, releases=ticks_of_item(config, unit))
-        self._domain = tuple(label.encode() for label in config.labels())
+        self._name = config.algorithm
+        self._domain = tuple(label.encode() for label in config.declared())
         self._split = split(config, discovers=not self._domain)
+        parameters = replace(config.parameters(), releases=ticks_of_item(config, unit))
         self.algorithm = make_algorithm(self._name, parameters, self._split.rho, self._split.delta_discovery)
+        self.law = "laplace" if self._name in LAPLACE else "gaussian"
         self._promise(unit, self.algorithm.rho, self.algorithm.tv)
 
     @property
@@ -74,11 +76,11 @@ class OneShot(OnSplit):
         return self._domain
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Gives every item of the domain its row, seen or not."""
+        """Give every item of the domain its row, seen or not."""
         state.add_domain(key, tags, labels)
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release | Items]:
-        """What the tick's own contributions show; see `Mechanism.step`."""
+        """Return what the tick's own contributions show; see `Mechanism.step`."""
         self._check(t)
         noise = one_shot_noise(noise)
         if self._domain:
@@ -115,16 +117,17 @@ def check_horizon(kind: str, t: int, horizon: int | None) -> None:
 
 
 def one_shot_noise(noise: Noise) -> OneShotNoise:
-    """The noise that `noise` of a one-shot mechanism gave."""
+    """Return the noise, which must come from `noise` of a one-shot mechanism."""
     if not isinstance(noise, OneShotNoise):
         raise TypeError(f"noise = {noise!r}: must be the mechanism's own")
     return noise
 
 
 def domain_hash(name: Name, domain: Sequence[bytes]) -> str | None:
-    """Names a declared domain in a mechanism id; None where there is none.
+    """Return the name of a declared domain in a mechanism id; None where there is none.
 
-    In its order where an algorithm picks: of items of equal count the order says which one a word means.
+    It depends on the order where an algorithm picks: of items of equal count the order says which
+    one a word means.
     """
     labels = list(domain) if name in PICKING else sorted(domain)
     return hashlib.blake2b(repr(labels).encode(), digest_size=16).hexdigest() if domain else None

@@ -1,15 +1,19 @@
-"""Pay what you get: the labels of the largest items so far, asked for again and again until a budget of labels or queries is spent.
+"""Pay what you get: the labels of the largest items, until a budget of labels or queries is spent.
 
-    k*      `labels`: picks in all answers of an epoch together; BOTTOM is a pick, and so is the choice of a private kbar
+    k*      `labels`: picks in all answers of an epoch together; BOTTOM is a pick, and so is the
+            choice of a private kbar
     l*      `queries`: answers in an epoch
     b       scale of a pick: rho = k* Dinf^2 / (8 b^2), delta_discovery = l* delta of a query
 
-A query of k labels is answered with min(k, what is left of k*) of them, fewer where BOTTOM comes first, and charged what it returned: an
-answer says no more than "these, and the rest is about level" where that is so, and costs as little. A stream key has a budget of its own,
-as an event has one stream key. When either budget is used up every further query of the epoch is refused; what is left is part of the
-state, so a restart changes nothing, and is a function of what was published, so publishing it costs nothing.
+A query of k labels is answered with min(k, what is left of k*) of them, fewer where BOTTOM comes
+first, and charged what it returned: an answer says no more than "these, and the rest is about
+level" where that is so, and costs as little. A stream key has a budget of its own, as an event has
+one stream key. When either budget is used up every further query of the epoch is refused; what is
+left is part of the state, so a restart changes nothing, and is a function of what was published, so
+publishing it costs nothing.
 
-Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); one query is `one_shot_algorithms.Bottom`.
+Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); one query is
+`algorithms.Bottom`.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from workers.mechanisms.mechanism import Answers, Noise, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, selection_tv
 from workers.mechanisms.one_shot.algorithms import Bottom, scale_for
-from workers.mechanisms.one_shot.config import PayWhatYouGetConfig, limit_dom_parameters
+from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
 from workers.mechanisms.one_shot.mechanism import check_horizon, one_shot_noise
 from workers.mechanisms.one_shot.release import Cell, OneShotNoise
 from workers.mechanisms.tick_rows import Parts
@@ -54,12 +58,12 @@ class PayState(State):
         return f"PayState({len(self.left)} keys)"
 
     def meet(self, labels: int, queries: int) -> None:
-        """A further stream key with its whole budget."""
+        """Add a stream key with its whole budget."""
         self.left.append([labels, queries])
         self._changed = True
 
     def spend(self, key: int, labels: int) -> None:
-        """One query that returned so many.
+        """Charge one query and the labels that it returned.
 
         Raises:
             BudgetExhausted: more than is left; nothing is spent.
@@ -95,16 +99,18 @@ class PayState(State):
 class PayWhatYouGet(OnSplit):
     """Top labels of running counts under a budget of returned labels.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
-    removed, over all answers of an epoch together, however many labels each query asked for.
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
+    delta_numerical)-DP for one event added or removed, over all answers of an epoch together,
+    however many labels each query asked for.
     """
 
     kind = "pay_what_you_get"
+    law = "logistic"
 
     def __init__(self, config: PayWhatYouGetConfig, unit: str = "event") -> None:
         self.config = config
         self._split = split(config, discovers=True)
-        parameters = limit_dom_parameters(config, config.k, config.kbar, config.kbar_max)
+        parameters = config.parameters()
         picks = Fraction(config.labels * config.max_count**2, 8)
         self.scale = scale_for(picks, self._split.rho)
         self._delta = self._split.delta_discovery / config.queries * (1 - 1e-12)
@@ -128,7 +134,7 @@ class PayWhatYouGet(OnSplit):
         }
 
     def sd(self, t: int) -> float:
-        """Of the comparison of two items: labels are shown without counts, and the difference of two Gumbel is logistic."""
+        # Of the comparison of two items: the difference of two Gumbel values is logistic.
         check_horizon(self.kind, t, self.config.horizon_ticks)
         return float(self.scale) * float(np.pi) / 3**0.5
 
@@ -146,11 +152,11 @@ class PayWhatYouGet(OnSplit):
         return ()
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Gives the stream key its budget."""
+        """Give the stream key its budget."""
         _own(state).meet(self.config.labels, self.config.queries)
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Answers]:
-        """The answer for each stream key, or that its budget is used up; see `Mechanism.step`."""
+        """Return each stream key's answer, or that its budget is used up; see `Mechanism.step`."""
         check_horizon(self.kind, t, self.config.horizon_ticks)
         own, words = _own(state), one_shot_noise(noise)
         if len(own.left) != len(own.key_tags):
@@ -169,7 +175,7 @@ class PayWhatYouGet(OnSplit):
     def _query(
         self, state: PayState, cell: Cell, rows: Rows, key: int, noise: OneShotNoise, t: int
     ) -> Mapping[str, object]:
-        """One query; a stream key without items is asked and charged like any other: that it has none is data."""
+        """Answer a query; that a key has no items is data, so it is charged like any other."""
         labels, queries = state.left[key]
         k = min(self.config.k, labels - self._extra)
         if k < 1 or queries < 1:

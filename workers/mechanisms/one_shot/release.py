@@ -1,12 +1,15 @@
-"""One-shot releases of a histogram, over columns: all stream keys of a partition at once, exact integer noise.
+"""One-shot releases of a histogram, over columns: all stream keys of a partition at once.
 
-What: the algorithms that MetaAlgo runs in its cells and that the one-shot mechanisms run on each tick's own contributions. Each is
-calibrated once (`one_shot_algorithms.make_algorithm`) and then is a function of a histogram and of the noise of one place.
+What: the algorithms that MetaAlgo runs in its cells and that the one-shot mechanisms run on each
+tick's own contributions. Each is calibrated once (`algorithms.make_algorithm`) and then is a
+function of a histogram and of the noise of one place.
 
     Symbol      Here
-    h           `Cell.counts`; the counts of a stream key are a histogram of their own, as an event has one stream key
-    h_(i)       i-th largest count of a stream key, ties by tag: the order of ties must not depend on the data, or one event could
-                change more than D0 of the kbar largest; 0 where there are fewer items
+    h           `Cell.counts`; the counts of a stream key are a histogram of their own, as an event
+                has one stream key
+    h_(i)       i-th largest count of a stream key, 0 where there are fewer items; ties by tag: were
+                their order to depend on the data, one event could change more than D0 of the kbar
+                largest
     place       (level, block): which release it is; (0, t) for a tick's own
 
 Noise cells: hi = (use << 56) | (level << 40) | pick, lo = block.
@@ -53,7 +56,7 @@ class Cell:
         return f"Cell({len(self.counts)} rows)"
 
     def rows_by_key(self) -> Iterator[tuple[int, Rows]]:
-        """(stream key, its rows ascending) for every stream key that has rows."""
+        """Yield (stream key, its rows ascending) for every stream key that has rows."""
         if len(self.keys) and (self.keys == self.keys[0]).all():
             yield int(self.keys[0]), np.arange(len(self.keys))
             return
@@ -63,12 +66,13 @@ class Cell:
             yield int(self.keys[rows[0]]), rows
 
     def largest(self, rows: Rows, k: int) -> Rows:
-        """The k rows of largest count among `rows`, largest first, ties by tag; all of them where they are fewer."""
+        """Return the k rows of largest count among `rows`, or all, largest first, ties by tag."""
         if len(rows) > k:
             counts = self.counts[rows]
             least = kth_largest(counts, k)
             larger, equal = rows[counts > least], rows[counts == least]
-            if len(larger) + len(equal) > k:  # of many equal ones only those with the smallest tags are sorted
+            # Of many equal ones only those with the smallest tags are sorted.
+            if len(larger) + len(equal) > k:
                 upper, missing = self.tags[equal, 0], k - len(larger)
                 equal = equal[upper <= np.partition(upper, missing - 1)[missing - 1]]
             rows = np.concatenate((larger, equal))
@@ -77,7 +81,7 @@ class Cell:
 
 
 class OneShotNoise:
-    """The noise of one-shot releases: a function of the place, the item or stream key, and the mechanism.
+    """The noise of one-shot releases: a function of place, item or stream key, and mechanism.
 
     Args:
         stream: the mechanism's words.
@@ -92,15 +96,15 @@ class OneShotNoise:
         return "OneShotNoise(<secret>)"
 
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """The noise on each item's count in the release of tick t alone."""
+        """Return the noise on each item's count in the release of tick t alone."""
         return self.items((0, t), tags)
 
     def items(self, place: Place, tags: Tags) -> NDArray[np.int64]:
-        """The noise on each item's count in the release at `place`."""
+        """Return the noise on each item's count in the release at `place`."""
         return self._draw(_cell(USE_ITEMS, place), tags)
 
     def threshold(self, place: Place, key_tag: NDArray[np.uint64]) -> int:
-        """The noise on the threshold of a stream key."""
+        """Return the noise on the threshold of a stream key."""
         return int(self._draw(_cell(USE_THRESHOLD, place), key_tag.reshape(1, 2))[0])
 
     def _draw(self, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
@@ -111,11 +115,10 @@ class OneShotNoise:
         return out.astype(np.int64)
 
     def picks(self, use: int, place: Place, key_tag: NDArray[np.uint64], k: int) -> list[tuple[int, int]]:
-        """k words for the picks of a stream key: word j is that of the cell with `pick` = j."""
+        """Return k words for the picks of a stream key: word j is of the cell with `pick` = j."""
         tags = np.tile(key_tag.astype(np.uint64), (k, 1))
-        tags[:, 0] ^= np.arange(
-            k, dtype=np.uint64
-        )  # the word is AES(tag XOR cell): the pick is set in the cell's low bits, which are 0
+        # The word is AES(tag XOR cell): the pick is set in the cell's low bits, which are 0.
+        tags[:, 0] ^= np.arange(k, dtype=np.uint64)
         return [(high, low) for high, low in self._stream.words(tags, _cell(use, place)).tolist()]
 
 

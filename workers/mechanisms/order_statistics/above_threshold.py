@@ -1,22 +1,27 @@
-"""AboveThreshold: at which tick a private, growing value first passes a threshold, at the cost of one crossing.
+"""AboveThreshold: when a private, growing value first passes a threshold, for one crossing's cost.
 
-What: one noise tau for the threshold, one noise mu_t for each tick; it stops at the first tick with value + mu_t > threshold + tau.
-Why: ticks that do not stop cost nothing more, however many there are. It is restarted after each stop; an event changes the values of
-one run only (the next begins with values that are private already), so all runs together cost what one does.
-Neighbours: the content of one event emptied, or the reverse. It changes every value of a run by 0..Dinf, all in one direction.
+What: one noise tau for the threshold, one noise mu_t for each tick; it stops at the first tick with
+value + mu_t > threshold + tau.
+Why: ticks that do not stop cost nothing more, however many there are. It is restarted after each
+stop; an event changes the values of one run only (the next begins with values that are private
+already), so all runs together cost what one does. Neighbours: the content of one event emptied, or
+the reverse. It changes every value of a run by 0..Dinf, all in one direction.
 
     Symbol      Here
     Dinf        `reach`
     b1, b2      `tau_scale`, `mu_scale`
     e1, e2      Dinf / b1, Dinf / b2
 
-Guarantee: with x the world without and y the world with the event, and q(l) the probability of stopping at l (or never):
-q_y(l) <= e^e2 q_x(l), for mu_l alone has to make up for the event; q_x(l) <= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss lies
-in an interval of length e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only and hold for noise on
-x >= 0 (`one_sided`) as for noise on all integers. As the papers count (any neighbours, two-sided): e1 + 2 e2, pure.
+Guarantee: with x the world without and y the world with the event, and q(l) the probability of
+stopping at l (or never): q_y(l) <= e^e2 q_x(l), for mu_l alone has to make up for the event;
+q_x(l) <= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss lies in an interval of length
+e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only and hold for
+noise on x >= 0 (`one_sided`) as for noise on all integers. As the papers count (any neighbours,
+two-sided): e1 + 2 e2, pure.
 
-Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2; mechanisms.md 5 for the bounded range; a loss in an interval of
-length e is e^2/8-zCDP (Cesar and Rogers, "Bounding, Concentrating, and Truncating").
+Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2; mechanisms.md 5 for the
+bounded range; a loss in an interval of length e is e^2/8-zCDP (Cesar and Rogers, "Bounding,
+Concentrating, and Truncating").
 """
 
 from __future__ import annotations
@@ -62,34 +67,37 @@ class AboveThreshold:
     one_sided: bool
 
     @classmethod
-    def of_rho(cls, rho: Fraction, reach: int) -> AboveThreshold:
-        """One-sided noise that costs at most rho-zCDP; half of the range for tau, a quarter for mu, as printed."""
-        span = math.sqrt(8 * float(rho)) / _OUTWARD
-        tau, mu = (round_up_scale(Fraction(part * reach / span * _OUTWARD)) for part in (2, 4))
-        return cls(reach, tau, mu, one_sided=True)
+    def of(cls, budget: Fraction, reach: int, *, pure: bool) -> AboveThreshold:
+        """Return the noise that a budget buys: e1 half of the range, e2 a quarter, as printed.
 
-    @classmethod
-    def of_epsilon(cls, epsilon: Fraction, reach: int) -> AboveThreshold:
-        """Two-sided noise that costs at most epsilon, pure: Lap(2/epsilon), Lap(4/epsilon)."""
-        return cls(reach, round_up_scale(2 * reach / epsilon), round_up_scale(4 * reach / epsilon), one_sided=False)
+        Args:
+            budget: epsilon, for Lap(2/epsilon) and Lap(4/epsilon); or rho, for one-sided noise.
+            reach: Dinf.
+            pure: whether the budget is epsilon.
+        """
+        if pure:
+            tau, mu = (round_up_scale(part * reach / budget) for part in (2, 4))
+        else:
+            span = math.sqrt(8 * float(budget)) / _OUTWARD
+            tau, mu = (round_up_scale(Fraction(part * reach / span * _OUTWARD)) for part in (2, 4))
+        return cls(reach, tau, mu, one_sided=not pure)
 
     @property
     def span(self) -> Fraction:
-        """e1 + 2 e2: the length of the interval that the loss lies in; and the pure epsilon."""
+        """Return e1 + 2 e2: the length of the loss's interval, and the pure epsilon."""
         return self.reach / self.tau_scale + 2 * self.reach / self.mu_scale
 
     @property
-    def rho(self) -> Fraction:
-        """zCDP of all runs together."""
-        return self.span**2 / 8
+    def spent(self) -> Fraction:
+        """Return what all runs together cost: rho if one-sided, else pure epsilon."""
+        return self.span**2 / 8 if self.one_sided else self.span
 
-    @property
-    def tv(self) -> tuple[float, float]:
-        """Distance of tau and of each mu from their laws."""
-        return self._sampler(self.tau_scale).tv, self._sampler(self.mu_scale).tv
+    def tv(self, ticks: int) -> float:
+        """Return the distance of one run's noise over its ticks from its law."""
+        return self._sampler(self.tau_scale).tv + ticks * self._sampler(self.mu_scale).tv
 
     def public(self) -> dict[str, object]:
-        """Every parameter that changes a noise value."""
+        """Return every parameter that changes a noise value."""
         return {
             "tau_scale": str(self.tau_scale),
             "mu_scale": str(self.mu_scale),
@@ -98,14 +106,14 @@ class AboveThreshold:
         }
 
     def bounds(self, runs_beta: float, ticks_beta: float) -> tuple[float, float]:
-        """How far below the threshold a value may stop, and how far above it may not, with the noise as it mostly is.
+        """Return how far below the threshold a value may stop, and how far above it may go on.
 
         Args:
             runs_beta: probability that |tau| is larger than assumed, in one run.
             ticks_beta: the same for |mu|, at one tick.
 
         Returns:
-            (low, high): stopping means value > threshold - low, going on means value <= threshold + high.
+            (low, high): stopping means value > threshold - low, going on value <= threshold + high.
         """
         tau = float(self.tau_scale) * math.log(1 / runs_beta)
         mu = float(self.mu_scale) * math.log(1 / ticks_beta)
@@ -115,18 +123,18 @@ class AboveThreshold:
         return (tau + mu + 2) * _OUTWARD, (tau + mu + 2) * _OUTWARD
 
     def tau(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        """The threshold's noise of one run for each tag."""
+        """Return the threshold's noise of one run for each tag."""
         return self._draw(self.tau_scale, stream, cell, tags)
 
     def mu(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        """The noise of one tick for each tag."""
+        """Return the noise of one tick for each tag."""
         return self._draw(self.mu_scale, stream, cell, tags)
 
     def mu_block(self, stream: NoiseStream, use: int, tag: Tags, block: int) -> list[int]:
-        """`mu` of cells (use, t), t = block * BLOCK_TICKS and on, of one tag: the same words, drawn together."""
+        """Return `mu` of one tag at a block of cells (use, t): the same words, drawn together."""
         ticks = np.zeros((BLOCK_TICKS, 2), dtype=np.uint64)
         ticks[:, 1] = np.arange(block << BLOCK_BITS, (block + 1) << BLOCK_BITS, dtype=np.uint64)
-        # A word is AES(tag XOR cell), so the tick may stand on the tag's side.
+        # A word is AES(tag XOR cell), so the tick may be on the tag's side.
         drawn: list[int] = self.mu(stream, (use, 0), ticks ^ tag).tolist()
         return drawn
 
@@ -134,7 +142,4 @@ class AboveThreshold:
         return geometric(scale) if self.one_sided else discrete_laplace(scale)
 
     def _draw(self, scale: Fraction, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        sampler = self._sampler(scale)
-        out = np.empty(len(tags), dtype=sampler.dtype)
-        sampler.draw(stream, cell, tags, out)
-        return out.astype(np.int64)
+        return self._sampler(scale).values(stream, cell, tags)

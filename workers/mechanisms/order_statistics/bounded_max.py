@@ -1,29 +1,24 @@
-"""BoundedMaxSum: the largest column sum (or another order statistic) where a bound on it is known beforehand.
+"""BoundedMaxSum: an order statistic of column sums where a bound on it is known beforehand.
 
-What: one run of `intervals` over the whole epoch, with reach = c_max. No interval closes once its capacity is used up; a value that
-stays within c_max does not get there.
+What: one run of `intervals` over the whole epoch, with reach = c_max. No interval closes once its
+capacity is used up; a value that stays within c_max does not get there.
 Why: the error is that of a counter over intervals plus ln(ticks), instead of a counter over ticks.
 
-Source: 001 Algorithms 2 and 3, Lemmas 4 and 6. Printed (pure, accounting = "pure"): Lap(4/eps), Lap(8/eps), H at eps/2 a binary tree for
-c_max intervals, K = 3 (err + alpha_mu + alpha_tau). zCDP: rho_test + D Dinf^2 rho_H, with the smallest error that `intervals` finds.
+Source: 001 Algorithms 2 and 3, Lemmas 4 and 6. Printed (pure, accounting = "pure"): Lap(4/eps),
+Lap(8/eps), H at eps/2 a binary tree for c_max intervals, K = 3 (err + alpha_mu + alpha_tau). zCDP:
+rho_test + D Dinf^2 rho_H, with the smallest error that `intervals` finds.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
 from types import MappingProxyType
 from typing import Annotated
 
 from msgspec import Meta
 
-from workers.mechanisms.order_statistics.config import Purse, SingleConfig
+from workers.mechanisms.order_statistics.config import SingleConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.intervals import IntervalRule, Intervals
-from workers.mechanisms.order_statistics.queries import Queries
-
-# One test of about 2 ln(T / beta) / sqrt(rho), three times H's error: equal shares are within a few per cent of the best.
-_ZCDP = MappingProxyType({"test": 1, "sums": 1})
-_PURE = MappingProxyType({"test": Fraction(1, 2), "sums": Fraction(1, 2)})
 
 
 class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max"):
@@ -40,15 +35,13 @@ class BoundedMax(OrderStatistics):
     """See the module, and `OrderStatistics` for the guarantee."""
 
     kind = "bounded_max"
+    # One test of about 2 ln(T / beta) / sqrt(rho), three times H's error: in zCDP equal shares are
+    # within a few per cent of the best.
+    weights = MappingProxyType({"test": (1, 1), "sums": (1, 1)})
 
     def __init__(self, config: BoundedMaxConfig, unit: str = "event") -> None:
-        self.config = config
-        queries = Queries(config.asked, config.domain)
-        purse = Purse.of(config, _ZCDP, _PURE)
-        self.inner = IntervalRule.of(config, queries.k, purse.shares["test"], purse.shares["sums"], None)
-        test, sums, _ = self.inner.spent()
-        guarantee, cost = purse.settle(config, unit, {"test": test, "sums": sums}, self.inner.tv)
-        super().__init__(config, guarantee, cost, queries)
+        self._c_max = config.c_max
+        super().__init__(config, unit)
 
-    def _make_intervals(self, segment: int) -> Intervals:
-        return self.inner_in_use.intervals(self.config.c_max, self.config.beta)
+    def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
+        return inner.intervals(self._c_max, self.config.beta)

@@ -1,35 +1,51 @@
-"""The noise of d running sums over the intervals of a partition: H of paper 001, in zCDP and in pure epsilon.
+"""The noise of column sums: of running ones (H of paper 001) and of a vector that is released once.
 
-What: after the n-th interval each column's sum is published once with the noise of a continual counter at its n-th step. The counter may
-be fed adaptively: what the n-th interval holds depends on what was published before.
-Neighbours: the content of one event emptied, or the reverse; it lies in one interval and changes D columns by at most Dinf.
+What: after the n-th interval each column's sum is published once with the noise of a continual
+counter at its n-th step. The counter may be fed adaptively: what the n-th interval holds depends on
+what was published before. Neighbours: the content of one event emptied, or the reverse; it lies in
+one interval and changes D columns by at most Dinf.
 
     zCDP    a haar or tree counter with rho / (D Dinf^2) each (`counters`)
-    pure    a binary tree, every node with discrete Laplace noise of scale L D Dinf / epsilon, L its levels (001 Fact 4, Algorithm 19)
+    pure    a binary tree, every node with discrete Laplace noise of scale L D Dinf / epsilon, L its
+            levels (001 Fact 4, Algorithm 19)
 
-A discrete Laplace variable's moment generating function is at most that of the continuous one of the same scale (cosh is convex in its
-square), so the papers' tail bounds for sums of Laplace variables hold for it.
+A vector of which an event changes D entries by at most Dinf, released once (`OneVector`): discrete
+Gaussian noise at D Dinf^2 / (2 sigma^2) rho, or discrete Laplace noise of scale b at D Dinf / b.
+
+A discrete Laplace variable's moment generating function is at most that of the continuous one of
+the same scale (cosh is convex in its square), so the tail bounds for Laplace sums hold for it.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.noise_columns import check_tick
-from workers.mechanisms.counters.tree import TreeCounter, best_radix, digits_of
+from workers.mechanisms.counters.tree import best_radix, digits_of
 from workers.mechanisms.frozen import Frozen, kept
 from workers.mechanisms.ledger import Tags
-from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, discrete_laplace, round_up_scale
-from workers.mechanisms.noise.gaussian import LARGEST_SIGMA_SQUARED
+from workers.mechanisms.noise.discrete_laplace import (
+    LARGEST_SCALE,
+    DiscreteLaplace,
+    discrete_laplace,
+    round_up_scale,
+)
+from workers.mechanisms.noise.gaussian import (
+    LARGEST_SIGMA_SQUARED,
+    IntegerGaussian,
+    integer_gaussian,
+    round_up_sigma_squared,
+)
 from workers.mechanisms.noise.keyed import NoiseStream
 
-# Ticks over which haar's worst variance is searched; each level above adds at most its largest coefficient, 1/4.
+# Ticks searched for haar's worst variance; a level above adds at most its coefficient, 1/4.
 _SEARCHED_LEVELS = 14
 
 
@@ -37,8 +53,63 @@ class SumNoise(Protocol):
     """Noise of each column after each interval."""
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Noise of each column after t intervals."""
-        ...
+        """Return the noise of each column after t intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneVector:
+    """The noise of a vector that is released once; see the module.
+
+    Attributes:
+        sampler: what each entry's noise is drawn from.
+        changed: D, the most entries that an event changes.
+        reach: Dinf, by how much at most.
+    """
+
+    sampler: IntegerGaussian | DiscreteLaplace
+    changed: int
+    reach: int
+
+    @classmethod
+    def of(cls, budget: Fraction, changed: int, reach: int, *, pure: bool) -> OneVector:
+        """Return the noise that costs at most a budget, of pure epsilon or of rho."""
+        if pure:
+            return cls(discrete_laplace(round_up_scale(changed * reach / budget)), changed, reach)
+        sigma_squared = round_up_sigma_squared(changed * reach**2 / (2 * budget))
+        return cls(integer_gaussian(sigma_squared), changed, reach)
+
+    @property
+    def parameter(self) -> Fraction:
+        """Return the scale, or sigma^2."""
+        return self.sampler.scale if isinstance(self.sampler, DiscreteLaplace) else self.sampler.sigma_squared
+
+    @property
+    def spent(self) -> Fraction:
+        """Return what it costs: pure epsilon, or rho."""
+        if isinstance(self.sampler, DiscreteLaplace):
+            return self.changed * self.reach / self.sampler.scale
+        return self.changed * self.reach**2 / (2 * self.sampler.sigma_squared)
+
+    @property
+    def variance(self) -> float:
+        """Return the variance of one entry's noise, or a little more."""
+        return self.sampler.variance if isinstance(self.sampler, DiscreteLaplace) else float(self.parameter)
+
+    def draw(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+        """Return the noise of each entry."""
+        return self.sampler.values(stream, cell, tags)
+
+    def bound(self, beta: float) -> float:
+        """Return what the absolute noise of one entry exceeds with probability at most beta."""
+        if isinstance(self.sampler, DiscreteLaplace):
+            return float(self.parameter) * math.log(1 / beta) + 1
+        return gaussian_bound(float(self.parameter), beta)
+
+    def sum_bound(self, times: int, beta: float) -> float:
+        """Return the same of the sum of one entry's noise over several vectors."""
+        if isinstance(self.sampler, DiscreteLaplace):
+            return laplace_sum_bound(times, float(self.parameter), beta)
+        return gaussian_bound(times * float(self.parameter), beta)
 
 
 class LaplaceTree(Frozen):
@@ -61,37 +132,31 @@ class LaplaceTree(Frozen):
             )
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
-        """The sum of the nodes that t's binary digits name: one for each digit 1."""
+        """Return the sum of the nodes that t's binary digits name: one for each digit 1."""
         check_tick("laplace tree", t, self.horizon)
         sampler = discrete_laplace(self.scale)
         total = np.zeros(len(tags), dtype=np.int64)
-        node = np.empty(len(tags), dtype=sampler.dtype)
         for level in range(self.levels):
             if t >> level & 1:
-                # The block of 2^level intervals that ends where t's digits above and at this level do.
-                sampler.draw(stream, (level, (t >> level) - 1), tags, node)
-                total += node
+                # The block of 2^level intervals that ends where t's digits from this level up do.
+                total += sampler.values(stream, (level, (t >> level) - 1), tags)
         return total
 
 
 @kept(512)
 def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> SumNoise:
-    """The zCDP counter; its tables are made when it is first needed."""
-    if kind == "haar":
-        return HaarCounter(horizon, rho_item)
-    if kind == "tree":
-        return TreeCounter(horizon, rho_item, radix)
-    raise ValueError(f'counter = "{kind}": must be "haar" or "tree"')
+    """Return the zCDP counter, whose tables are made when it is first needed."""
+    return make_counter(kind, horizon, rho_item, radix)
 
 
 @kept(512)
 def laplace_tree(horizon: int, epsilon: Fraction, reach: int) -> LaplaceTree:
-    """The pure counter; kept."""
+    """Return the pure counter."""
     return LaplaceTree(horizon, epsilon, reach)
 
 
 def worst_variance(kind: str, horizon: int, rho_item: float, radix: int | None) -> float:
-    """The largest variance of one column's noise at any interval up to the horizon, or a little more.
+    """Return at least the largest variance of one column's noise at any interval up to the horizon.
 
     Raises:
         ValueError: there is no table for noise so wide.
@@ -110,19 +175,19 @@ def worst_variance(kind: str, horizon: int, rho_item: float, radix: int | None) 
 
 
 def laplace_sum_bound(terms: int, scale: float, beta: float) -> float:
-    """What |the sum of at most `terms` Laplace variables| exceeds with probability at most beta (001 Lemma 2)."""
+    """Return what |a sum of Laplace variables| exceeds with probability beta (001 Lemma 2)."""
     log = math.log(2 / beta)
     return 2 * scale * math.sqrt(2 * log) * max(math.sqrt(terms), math.sqrt(log))
 
 
 def gaussian_bound(variance: float, beta: float) -> float:
-    """What |a sub-Gaussian variable of this proxy, rounded| exceeds with probability at most beta."""
+    """Return what |a sub-Gaussian variable, rounded| exceeds with probability at most beta."""
     return math.sqrt(2 * variance * math.log(2 / beta)) + 0.5
 
 
 @kept(None)
 def _haar_worst(levels: int) -> float:
-    """max_t sum_j c_j^2 / w_j with weights 1, and 2 for the total."""
+    """Return max_t sum_j c_j^2 / w_j with weights 1, and 2 for the total."""
     searched = min(levels, _SEARCHED_LEVELS)
     ticks = np.arange(1, (1 << searched) + 1)
     total = np.zeros(len(ticks))

@@ -1,16 +1,15 @@
 """What the mechanisms of paper 001 share in the settings, and how their budget is split.
 
-accounting = "zcdp"   epsilon (with delta) or rho becomes zCDP, split over the parts by fixed shares; one-sided noise where
-                      neighbours allow it. The default.
-accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers nothing but the distance of the integer samplers
-                      from their laws.
+accounting = "zcdp"   epsilon (with delta) or rho becomes zCDP, split over the parts by fixed
+                      shares; one-sided noise where neighbours allow it. The default.
+accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers nothing but the
+                      distance of the integer samplers from their laws.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -19,17 +18,18 @@ from msgspec import Meta
 
 from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.config import LABEL_BYTES_MAX, HistogramConfig, display
+from workers.mechanisms.config import Domain, HistogramConfig, label_complaints
 from workers.mechanisms.mechanism import Guarantee
 from workers.mechanisms.order_statistics.queries import QUERY, QUERY_IN_WORDS, query_complaints
 
-# Above the distance of any sampler a column or an update is drawn from: tables hold fewer than 2^27 thresholds, each off by 2^-128.
+# Above the distance of any sampler that a column or an update is drawn from: tables hold fewer than
+# 2^27 thresholds, each off by 2^-128.
 CELL_TV = 2.0**-100
 Query = Annotated[str, Meta(pattern=QUERY)]
 
 
 class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
-    """A histogram whose order statistics are published, with an error that depends on their size and little on the horizon.
+    """A histogram of order statistics, whose error depends on their size and little on the horizon.
 
     Attributes:
         domain: the labels of the columns, in the order declared.
@@ -37,10 +37,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
         beta: probability that the error passes what is promised at some tick of an epoch.
     """
 
-    domain: Annotated[
-        Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)],
-        Meta(description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
-    ]
+    domain: Domain
     accounting: Annotated[Literal["zcdp", "pure"], Meta(description='"zcdp" or "pure"')] = "zcdp"
     beta: Annotated[float, Meta(ge=1e-9, le=0.5, description="a number from 1e-9 to 0.5")] = 0.05
 
@@ -52,16 +49,12 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
             yield 'accounting = "pure": needs epsilon, not rho'
         if self.accounting == "pure" and self.counter == "tree":
             yield 'counter = "tree": accounting = "pure" has a tree of its own, of base 2 with Laplace noise'
-        long = [label for label in self.domain if len(label.encode()) > LABEL_BYTES_MAX]
-        if long:
-            yield f"domain holds {display(long[0])}: at most {LABEL_BYTES_MAX:,} bytes a label"
-        if len(set(self.domain)) < len(self.domain):
-            yield "domain holds a label more than once: every one only once"
+        yield from label_complaints("domain", self.domain)
         yield from query_complaints(self.asked, len(self.domain))
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The queries, however many the mechanism allows."""
+        """Return the queries, however many the mechanism allows."""
         raise NotImplementedError
 
     @property
@@ -70,12 +63,12 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @property
     def ticks(self) -> int:
-        """The horizon, which this mechanism needs."""
+        """Return the horizon, which this mechanism needs."""
         return self.horizon_ticks or 1
 
     @property
     def items(self) -> int:
-        """D: the most columns that one event changes."""
+        """Return D: the most columns that one event changes."""
         return min(self.max_items, len(self.domain))
 
 
@@ -117,65 +110,54 @@ class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
         return self.queries
 
 
-@dataclass(frozen=True, slots=True)
-class Purse:
-    """A budget and its split.
+def shares_of(config: MaxConfig, weights: Mapping[str, tuple[int, int]]) -> dict[str, Fraction]:
+    """Return what each part of a mechanism may cost: pure epsilon with that accounting, else rho.
 
-    Attributes:
-        pure: whether shares are of epsilon, else of rho.
-        shares: what each part may cost.
+    Args:
+        config: with accounting, epsilon or rho, delta.
+        weights: of each part, in zCDP and, as printed, in pure epsilon.
     """
-
-    pure: bool
-    total: Fraction
-    shares: Mapping[str, Fraction]
-
-    @classmethod
-    def of(cls, config: MaxConfig, zcdp: Mapping[str, int], pure: Mapping[str, Fraction]) -> Purse:
-        """Splits a configuration's budget.
-
-        Args:
-            config: with accounting, epsilon or rho, delta.
-            zcdp: parts and their weights.
-            pure: parts and their shares of epsilon, as printed.
-        """
-        if config.accounting == "pure":
-            epsilon = Fraction(config.epsilon or 0)
-            return cls(True, epsilon, {part: share * epsilon for part, share in pure.items()})
+    if config.pure:
+        total = Fraction(config.epsilon or 0)
+    else:
         conversion = config.delta * (1 - NUMERICAL_SHARE)
-        rho = Fraction(config.rho if config.rho is not None else rho_of(config.epsilon or 0.0, conversion))
-        whole = sum(zcdp.values())
-        return cls(False, rho, {part: rho * weight / whole for part, weight in zcdp.items()})
+        total = Fraction(config.rho if config.rho is not None else rho_of(config.epsilon or 0.0, conversion))
+    weight = {part: pair[config.pure] for part, pair in weights.items()}
+    return {part: total * one / sum(weight.values()) for part, one in weight.items()}
 
-    def settle(self, config: MaxConfig, unit: str, spent: Mapping[str, Fraction], tv: float) -> tuple[Guarantee, Cost]:
-        """What the parts, after their noise was rounded up, promise together.
 
-        Args:
-            config: whose budget it is.
-            unit: whose presence is hidden.
-            spent: rho (or pure epsilon) of each part, none above its share.
-            tv: distance from their laws of all noise that an event's true values are under.
+def settle(
+    config: MaxConfig, unit: str, shares: Mapping[str, Fraction], spent: Mapping[str, Fraction], tv: float
+) -> tuple[Guarantee, Cost]:
+    """Return what the parts promise together, now that their noise has been rounded up.
 
-        Raises:
-            ValueError: delta does not cover the samplers, or a part costs more than its share.
-        """
-        over = [part for part, amount in spent.items() if amount > self.shares[part]]
-        if over:
-            raise ValueError(f"budget: {', '.join(over)} would cost more than its share")
-        epsilon = config.epsilon
-        if self.pure:
-            rho = float_up(self.total**2 / 2)
-        else:
-            rho = float_up(min(self.total, sum(spent.values(), Fraction(0))))
-            if epsilon is None:
-                epsilon = epsilon_of(float_up(self.total), config.delta * (1 - NUMERICAL_SHARE))
-        numerical = sampler_delta(epsilon or 0.0, 1, tv)
-        reserved = config.delta if self.pure else config.delta * NUMERICAL_SHARE
-        check_sampler_delta(config.delta, epsilon or 0.0, numerical, 1.0 if self.pure else NUMERICAL_SHARE)
-        guarantee = Guarantee(unit=unit, rho=rho, epsilon=epsilon or 0.0, delta=config.delta)
-        return guarantee, Cost(rho=rho, deltas=(("numerical", reserved),))
+    Args:
+        config: whose budget it is.
+        unit: whose presence is hidden.
+        shares: of `shares_of`.
+        spent: rho (or pure epsilon) of each part, none above its share.
+        tv: distance from their laws of all noise that an event's true values are under.
+
+    Raises:
+        ValueError: delta does not cover the samplers, or a part costs more than its share.
+    """
+    over = [part for part, amount in spent.items() if amount > shares[part]]
+    if over:
+        raise ValueError(f"budget: {', '.join(over)} would cost more than its share")
+    total, epsilon = sum(shares.values(), Fraction(0)), config.epsilon
+    if config.pure:
+        rho = float_up(total**2 / 2)
+    else:
+        rho = float_up(min(total, sum(spent.values(), Fraction(0))))
+        if epsilon is None:
+            epsilon = epsilon_of(float_up(total), config.delta * (1 - NUMERICAL_SHARE))
+    numerical = sampler_delta(epsilon or 0.0, 1, tv)
+    share = 1.0 if config.pure else NUMERICAL_SHARE
+    check_sampler_delta(config.delta, epsilon or 0.0, numerical, share)
+    guarantee = Guarantee(unit=unit, rho=rho, epsilon=epsilon or 0.0, delta=config.delta)
+    return guarantee, Cost(rho=rho, deltas=(("numerical", config.delta * share),))
 
 
 def domain_hash(domain: tuple[str, ...]) -> str:
-    """Names a domain, in its order: it says which column is which."""
+    """Return a name of a domain in its order, which says which column is which."""
     return hashlib.blake2b(msgspec.json.encode(domain), digest_size=16).hexdigest()

@@ -1,7 +1,7 @@
-"""The run of paper 001's mechanisms: segments that end, intervals that close, and answers that stand in between.
+"""The run of paper 001's mechanisms: segments end, intervals close, answers hold in between.
 
-What: one tick of every stream key of a partition. A tick that ends and closes nothing costs a few integer comparisons a stream key, and a
-look at the columns only where one of them changed.
+What: one tick of every stream key of a partition. A tick that ends and closes nothing costs a few
+integer comparisons a stream key, and a look at the columns only where one of them changed.
 
     use     noise, hi = use << 56 | ...          lo
     0x30    outer tau                            segment
@@ -14,29 +14,31 @@ look at the columns only where one of them changed.
 
 Columns' noise is made from the columns' tags, all other from the stream key's.
 
-Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17; see `segments` and `intervals` for what is corrected.
+Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17, as corrected in `segments`, `intervals`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.counters.noise_columns import check_tick
-from workers.mechanisms.frozen import Frozen
-from workers.mechanisms.ledger import Contributions, Tags
-from workers.mechanisms.mechanism import Answers, Guarantee, Noise, State, head
+from workers.mechanisms.ledger import Tags
+from workers.mechanisms.mechanism import Answers, Domained, Guarantee, Noise, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics.above_threshold import BLOCK_BITS, BLOCK_TICKS, AboveThreshold
 from workers.mechanisms.order_statistics.column_sums import SumNoise
-from workers.mechanisms.order_statistics.config import MaxConfig, domain_hash
+from workers.mechanisms.order_statistics.config import MaxConfig, domain_hash, settle, shares_of
 from workers.mechanisms.order_statistics.intervals import IntervalRule, Intervals
 from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.segments import Segments
 from workers.mechanisms.order_statistics.state import KeyState, MaxState
+from workers.mechanisms.tick_rows import Parts
 
 OUTER_TAU, OUTER_MU, OUTER_COLUMNS, INNER_TAU, INNER_MU, INNER_COLUMNS, UPDATES = range(0x30, 0x37)
 _INDEX_BITS = 32
@@ -54,54 +56,44 @@ class MaxNoise:
         return "MaxNoise(<secret>)"
 
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """No row has noise of its own at a tick.
-
-        Raises:
-            TypeError: always, lest exact sums be taken for noisy ones.
-        """
-        raise TypeError(
-            "this mechanism has no noise of a row at a tick: its columns are noised when an interval closes"
-        )
+        """Raise, as no row has noise at a tick: exact sums are never mistaken for noisy ones."""
+        raise TypeError("this mechanism has no noise of a row at a tick: its columns are noised when an interval closes")
 
     def outer_tau(self, tag: Tags, segment: int) -> int:
-        """Noise of the segment's threshold."""
-        return int(self._mechanism.outer_test.tau(self._stream, (OUTER_TAU << 56, segment), tag)[0])
+        """Return the noise of the segment's threshold."""
+        return int(self._mechanism.segments_in_use.above.tau(self._stream, (OUTER_TAU << 56, segment), tag)[0])
 
     def outer_mu(self, key: int, tag: Tags, t: int) -> int:
-        """Noise of the outer comparison at tick t."""
-        return self._mu(self._mechanism.outer_test, OUTER_MU, key, tag, t)
+        """Return the noise of the outer comparison at tick t."""
+        return self._mu(self._mechanism.segments_in_use.above, OUTER_MU, key, tag, t)
 
     def outer_columns(self, tags: Tags, segment: int) -> NDArray[np.int64]:
-        """What is added to each column's G when the segment ends."""
-        sampler = self._mechanism.segments_in_use.column
-        out = np.empty(len(tags), dtype=sampler.dtype)
-        sampler.draw(self._stream, (OUTER_COLUMNS << 56, segment), tags, out)
-        return out.astype(np.int64)
+        """Return what is added to each column's G when the segment ends."""
+        return self._mechanism.segments_in_use.column.draw(self._stream, (OUTER_COLUMNS << 56, segment), tags)
 
     def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
-        """Noise of the interval's thresholds."""
-        return int(self._mechanism.inner_test.tau(self._stream, (INNER_TAU << 56 | segment, interval), tag)[0])
+        """Return the noise of the interval's thresholds."""
+        test, cell = self._mechanism.inner_in_use.above, (INNER_TAU << 56 | segment, interval)
+        return int(test.tau(self._stream, cell, tag)[0])
 
     def inner_mu(self, key: int, tag: Tags, t: int) -> int:
-        """Noise of the inner comparison at tick t."""
-        return self._mu(self._mechanism.inner_test, INNER_MU, key, tag, t)
+        """Return the noise of the inner comparison at tick t."""
+        return self._mu(self._mechanism.inner_in_use.above, INNER_MU, key, tag, t)
 
     def inner_columns(self, tags: Tags, segment: int, interval: int) -> NDArray[np.int64]:
-        """N: noise of each column after `interval` intervals of the segment."""
+        """Return N, the noise of each column after `interval` intervals of the segment."""
         place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
-        # A word is AES(tag XOR cell), so the segment's part of the cell may stand on the tag's side.
+        # A word is AES(tag XOR cell), so the segment's part of the cell may be on the tag's side.
         return self._mechanism.sum_noise(segment).draw(self._stream, interval, tags ^ place)
 
     def updates(self, tag: Tags, segment: int, interval: int, k: int) -> NDArray[np.int64]:
-        """u_i of the close of an interval."""
-        sampler = self._mechanism.inner_in_use.update
-        if sampler is None:
+        """Return u, the noise of the watched values when an interval closes."""
+        update = self._mechanism.inner_in_use.update
+        if update is None:
             return np.zeros(k, dtype=np.int64)
         cells = np.zeros((k, 2), dtype=np.uint64)
         cells[:, 1] = np.arange(k, dtype=np.uint64)
-        out = np.empty(k, dtype=sampler.dtype)
-        sampler.draw(self._stream, (UPDATES << 56 | segment, interval << _INDEX_BITS), cells ^ tag, out)
-        return out.astype(np.int64)
+        return update.draw(self._stream, (UPDATES << 56 | segment, interval << _INDEX_BITS), cells ^ tag)
 
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
         block, held = t >> BLOCK_BITS, self._blocks.get((use, key))
@@ -111,39 +103,65 @@ class MaxNoise:
         return held[1][t & (BLOCK_TICKS - 1)]
 
 
-class OrderStatistics(Frozen):
-    """What `bounded_max`, `doubling`, `two_level` and `two_level_k` share; each of them sets the levels it has.
+class OrderStatistics(Domained):
+    """What the order statistics share: up to two levels, as their weights say.
 
-    Guarantee: of `guarantee`, for the content of one event, over all ticks of an epoch together, on streams that may react to what was
-    published (zCDP: at integer orders). Nothing of the segments depends on the intervals in them, so the outer level is one mechanism
-    and the inner ones, given its outcome, are disjoint in ticks: their costs add, each taken once.
+    Guarantee: of `guarantee`, for the content of one event, over all ticks of an epoch together, on
+    streams that may react to what was published (zCDP: at integer orders). Nothing of the segments
+    depends on the intervals in them, so the outer level is one mechanism and the inner ones, given
+    its outcome, are disjoint in ticks: their costs add, each taken once.
+
+    Args:
+        config: public parameters.
+        unit: whose presence is hidden.
+
+    Raises:
+        ValueError: the budget cannot be met, or needs noise that no table has.
     """
 
     kind = ""
+    law = "sum"
+    # Of each part, its weight in the budget: in zCDP, and as printed in pure epsilon. The parts
+    # also say which levels there are: segments ("outer_test", "columns"), intervals ("test",
+    # "sums").
+    weights: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    weights_of_several: Mapping[str, tuple[int, int]] = MappingProxyType({})
     segments: Segments | None = None
     inner: IntervalRule | None = None
 
-    def __init__(self, config: MaxConfig, guarantee: Guarantee, cost: Cost, queries: Queries) -> None:
-        self._config = config
-        self.queries = queries
-        self._guarantee = guarantee
-        self._cost = cost
+    def __init__(self, config: MaxConfig, unit: str = "event") -> None:
+        self.config = config
+        self.queries = Queries(config.asked, config.domain)
         self._domain = tuple(label.encode() for label in config.domain)
+        share = shares_of(config, self.weights if self.queries.k == 1 else self.weights_of_several)
+        spent: dict[str, Fraction] = {}
+        tv = 0.0
+        if "columns" in share:
+            beta = config.beta / (2 if "sums" in share else 1)
+            self.segments = Segments.of(config, share["outer_test"], share["columns"], beta)
+            spent, tv = self.segments.spent, self.segments.tv
+        if "sums" in share:
+            test, sums, updates = share["test"], share["sums"], share.get("updates")
+            self.inner = IntervalRule.of(config, self.queries.k, test, sums, updates)
+            spent, tv = spent | self.inner.spent, tv + self.inner.tv
+        self._guarantee, self._cost = settle(config, unit, share, spent, tv)
         # Every segment's numbers, so that what no table can serve is refused now and not at a tick.
         last = self.segments.most if self.segments is not None else 1
-        self._intervals = tuple(
-            self._make_intervals(segment) for segment in range(1, last + 1 if self.inner is not None else 1)
-        )
+        numbered = range(1, last + 1) if self.inner is not None else ()
+        self._intervals = tuple(self._make_intervals(self.inner_in_use, segment) for segment in numbered)
 
     def intervals(self, segment: int) -> Intervals:
         """Return the inner level's numbers in a segment, from 1."""
         return self._intervals[segment - 1]
 
-    def _make_intervals(self, segment: int) -> Intervals:
-        raise NotImplementedError
+    def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
+        segments = self.segments_in_use
+        # Segment j's part of half of beta: 1 / (j (j + 1)) adds up to 1.
+        beta = self.config.beta / (2 * segment * (segment + 1))
+        return inner.intervals(segments.growth(segment), beta, segments.column_error(segment))
 
     def error(self, segment: int) -> float:
-        """Return the error bound for the answers in this segment, with probability 1 - beta over the epoch.
+        """Return the bound on this segment's answers, with probability 1 - beta over the epoch.
 
         For a query of labels: how far the sums it names may fall short of those it should name.
         """
@@ -153,7 +171,8 @@ class OrderStatistics(Frozen):
         segments = self.segments_in_use
         return segments.growth(segment) + segments.column_error(segment)
 
-    # ---- what every mechanism has ----------------------------------------------------------------------------------
+    # ---- what every mechanism has
+    # ----------------------------------------------------------------------------------
 
     @property
     def guarantee(self) -> Guarantee:
@@ -163,7 +182,7 @@ class OrderStatistics(Frozen):
         return self._cost
 
     def public(self) -> Mapping[str, object]:
-        config = self._config
+        config = self.config
         found: dict[str, object] = {
             **head(self.kind, config, self.guarantee),
             "accounting": config.accounting,
@@ -182,8 +201,8 @@ class OrderStatistics(Frozen):
         return found
 
     def sd(self, t: int) -> float:
-        """At most the standard deviation of the noise on any column's sum at tick t; `error` adds what closes late."""
-        check_tick(self.kind, t, self._config.ticks)
+        """Return a bound on the sd of a column's noise at tick t; `error` adds what closes late."""
+        check_tick(self.kind, t, self.config.ticks)
         variance, segment = 0.0, 1
         if self.segments is not None:
             segment = min(t + 1, self.segments.most)
@@ -193,29 +212,21 @@ class OrderStatistics(Frozen):
             variance += self.inner.column_variance(capacity)
         return float(np.sqrt(variance))
 
-    def threshold(self, t: int) -> int | None:
-        return None
-
     def init(self) -> State:
         return MaxState()
 
     def noise(self, stream: NoiseStream) -> Noise:
         return MaxNoise(self, stream)
 
-    def domain(self) -> Sequence[bytes]:
-        return self._domain
-
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Gives every column of the domain its row; all sums are 0."""
-        state.add_domain(key, tags, labels)
+        """Give every column of the domain its row; all sums are 0."""
+        super().meet_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
         _of(state).set(key, KeyState(1, 1, 0, self._first_thresholds(zeros, 1), zeros, zeros, zeros))
 
-    def step(
-        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
-    ) -> tuple[State, Answers]:
-        """The answers as of the last segment that ended or interval that closed, t's included; see `Mechanism.step`."""
-        check_tick(self.kind, t, self._config.ticks)
+    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Answers]:
+        """Answer as of the last segment or interval that ended; see `Mechanism.step`."""
+        check_tick(self.kind, t, self.config.ticks)
         own = _of(state)
         if not isinstance(noise, MaxNoise):
             raise TypeError(f"noise = {noise!r}: must be this mechanism's own")
@@ -223,16 +234,14 @@ class OrderStatistics(Frozen):
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)
             for key in key_index[key_index >= 0].tolist():
-                _key(own, key).stale = True
-        shown: dict[int, Mapping[str, object]] = {}
-        for key in range(len(own.of)):
-            shown[key] = self._tick(own, key, t, noise)
-        return state, Answers(shown, None)
+                own.key(key).stale = True
+        return state, Answers({key: self._tick(own, key, t, noise) for key in range(len(own.of))}, None)
 
-    # ---- one stream key --------------------------------------------------------------------------------------------
+    # ---- one stream key
+    # --------------------------------------------------------------------------------------------
 
     def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
-        one, tag = _key(state, key), state.key_tags[key : key + 1]
+        one, tag = state.key(key), state.key_tags[key : key + 1]
         if one.stale:
             self._look(state, key, one)
         if self.segments is not None and one.segment < self.segments.most:
@@ -250,10 +259,10 @@ class OrderStatistics(Frozen):
         return self._answer(one)
 
     def _look(self, state: MaxState, key: int, one: KeyState) -> None:
-        """Works out what the comparisons need, after a column, G, N or a threshold changed."""
+        """Work out what the comparisons need, after a column, G, N or a threshold changed."""
         sums = self._sums(state, key) + one.start
         if self.segments is not None:
-            one.outer = self.queries.highest(sums)
+            one.outer = int(self.queries.values(sums).max())
         if self.inner is not None:
             one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
         one.stale = False
@@ -304,7 +313,8 @@ class OrderStatistics(Frozen):
         d = len(self._domain)
         return state.ledger.tags[key * d : (key + 1) * d]
 
-    # ---- levels that are in use ------------------------------------------------------------------------------------
+    # ---- levels that are in use
+    # ------------------------------------------------------------------------------------
 
     @property
     def segments_in_use(self) -> Segments:
@@ -318,16 +328,8 @@ class OrderStatistics(Frozen):
             raise TypeError(f"{self.kind} has no intervals")
         return self.inner
 
-    @property
-    def outer_test(self) -> AboveThreshold:
-        return self.segments_in_use.above
-
-    @property
-    def inner_test(self) -> AboveThreshold:
-        return self.inner_in_use.above
-
     def sum_noise(self, segment: int) -> SumNoise:
-        """H in a segment."""
+        """Return H in a segment."""
         return self.inner_in_use.noise(self.intervals(segment).capacity)
 
 
@@ -335,10 +337,3 @@ def _of(state: State) -> MaxState:
     if not isinstance(state, MaxState):
         raise TypeError(f"state = {state!r}: must be this mechanism's own")
     return state
-
-
-def _key(state: MaxState, key: int) -> KeyState:
-    one = state.of[key]
-    if one is None:
-        raise TypeError(f"stream key {key} has no state")
-    return one

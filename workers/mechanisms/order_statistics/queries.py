@@ -1,19 +1,22 @@
-"""Queries on the column sums of a declared domain: order statistics, which columns they are, and the sums themselves.
+"""Queries on the column sums of a declared domain: order statistics, their columns, all sums.
 
-What: a query is watched through values g_i, each of which is monotone in the sums and moves by at most Dinf when every sum does (001,
-Definition 8). A partition closes when one of them has grown; the answer is then read off the noisy sums, which are private already.
-Before the first update there are none: values are those of sums that are all 0, and no label is named (null, or no labels).
+What: a query is watched through values g_i, each of which is monotone in the sums and moves by at
+most Dinf when every sum does (001, Definition 8). A partition closes when one of them has grown;
+the answer is then read off the noisy sums, which are private already. Before the first update there
+are none: values are those of sums that are all 0, and no label is named (null, or no labels).
 
-    setting             watched values                                     answer
-    max                 the largest sum                                    the largest noisy sum (MAXSUM)
-    argmax              the largest sum                                    the label of the largest noisy sum (SUMSELECT)
-    min                 the smallest sum                                   the smallest noisy sum
-    quantile:Q          the smallest sum that Q d sums do not exceed       the same of the noisy sums, 0 < Q <= 1
-    top_k:K             the K largest sums                                 the K largest noisy sums
-    top_k_select:K      the K largest sums                                 their labels
-    histogram           every sum                                          every label with its noisy sum
+    setting           watched values                     answer
+    max               the largest sum                    the largest noisy sum (MAXSUM)
+    argmax            the largest sum                    the label of the largest (SUMSELECT)
+    min               the smallest sum                   the smallest noisy sum
+    quantile:Q        the smallest sum that Q d sums     the same of the noisy sums, 0 < Q <= 1
+                      do not exceed
+    top_k:K           the K largest sums                 the K largest noisy sums
+    top_k_select:K    the K largest sums                 their labels
+    histogram         every sum                          every label with its noisy sum
 
-Source: 001 section 3.2 (QUANTILE_q, MAXSUM, TOPK, SUMSELECT, TOP-k-SELECT, HISTOGRAM) and Definition 8.
+Source: 001 section 3.2 (QUANTILE_q, MAXSUM, TOPK, SUMSELECT, TOP-k-SELECT, HISTOGRAM) and
+Definition 8.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ Sums = NDArray[np.int64]
 
 
 def watched(query: str, columns: int) -> range:
-    """The order statistics (0 is the smallest) that a query other than "histogram" is watched through."""
+    """Return the order statistics (0: smallest) by which a query but "histogram" is watched."""
     name, _, parameter = query.partition(":")
     if name in ("max", "argmax"):
         return range(columns - 1, columns)
@@ -48,7 +51,7 @@ def watched(query: str, columns: int) -> range:
 
 
 def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
-    """Queries that repeat, or ask for more columns than there are."""
+    """Yield what is wrong with queries that repeat, or ask for more columns than there are."""
     for query in queries:
         name, _, parameter = query.partition(":")
         if name.startswith("top_k") and int(parameter) > columns:
@@ -79,30 +82,21 @@ class Queries(Frozen):
         self._all = "histogram" in self.names
         ranks = set() if self._all else {rank for query in self.names for rank in watched(query, columns)}
         self._ranks = read_only(np.array(sorted(ranks), dtype=np.int64))
-        self._highest = max(ranks, default=columns - 1)
         self._only_largest = ranks == {columns - 1}
         self.k = columns if self._all else len(self._ranks)
 
     def values(self, sums: Sums) -> Sums:
-        """The k watched values of the sums."""
+        """Return the k watched values of the sums."""
         if self._all:
             return sums
         if self._only_largest:
             return np.array([sums.max()])
         return np.partition(sums, self._ranks)[self._ranks]
 
-    def highest(self, sums: Sums) -> int:
-        """The largest of the watched values."""
-        if self._highest == len(sums) - 1:
-            return int(sums.max())
-        return int(np.partition(sums, self._highest)[self._highest])
-
     def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
-        """What is published, a record for each query.
+        """Return what is published of noisy sums, a record for each query.
 
-        Args:
-            sums: noisy ones.
-            made: whether they were made from any; else they are the zeros that stand before the first update.
+        If they were not `made` yet they are the zeros before the first update, and name no label.
         """
         return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
 

@@ -1,8 +1,8 @@
-"""State of the mechanisms of paper 001: for each stream key where it stands in its segments and partition, beside the exact sums.
+"""State of paper 001's mechanisms: each stream key's segment and interval, beside the exact sums.
 
-Stored block "mNNNNNNNN" (stream key's index, hexadecimal), written only at a tick that ends a segment or closes an interval; where it is
-longer than a message may be (8 (6 + k + 3 d) bytes, so beyond 28,000 columns), it goes on in "mNNNNNNNN.PPPP". k and d never change, nor
-does the number of pages.
+Stored block "mNNNNNNNN" (stream key's index, hexadecimal), written only at a tick that ends a
+segment or closes an interval; where it is longer than a message may be (8 (6 + k + 3 d) bytes, so
+beyond 28,000 columns), it goes on in "mNNNNNNNN.PPPP". k, d and the number of pages never change.
 
     version, segment, interval, since, k, d     six little-endian int64
     thresholds    k int64     K_i
@@ -10,14 +10,13 @@ does the number of pages.
     noise         d int64     N: noise of each column since the interval began
     shown         d int64     the noisy sums that the answers are read off
 
-Everything else that a release depends on is the columns' exact counts, or a function of noise words.
+All else that a release depends on is the columns' exact counts, or a function of noise words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +29,11 @@ BLOCK_VERSION = 1
 _NUMBER = np.dtype("<i8")
 _HEAD = 6
 _HEXADECIMAL = frozenset("0123456789abcdef")
-NO_ANSWER: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class KeyState:
-    """Where one stream key stands. Sensitive.
+    """One stream key's place. Sensitive.
 
     Attributes:
         segment: j of the outer level, from 1.
@@ -45,7 +43,8 @@ class KeyState:
         start: G.
         noise: N.
         shown: noisy sums as of `since`.
-        gap, outer, tau, outer_tau: worked out from the rest when `stale`, or when a run of AboveThreshold begins.
+        gap, outer, tau, outer_tau: worked out from the rest when `stale`, or when a run of
+            AboveThreshold begins.
         answer: what is published, as long as `shown` stays.
     """
 
@@ -68,18 +67,14 @@ class KeyState:
         return "KeyState(<sensitive>)"
 
     def encode(self) -> bytes:
-        """The stored block."""
+        """Return the stored block."""
         head = (BLOCK_VERSION, self.segment, self.interval, self.since, len(self.thresholds), len(self.start))
         parts = (np.array(head), self.thresholds, self.start, self.noise, self.shown)
         return b"".join(part.astype(_NUMBER).tobytes() for part in parts)
 
     @classmethod
     def decode(cls, block: bytes) -> KeyState:
-        """Takes a stored block back.
-
-        Raises:
-            StateRefused: another version wrote it, or it is not whole.
-        """
+        """Take a stored block back, refusing one that is not whole or of another version."""
         if len(block) < 8 * _HEAD or len(block) % 8:
             raise StateRefused("stored state of a partition is cut short")
         numbers = np.frombuffer(block, dtype=_NUMBER).astype(np.int64)
@@ -94,7 +89,7 @@ class KeyState:
 
 
 class MaxState(State):
-    """The columns, d rows for each stream key in the order of the keys, and a `KeyState` for each."""
+    """The columns, d rows for each stream key in the keys' order, with a `KeyState` for each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,17 +100,26 @@ class MaxState(State):
         return f"MaxState({len(self.of)} keys)"
 
     def set(self, key: int, value: KeyState) -> None:
-        """Enters one stream key's state."""
+        """Enter one stream key's state."""
         self.of += [None] * (key + 1 - len(self.of))
         self.of[key] = value
 
+    def key(self, key: int) -> KeyState:
+        """Return one stream key's state."""
+        one = self.of[key]
+        if one is None:
+            raise TypeError(f"stream key {key} has no state")
+        return one
+
     def changed(self) -> Sequence[tuple[str, bytes]]:
-        """The blocks of the stream keys that closed or ended something since the last call."""
+        """Return the blocks of the stream keys that closed or ended something since last asked."""
         blocks: list[tuple[str, bytes]] = []
         for key, state in enumerate(self.of):
             if state is not None and state.changed:
                 state.changed = False
-                blocks += _pages(f"m{key:08x}", state.encode())
+                block = state.encode()
+                for page, at in enumerate(range(0, len(block), VALUE_BYTES)):
+                    blocks.append((f"m{key:08x}" + (f".{page:04x}" if page else ""), block[at : at + VALUE_BYTES]))
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
@@ -132,11 +136,6 @@ class MaxState(State):
             self._begun[key] = whole
         else:
             self.set(key, KeyState.decode(whole))
-
-
-def _pages(name: str, block: bytes) -> list[tuple[str, bytes]]:
-    parts = [block[at : at + VALUE_BYTES] for at in range(0, len(block), VALUE_BYTES)]
-    return [(name + (f".{page:04x}" if page else ""), part) for page, part in enumerate(parts)]
 
 
 def _length(block: bytes) -> int:

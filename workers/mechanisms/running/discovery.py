@@ -1,33 +1,39 @@
 """Discovery thresholds for UnkBase: from which noisy count on an item may be shown at a tick.
 
-What: an item whose true count is at most Dinf (it may be there because of one event alone) is shown at tick t with
-probability at most delta_t, whatever t is; over all ticks and the D0 items of the event that is at most delta.
-Neighbours: the content of one event emptied, or the reverse.
+What: an item whose true count is at most Dinf (it may be there because of one event alone) is shown
+at tick t with probability at most delta_t, whatever t is; over all ticks and the D0 items of the
+event that is at most delta. Neighbours: the content of one event emptied, or the reverse.
 
     Symbol          Here
     D0, Dinf        `max_items`, `max_count`
     delta           `delta`, for discovery in total; D0 sum_t delta_t <= delta
-    delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0), k = floor(log2 t);
-                    other schedules are in `discovery_schedule`
+    delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0),
+                    k = floor(log2 t); with `every` = n only the ticks n, 2n, ... test, the first as
+                    test 1: then T and t count tests; a constant m is in `discovery_schedule`
     X               sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
     x_t             a value with P(X >= x_t) <= delta_t, proved
     m_t             `threshold(t)`, an integer: shown iff count + floor(X + 1/2) > m_t
 
-With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf; so m_t is the
-smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are integers, and so X is one).
+With haar and n a power of two, the ticks n, 2n, ... also have the least noise: the levels up to n
+contribute nothing at a multiple of n. A tick that does not test shows no new item at all.
 
-A small configuration's x_t is computed exactly (`exact_tail`). Else two bounds hold for every sum of independent discrete Gaussians
-with real coefficients, and the smaller x_t is taken:
+With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf;
+so m_t is the smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are
+integers, and so X is one).
+
+A small configuration's x_t is computed exactly (`exact_tail`). Else two bounds hold for every sum
+of independent discrete Gaussians with real coefficients, and the smaller x_t is taken:
 (a) Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)).
-(b) Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times that of
-    N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v): complete the square; Poisson
-    summation bounds the numerator from above, and the normaliser of N_Z is at least sqrt(2 pi s2). Densities of
-    independent sums convolve, so with W = sum_j c_j G_j and any w >= 0
-        P(X >= x) P(W >= -w) <= P(X + W >= x - w) <= prod_j theta_j * Q((x - w) / sqrt(s^2 + Var W)).
-    Any u and w are valid; a small grid finds good ones. It comes within a few per cent of the exact quantile.
+(b) Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times
+    that of N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v):
+    complete the square; Poisson summation bounds the numerator from above, and the normaliser of
+    N_Z is at least sqrt(2 pi s2). Densities of independent sums convolve, so with
+    W = sum_j c_j G_j and any w >= 0
+      P(X >= x) P(W >= -w) <= P(X + W >= x - w) <= prod_j theta_j * Q((x - w) / sqrt(s^2 + Var W)).
+    Any u and w are valid; a small grid comes within a few per cent of the exact quantile.
 
-Source: Cardoso, Rogers, Algorithm 3 (per-tick thresholds; the union bound over ticks allows any public schedule);
-Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived here.
+Source: Cardoso, Rogers, Algorithm 3 (per-tick thresholds; the union bound over ticks allows any
+public schedule); Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived here.
 """
 
 import math
@@ -59,60 +65,66 @@ class Discovery(Frozen):
         max_items: D0, at least 1.
         max_count: Dinf, at least 1.
         delta: what discovery may cost in total, inside 0..1.
+        every: n, from 1 to the horizon: new items only at ticks n, 2n, ...; None is every tick.
 
     Raises:
         ValueError: a parameter is outside its range.
     """
 
-    schedule = "per_tick"
-
-    def __init__(self, counter: Counter, max_items: int, max_count: int, delta: float) -> None:
+    def __init__(
+        self, counter: Counter, max_items: int, max_count: int, delta: float, every: int | None = None
+    ) -> None:
         if max_items < 1:
             raise ValueError(f"max_items = {max_items}: must be at least 1")
         if max_count < 1:
             raise ValueError(f"max_count = {max_count}: must be at least 1")
         if not 0 < delta < 1:
             raise ValueError(f"delta = {delta}: must be a number above 0 and below 1")
+        if every is not None and not 1 <= every <= (counter.horizon or every):
+            raise ValueError(f"every = {every}: must be from 1 to the horizon, {counter.horizon or 'unbounded'}")
         self.counter = counter
         self.max_items = max_items
         self.max_count = max_count
         self.delta = delta
+        self._every = every
 
     def cost(self) -> Cost:
-        """No rho, and delta for showing an item that is there because of one event."""
+        """Return no rho, and delta for showing an item that is there because of one event."""
         return Cost(rho=0.0, deltas=(("discovery", self.delta),))
 
     def public(self) -> dict[str, object]:
-        """Every parameter that changes a threshold: part of the mechanism id."""
-        return {"delta": repr(self.delta), "schedule": self.schedule}
+        """Return every parameter that changes a threshold: part of the mechanism id."""
+        schedule = {"schedule": "per_tick"} if self._every is None else {"schedule": "every", "every": self._every}
+        return {"delta": repr(self.delta), **schedule}
 
     def discovers(self, t: int) -> bool:
-        """Whether an item may be shown for the first time at tick t; whatever is in the data."""
-        return True
+        """Return whether an item may first be shown at tick t, whatever is in the data."""
+        return t % (self._every or 1) == 0
 
     def delta_at(self, t: int) -> float:
-        """What tick t may spend on one item.
+        """Return what tick t may spend on one item, 0 where nothing is tested.
 
         Raises:
             HorizonExceeded: t is outside the counter's horizon.
         """
-        horizon = self.counter.horizon
+        horizon, every = self.counter.horizon, self._every or 1
         check_tick("discovery", t, _LAST_TICK if horizon is None else horizon)
-        return self._share(t, horizon)
-
-    def _share(self, test: int, tests: int | None) -> float:
-        """What the test-th of so many tests (None: without an end) may spend on one item."""
-        if tests is not None:
-            return self.delta / (self.max_items * tests) * _INWARD
-        octave = test.bit_length() - 1
+        if not self.discovers(t):
+            return 0.0
+        if horizon is not None:
+            return self.delta / (self.max_items * (horizon // every)) * _INWARD
+        octave = (t // every).bit_length() - 1
         return self.delta * 6 / (math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items) * _INWARD
 
     def threshold(self, t: int) -> int:
-        """m_t: an item not shown before is shown at tick t iff `discovers(t)` and its noisy count is above this.
+        """Return m_t: a new item is shown at tick t iff its noisy count is above this.
 
         Raises:
             HorizonExceeded: t is outside the counter's horizon.
+            ValueError: nothing is tested at t.
         """
+        if not self.discovers(t):
+            raise ValueError(f"t = {t}: discovery only at multiples of {self._every}")
         terms = self.counter.terms(t)
         # Noise that is an integer already reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
         integral = all(coefficient.denominator == 1 for coefficient, _ in terms)
@@ -122,7 +134,7 @@ class Discovery(Frozen):
         return math.ceil(quantile + self.max_count - (1.0 if integral else 0.5))
 
     def _quantile(self, delta: float, terms: list[tuple[Fraction, Fraction]]) -> float:
-        """x_t, the smaller of the two bounds, rounded up."""
+        """Return x_t, the smaller of the two bounds, rounded up."""
         squares = [float(coefficient) ** 2 for coefficient, _ in terms]
         constants = [constants_of(sigma_squared) for _, sigma_squared in terms]
         variance = sum(square * row[0] for square, row in zip(squares, constants, strict=True)) * _OUTWARD
@@ -142,14 +154,14 @@ class Discovery(Frozen):
 
 @kept(1024)
 def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
-    """sigma^2 and ln theta for each smoothing variance, rounded up."""
+    """Return sigma^2 and ln theta for each smoothing variance, rounded up."""
     variance = float_up(sigma_squared)
     thetas = (_log_theta(variance * smoothing / (variance + smoothing)) for smoothing in _SMOOTHING_VARIANCES)
     return (variance, *thetas)
 
 
 def _log_theta(variance: float) -> float:
-    """ln(1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v)), rounded up; infinite where the series is not short.
+    """Return ln(1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v)), rounded up, or infinity.
 
     The terms after n weigh less than the n-th times 1/(1 - exp(-2 pi^2 v)).
     """

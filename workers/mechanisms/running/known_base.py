@@ -6,27 +6,27 @@ Source: paper 000 Alg. 2, with the counter of the configuration (000's tree, or 
     Dinf  max_count    most that one event adds to one item
     rho   zCDP of the whole epoch; each item's counter gets rho / (D0 Dinf^2)
 
-Items outside the domain are left out and never released. Nothing depends on which items occur, so there is no threshold.
+Items outside the domain are never released; nothing depends on which occur: no threshold.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.mechanisms.config import KnownBaseConfig
 from workers.mechanisms.counters.budget import OnCounters
-from workers.mechanisms.ledger import Contributions, Tags
-from workers.mechanisms.mechanism import Noise, Release, State, head
+from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
+from workers.mechanisms.tick_rows import Parts
 
 
-class KnownBase(OnCounters):
+class KnownBase(OnCounters, Domained):
     """Running counts of a declared domain.
 
-    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, over all ticks of an epoch together.
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, over
+    all ticks of an epoch together.
     """
 
     kind = "known_base"
@@ -43,20 +43,8 @@ class KnownBase(OnCounters):
             "domain": hashlib.blake2b(repr(sorted(self._domain)).encode(), digest_size=16).hexdigest(),
         }
 
-    def threshold(self, t: int) -> int | None:
-        return None
-
-    def domain(self) -> Sequence[bytes]:
-        return self._domain
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Gives every item of the domain its row, seen or not."""
-        state.add_domain(key, tags, labels)
-
-    def step(
-        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
-    ) -> tuple[State, Release]:
-        """All items of the domain with their noisy counts; see `Mechanism.step`."""
+    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
+        """Show all items of the domain with their noisy counts; see `Mechanism.step`."""
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)

@@ -1,4 +1,4 @@
-"""MetaAlgo: running counts as sums of one-shot releases of the tree's cells, each released once, when it is complete.
+"""MetaAlgo: running counts as sums of one-shot releases of the tree's complete cells.
 
     Symbol      Here
     r           `radix`; r* = argmin (r - 1) L_r^2
@@ -6,32 +6,34 @@
     cell        (level j, block q): ticks q r^j + 1 .. (q + 1) r^j
     h_cell      the histogram of the cell's own contributions
 
-    release(t) = sum over the cells that t's base-r digits name of the noisy histogram that the one-shot algorithm made of h_cell
+    release(t) = sum, over the cells that t's base-r digits name, of what the one-shot algorithm
+                 made of h_cell
 
-The cells of t are complete by t, so the state is the open cells' histograms, one a level, and the sums of the released ones: not the
-stream, as 000 says. A cell that is never named (the last block of its parent) is not released. Each cell's algorithm gets rho / L_r and
-delta_discovery / L_r. An item that a cell does not show counts as 0 in it, so over an unknown domain counts are low by what was cut off;
-what the cells show is at most each threshold short.
+The cells of t are complete by t, so the state is the open cells' histograms, one a level, and the
+sums of the released ones: not the stream, as 000 says. A cell that is never named (the last block
+of its parent) is not released. Each cell's algorithm gets rho / L_r and delta_discovery / L_r. An
+item that a cell does not show counts as 0 in it, so over an unknown domain counts are low by what
+was cut off; what the cells show is at most each threshold short.
 
-Settings: restricted (`known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace`, `limit_dom_laplace`: cost grows with D0) or
-unrestricted (`known_gumbel`, `limit_dom`: cost grows with k), over a known or an unknown domain.
-A user's item may come in parts, at most Dinf of them, in as many cells of a level: as with `OneShot` these cost no more
-rho than one of Dinf, and discovery and samplers are charged for each (`Parameters.releases`).
+Settings: restricted (`known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace`,
+`limit_dom_laplace`: cost grows with D0) or unrestricted (`known_gumbel`, `limit_dom`: cost grows
+with k), over a known or an unknown domain. A user's item may come in parts, at most Dinf of them, in
+as many cells of a level: as with `OneShot` these cost no more rho than one of Dinf, and discovery
+and samplers are charged for each (`Parameters.releases`).
 Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are the same split.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.counters.tree import best_radix, digits_of
-from workers.mechanisms.ledger import Tags
-from workers.mechanisms.mechanism import Noise, Release, State, head, ticks_of_item
+from workers.mechanisms.mechanism import Domained, Noise, Release, State, head, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import KNOWN, make_algorithm
 from workers.mechanisms.one_shot.config import MetaConfig
@@ -41,11 +43,12 @@ from workers.mechanisms.running.meta_state import MetaState
 from workers.mechanisms.tick_rows import Parts
 
 
-class Meta(OnSplit):
+class Meta(OnSplit, Domained):
     """Running counts from one-shot releases.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
-    removed, over all ticks of an epoch together, on streams that may react to what was released.
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
+    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
+    streams that may react to what was released.
     """
 
     kind = "meta"
@@ -82,7 +85,7 @@ class Meta(OnSplit):
         }
 
     def cells(self, t: int) -> int:
-        """Cells whose noisy histograms are added at t: the sum of its digits."""
+        """Return how many cells' noisy histograms are added at t: the sum of its digits."""
         check_horizon(self.kind, t, self._horizon)
         total = 0
         while t:
@@ -91,11 +94,11 @@ class Meta(OnSplit):
         return total
 
     def sd(self, t: int) -> float:
-        """Of an item that every cell of t shows; at most this of others."""
+        """Return that of an item which every cell of t shows; others have less."""
         return self.algorithm.sd * math.sqrt(self.cells(t))
 
     def threshold(self, t: int) -> int | None:
-        """A cell's own: an item is shown once one cell shows it."""
+        """Return a cell's own: an item is shown once one cell shows it."""
         check_horizon(self.kind, t, self._horizon)
         return self.algorithm.threshold
 
@@ -105,15 +108,8 @@ class Meta(OnSplit):
     def noise(self, stream: NoiseStream) -> Noise:
         return OneShotNoise(stream, self.algorithm.table)
 
-    def domain(self) -> Sequence[bytes]:
-        return self._domain
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Gives every item of the domain its row, seen or not."""
-        state.add_domain(key, tags, labels)
-
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
-        """Releases the largest cell that is complete with t, and adds up; see `Mechanism.step`."""
+        """Release the largest cell that is complete with t, and add up; see `Mechanism.step`."""
         check_horizon(self.kind, t, self._horizon)
         if not isinstance(state, MetaState):
             raise TypeError(f"state = {state!r}: must be the mechanism's own")

@@ -1,11 +1,14 @@
-"""What MetaAlgo remembers, beside its rows: the open cells' exact counts and the released cells' noisy ones, a column for each level.
+"""What MetaAlgo remembers of each level: open cells' exact counts, released cells' noisy ones.
 
-    open[j]     int64 (n,)   exact counts of the open cell of level j, less those of open cells of lower levels; j = 1..L-1 (sensitive)
-    sums[j]     int64 (n,)   sum of the noisy counts of the released cells of level j that the present digits name; j = 0..L-1
+    open[j]     int64 (n,)   exact counts of the open cell of level j, less those of open cells of
+                             lower levels; j = 1..L-1 (sensitive)
+    sums[j]     int64 (n,)   sum of the noisy counts of the released cells of level j that the
+                             present digits name; j = 0..L-1
     has[j]      bool  (n,)   whether a cell of those showed the item
 
-Stored in blocks of rows, "mo<level>/<block>" and "mn<level>/<block>", each written only when changed: a version byte, the number of rows
-(uint16), then the counts little-endian and, for noisy ones, the flags; no rows where all are 0.
+Stored in blocks of rows, "mo<level>/<block>" and "mn<level>/<block>", each written only when
+changed: a version byte, the number of rows (uint16), then the counts little-endian and, for noisy
+ones, the flags; no rows where all are 0.
 """
 
 from __future__ import annotations
@@ -42,28 +45,24 @@ class MetaState(State):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held beside the columns."""
+        """Return the bytes held beside the ledger."""
         return sum(column.nbytes for kind in (self._open, self._sums, self._has) for column in kind)
 
     def grow(self) -> None:
-        """Room for every row of the columns."""
+        """Make room for every row of the ledger."""
         n = self.ledger.n
-        for level in range(len(self._sums)):
-            if n > len(self._sums[level]):
-                self._open[level], self._sums[level], self._has[level] = (
-                    grown(self._open[level], n),
-                    grown(self._sums[level], n),
-                    grown(self._has[level], n),
-                )
+        self._open = [grown(column, n) for column in self._open]
+        self._sums = [grown(column, n) for column in self._sums]
+        self._has = [grown(column, n) for column in self._has]
 
     def add_open(self, level: int, counts: NDArray[np.int64]) -> None:
-        """Adds exact counts of every row to the open cell of a level."""
+        """Add exact counts of every row to the open cell of a level."""
         rows = np.flatnonzero(counts)
         self._open[level][rows] += counts[rows]
         self._mark("o", level, rows)
 
     def close(self, level: int) -> NDArray[np.int64]:
-        """The exact counts of a cell that is complete; its successor is empty."""
+        """Return the exact counts of a cell that is complete; its successor is empty."""
         n = self.ledger.n
         counts = self._open[level][:n].copy()
         self._open[level][:n] = 0
@@ -71,7 +70,7 @@ class MetaState(State):
         return counts
 
     def add_noisy(self, level: int, rows: Rows, counts: NDArray[np.int64]) -> None:
-        """Adds what a cell of a level showed."""
+        """Add what a cell of a level showed."""
         n = self.ledger.n
         shown = slice(n) if len(rows) == n else rows  # all of them: a third of the time
         self._sums[level][shown] += counts
@@ -79,13 +78,13 @@ class MetaState(State):
         self._mark("n", level, rows)
 
     def forget(self, level: int) -> None:
-        """The present digit of a level has become 0."""
+        """Forget what a level showed: its present digit has become 0."""
         self._mark("n", level, np.flatnonzero(self._has[level]))
         self._sums[level][:] = 0
         self._has[level][:] = False
 
     def shown(self) -> tuple[Rows, NDArray[np.int64]]:
-        """Rows that a cell of the present digits showed, ascending, with the sums of their noisy counts."""
+        """Return the rows that a cell of the present digits showed, with their noisy sums."""
         n = self.ledger.n
         has = np.zeros(n, dtype=np.bool_)
         total = np.zeros(n, dtype=np.int64)
@@ -126,8 +125,7 @@ class MetaState(State):
             self._has[level][start : start + rows] = np.frombuffer(body[rows * 8 :], dtype=np.bool_)
 
     def _mark(self, kind: str, level: int, rows: Rows) -> None:
-        blocks = np.zeros(
-            -(-self.ledger.n // BLOCK_ROWS), dtype=np.bool_
-        )  # np.unique takes ten times as long (measured)
+        # np.unique takes ten times as long (measured).
+        blocks = np.zeros(-(-self.ledger.n // BLOCK_ROWS), dtype=np.bool_)
         blocks[rows // BLOCK_ROWS] = True
         self._dirty.update((kind, level, block) for block in np.flatnonzero(blocks).tolist())

@@ -1,29 +1,34 @@
-"""SparseGumb: the k most frequent items of a declared domain, chosen anew at most s times, with their running counts.
+"""SparseGumb: the k most frequent items of a declared domain, chosen again at most s times.
 
-Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends while nothing is above (here: one test a tick), and its
-Sparse Vector term is charged as 2/tau^2, which "accounting" may still do.
+Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends while nothing is above
+(here: one test a tick), and its Sparse Vector term is charged 2/tau^2 (here: "accounting").
 
     k        top_k        items shown of each stream key
-    s        switches     most times that the shown are chosen anew
-    Dinf     max_count    most that one event adds to one item; how many items an event touches is of no matter
+    s        switches     most times that the shown are chosen again
+    Dinf     max_count    most that one event adds to one item, however many items it touches
     tau^2    kappa Dinf^2 / rho, kappa = k + 1/8 (accounting "tight") or k + 2 ("paper")
     tau_1    sqrt(s) tau: threshold noise of scale b_1 = 2 tau_1, test noise of scale b_2 = 4 tau_1
-    tau_2    sqrt(s + 1) tau: counters of rho_item = 1 / (2 tau_2^2); picks by Gumbel noise of scale b = tau_2 / 2
+    tau_2    sqrt(s + 1) tau: counters of rho_item = 1 / (2 tau_2^2); picks by Gumbel noise of scale
+             b = tau_2 / 2
     eta_t    eta, or the default ceil(2 sd(t) + b_2 ln(d (t + 1))), d the size of the domain
-    Y, Z     one-sided geometric noise of scale b_2, b_1 ("tight"); discrete Laplace as printed ("paper")
+    Y, Z     one-sided geometric noise of scale b_2, b_1 ("tight"); discrete Laplace ("paper")
 
-Tick 1 of a stream key chooses k items by the exponential mechanism. Each later tick, while switches are left: is some item outside with
-count + Y above (the least published count inside) + eta_t + Z? Then k are chosen anew, a switch is used, and Z drawn anew. When all
-are used, nothing is tested any more and counts go on.
+Tick 1 of a stream key chooses k items by the exponential mechanism. Each later tick, while switches
+are left: is some item outside with count + Y above (the least published count inside) + eta_t + Z?
+Then k are chosen again, a switch is used, and Z drawn again. With none left, counts just go on.
 
-Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts move one way, by 0..Dinf):
-    counters   at most k (s + 1) items are ever shown, Dinf^2 rho_item each:                               k Dinf^2 / (2 tau^2)
-    picks      k (s + 1), each (Dinf / b)-bounded range:                                                    k Dinf^2 / (2 tau^2)
-    tests      at most s, each stopping time (e_1 + 2 e_2)-bounded range, e_i = Dinf / b_i:                   Dinf^2 / (8 tau^2)
-The tests: let P be the chance of stopping at one given tick, P' with the event. More counts stop earlier: P' <= e^e_2 P, from the test
-that stops alone; with Z moved by Dinf, every test before passes as often and the last at least e^-e_2 as often: P' >= e^-(e_1 + e_2) P.
-(never to stop: between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this holds for geometric noise on
-0, 1, ... too: P(Y > x - 1) <= e^(1/b) P(Y > x), and P(Z = z) e^(-1/b) = P(Z = z + 1) for z >= 0. eps-bounded range is eps^2/8 zCDP.
+Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts
+move one way, by 0..Dinf):
+    counters   k Dinf^2 / (2 tau^2): at most k (s + 1) items are ever shown, Dinf^2 rho_item each
+    picks      k Dinf^2 / (2 tau^2): k (s + 1), each (Dinf / b)-bounded range
+    tests      Dinf^2 / (8 tau^2): at most s, each stopping time (e_1 + 2 e_2)-bounded range,
+               e_i = Dinf / b_i
+The tests: let P be the chance of stopping at one given tick, P' with the event. More counts stop
+earlier: P' <= e^e_2 P, from the test that stops alone; with Z moved by Dinf, every test before
+passes as often and the last at least e^-e_2 as often: P' >= e^-(e_1 + e_2) P.
+(Never to stop: between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this
+holds for geometric noise on 0, 1, ... too: P(Y > x - 1) <= e^(1/b) P(Y > x), and
+P(Z = z) e^(-1/b) = P(Z = z + 1) for z >= 0. eps-bounded range is eps^2/8 zCDP.
 """
 
 from __future__ import annotations
@@ -40,10 +45,9 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, Split, split
-from workers.mechanisms.config import HistogramConfig, display, label_complaints
+from workers.mechanisms.config import HistogramConfig, Label, display, label_complaints
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.ledger import Contributions, Tags
-from workers.mechanisms.mechanism import Noise, Release, State, head
+from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
 from workers.mechanisms.noise.discrete_laplace import (
     TABLE_VERSION,
     DiscreteLaplace,
@@ -55,6 +59,7 @@ from workers.mechanisms.noise.discrete_laplace import (
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, selection_tv
 from workers.mechanisms.running.sparse_state import SparseNoise, SparseState
+from workers.mechanisms.tick_rows import Parts
 
 _UNBOUNDED_TICKS = 1 << 40
 
@@ -65,14 +70,15 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
     Attributes:
         domain: the labels of the domain.
         top_k: items shown of each stream key.
-        switches: most times the shown are chosen anew, for each stream key.
-        eta: how far an item outside must lie above the least one shown to cause a switch; None is the default of the module.
+        switches: most times the shown are chosen again, for each stream key.
+        eta: how far an item outside must lie above the least one shown to cause a switch; None is
+            the default of the module.
         accounting: "tight", or "paper" for Theorem 4 as printed.
     """
 
     domain: Annotated[
-        Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=2)],
-        Meta(description='a list of labels such as ["p1", "p2"], at least two, none of them empty'),
+        tuple[Label, ...],
+        Meta(min_length=2, description='a list of labels such as ["p1", "p2"], at least two, none of them empty'),
     ]
     top_k: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
     switches: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
@@ -88,11 +94,11 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
             yield f"top_k = {display(self.top_k)}: must be below the {len(self.domain):,} labels of domain; else take known_base"
 
 
-class SparseGumb(OnSplit):
+class SparseGumb(OnSplit, Domained):
     """Continual top k with at most s switches for each stream key.
 
-    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, whatever number of items it has, over
-    all ticks of an epoch together.
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event,
+    whatever number of items it has, over all ticks of an epoch together.
     """
 
     kind = "sparse_gumb"
@@ -135,11 +141,8 @@ class SparseGumb(OnSplit):
     def sd(self, t: int) -> float:
         return self._counter.sd(t)
 
-    def threshold(self, t: int) -> int | None:
-        return None
-
     def eta(self, t: int) -> int:
-        """How far above the least one shown an item outside must lie, at tick t."""
+        """Return how far above the least one shown an item outside must lie at tick t."""
         if self.config.eta is not None:
             return self.config.eta
         return math.ceil(2 * self.sd(t) + float(self._test_scale) * math.log(len(self._domain) * (t + 1)))
@@ -150,17 +153,8 @@ class SparseGumb(OnSplit):
     def noise(self, stream: NoiseStream) -> Noise:
         return SparseNoise(stream, self._counter, self._test_table, self._threshold_table)
 
-    def domain(self) -> Sequence[bytes]:
-        return self._domain
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Gives every item of the domain its row: those of stream key i are rows i d .. (i + 1) d - 1."""
-        state.add_domain(key, tags, labels)
-
-    def step(
-        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
-    ) -> tuple[State, Release]:
-        """The chosen of each stream key with their noisy counts; see `Mechanism.step`."""
+    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
+        """Show the chosen of each stream key with their noisy counts; see `Mechanism.step`."""
         if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
             raise TypeError("sparse_gumb: the state and the noise must be its own")
         columns, s = state.ledger, self.config.switches
@@ -190,19 +184,19 @@ class SparseGumb(OnSplit):
         state.choose(key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used)
 
     def _rows(self, state: SparseState, keys: Sequence[int]) -> NDArray[np.int64]:
-        """The rows of the chosen, (keys, k)."""
+        """Return the chosen's rows, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
         places = np.array([state.chosen[key] for key in keys], dtype=np.int64).reshape(len(keys), self.config.top_k)
         return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
 
     def _counts(self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise) -> NDArray[np.int64]:
-        """Their noisy counts, (keys, k)."""
+        """Return their noisy counts, (keys, k)."""
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
         noisy: NDArray[np.int64] = state.ledger.counts[rows] + drawn
         return noisy
 
     def _tv(self) -> float:
-        """Return the samplers' distance from the ideal, over every draw whose true value one event may change."""
+        """Return the distance from the laws of all draws whose true value one event may change."""
         config, d = self.config, len(self._domain)
         shown = config.top_k * (config.switches + 1)
         tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
@@ -224,6 +218,6 @@ def rho_of_item(config: SparseGumbConfig, tau_squared: Fraction) -> float:
 
 
 def _root_up(value: Fraction) -> Fraction:
-    """The square root, rounded up to 2^-40."""
+    """Return the square root, rounded up to 2^-40."""
     root = math.isqrt(math.ceil(value * (1 << 80)))
     return Fraction(root + 1, 1 << 40)

@@ -1,12 +1,13 @@
 """What SparseGumb remembers of each stream key, and the noise it takes.
 
-    block "m<key>"   version (1 byte), 2; switches used and number of the chosen (uint32 each); the chosen, places in the domain in the
-                     order picked (uint32 each)
+    block "m<key>"   version (1 byte), 2; switches used and number of the chosen (uint32 each); the
+                     chosen, places in the domain in the order picked (uint32 each)
 
 Cells of the noise, apart from those of the counters (whose upper half stays below 2^16):
     (0x20 << 56, t)            of a row: the noise of its test at tick t
     (0x21 << 56, n)            of a stream key: the noise of the test's threshold after n switches
-    (0x22 << 56 | i, n)        of a stream key: the word of pick i of its n-th choice, the first is n = 0
+    (0x22 << 56 | i, n)        of a stream key: the word of pick i of its n-th choice, the first is
+                               n = 0
 """
 
 from __future__ import annotations
@@ -41,12 +42,16 @@ class SparseState(State):
         self._changed: set[int] = set()
 
     def choose(self, key: int, chosen: Sequence[int], used: int) -> None:
-        """Notes a choice of places in the domain, and how many switches it makes."""
+        """Note a choice of places in the domain, and how many switches it makes."""
         self.chosen[key], self.used[key] = tuple(chosen), used
         self._changed.add(key)
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
-        blocks = [(f"m{key:08x}", self._encode(key)) for key in sorted(self._changed)]
+        blocks = []
+        for key in sorted(self._changed):
+            chosen = self.chosen[key]
+            head = _HEAD.pack(STATE_VERSION, self.used[key], len(chosen))
+            blocks.append((f"m{key:08x}", head + np.array(chosen, dtype="<u4").tobytes()))
         self._changed = set()
         return blocks
 
@@ -63,10 +68,6 @@ class SparseState(State):
         places = np.frombuffer(block, dtype="<u4", offset=_HEAD.size).tolist()
         self.chosen[int(name[1:], 16)], self.used[int(name[1:], 16)] = tuple(places), used
 
-    def _encode(self, key: int) -> bytes:
-        chosen = self.chosen[key]
-        return _HEAD.pack(STATE_VERSION, self.used[key], len(chosen)) + np.array(chosen, dtype="<u4").tobytes()
-
 
 class SparseNoise:
     """All noise of one epoch, as functions of the words."""
@@ -74,35 +75,31 @@ class SparseNoise:
     def __init__(self, stream: NoiseStream, counter: Counter, test: InversionTable, threshold: InversionTable) -> None:
         self._stream, self._counter = stream, counter
         self._test, self._threshold = test, threshold
-        # A sqrt counter's noise depends on all its ticks before; the others are cheaper drawn for the chosen alone.
+        # A sqrt counter's noise depends on its ticks before; others are drawn for the chosen alone.
         self._columns = counter.columns(stream) if counter.kind == "sqrt" else None
 
     def __repr__(self) -> str:
         return f"SparseNoise({self._counter!r})"
 
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """The counters' noise of each row at tick t."""
+        """Return the counters' noise of each row at tick t."""
         return self._counter.draw(self._stream, t, tags)
 
     def chosen(self, t: int, tags: Tags, rows: Rows) -> NDArray[np.int64]:
-        """The counters' noise of some rows at tick t: that of counters which ran from tick 1."""
+        """Return the noise of some rows at tick t, of counters that ran from tick 1."""
         if self._columns is not None:
             return self._columns.at(t, tags)[rows]
         return self._counter.draw(self._stream, t, tags.take(rows, axis=0))
 
     def test(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """The noise of each row's test at tick t."""
-        out = np.empty(len(tags), dtype=self._test.dtype)
-        self._test.draw(self._stream, (TEST, t), tags, out)
-        return out.astype(np.int64)
+        """Return the noise of each row's test at tick t."""
+        return self._test.values(self._stream, (TEST, t), tags)
 
     def threshold(self, key_tag: Tags, used: int) -> int:
-        """The noise of a stream key's threshold after so many switches."""
-        out = np.empty(1, dtype=self._threshold.dtype)
-        self._threshold.draw(self._stream, (THRESHOLD, used), key_tag, out)
-        return int(out[0])
+        """Return the noise of a stream key's threshold after a number of switches."""
+        return int(self._threshold.values(self._stream, (THRESHOLD, used), key_tag)[0])
 
     def picks(self, key_tag: Tags, choice: int, k: int) -> list[tuple[int, int]]:
-        """The words of one choice of k."""
+        """Return the words of one choice of k."""
         words = (self._stream.words(key_tag, (PICK | i, choice))[0].tolist() for i in range(k))
         return [(upper, lower) for upper, lower in words]

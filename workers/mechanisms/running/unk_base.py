@@ -1,38 +1,41 @@
-"""UnkBase: counters for the items that occur, each shown from the tick at which its noisy count first passes a threshold.
+"""UnkBase: counters for the items that occur, each shown once its noisy count passed a threshold.
 
-Source: paper 000 Alg. 3 and App. F (sticky), 004 Thm 11; the threshold per tick is computed from the counter's actual standard
-deviation at that tick (mechanisms.md 3), where the papers use one worst-case formula.
+Source: paper 000 Alg. 3 and App. F (sticky), 004 Thm 11; the threshold per tick is computed from
+the counter's actual standard deviation at that tick (mechanisms.md 3), not a worst case.
 
     D0       max_items    most items of one event that count
     Dinf     max_count    most that one event adds to one item
-    delta_t  probability that an item which only one event brought is shown at tick t; D0 * sum of all delta_t = delta_discovery
-    m_t      threshold: an item is shown at t iff its noisy count is above m_t, or was at an earlier tick
+    delta_t  probability that an item which only one event brought is shown at tick t; D0 * sum of
+             all delta_t = delta_discovery
+    m_t      threshold: an item is shown at t iff its noisy count is, or was, above m_t
 
-Which ticks may show a new item, and with which m_t, is `threshold` in the settings: at every tick with an equal delta_t ("per_tick"),
-at every tick with one m for all ("constant"), or only at every n-th tick ("every"); see `discovery_schedule`.
-Every item present is evaluated at every such tick, also the ones with no new event: skipping idle items is another mechanism, which
-nobody has analysed. An item's noise is that of a counter which ran from tick 1, whenever the item was first seen.
+Which ticks may show a new item, and with which m_t, is `threshold` in the settings: at every tick
+with an equal delta_t ("per_tick"), only at every n-th tick ("every"; see `discovery`), or at every
+tick with one m for all ("constant"; see `discovery_schedule`). Every item present is evaluated at
+every such tick, also the ones with no new event: skipping idle items is another mechanism, which
+nobody has analysed. An item's noise is that of a counter from tick 1, whenever the item was first
+seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.mechanisms.config import UnkBaseConfig
 from workers.mechanisms.counters.budget import OnCounters
-from workers.mechanisms.ledger import Contributions, Tags
-from workers.mechanisms.mechanism import Noise, Release, State, head
+from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
 from workers.mechanisms.running.discovery_schedule import make_discovery
+from workers.mechanisms.tick_rows import Parts
 
 
-class UnkBase(OnCounters):
+class UnkBase(OnCounters, Domained):
     """Running counts over an unknown domain.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
-    removed, over all ticks of an epoch together, on streams that may react to what was released.
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
+    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
+    streams that may react to what was released.
     """
 
     kind = "unk_base"
@@ -40,13 +43,9 @@ class UnkBase(OnCounters):
     def __init__(self, config: UnkBaseConfig, unit: str = "event") -> None:
         self.config = config
         super().__init__(config, unit, discovers=True, every=config.every or 1)
+        delta = self._split.delta_discovery
         self._discovery = make_discovery(
-            self._counter,
-            config.max_items,
-            config.max_count,
-            self._split.delta_discovery,
-            config.threshold,
-            config.every,
+            self._counter, config.max_items, config.max_count, delta, config.threshold, config.every
         )
 
     def public(self) -> Mapping[str, object]:
@@ -57,19 +56,11 @@ class UnkBase(OnCounters):
         }
 
     def threshold(self, t: int) -> int | None:
-        """None at a tick that shows no new item, whatever its count (`threshold = "every"`)."""
+        """Return m_t; None at a tick that shows no new item (`threshold = "every"`)."""
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
 
-    def domain(self) -> Sequence[bytes]:
-        return ()
-
-    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Nothing: rows come with the items."""
-
-    def step(
-        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
-    ) -> tuple[State, Release]:
-        """The items above the threshold at t or before, with their noisy counts; see `Mechanism.step`."""
+    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
+        """Show what passed a threshold by now, with noisy counts; see `Mechanism.step`."""
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)

@@ -1,20 +1,25 @@
-"""The error that paper 001 promises for order statistics: with its constants, and for what is built here.
+"""The error that paper 001 promises for order statistics: as printed, and for what is built.
 
-`ours` is the `error` that snapshots carry, in the worst segment that the data can reach. Segment j ends only if value + |G_j| + low > K_j;
-so a value that stays at V never ends the first segment with K_j >= V + column_error(j) + low. For `doubling` it is smaller than that
-`error`: the true value of segment j lies between K_(j-1) - low - |G_(j-1)|, since the segment before has ended, and
-min(V, K_j + high + |G_j|); the answer is the one at the segment's start, off by |G_j|. (It watches one value, so K_(j-1) is its own.)
+`ours` is the `error` that snapshots carry, in the worst segment that the data can reach. Segment j
+ends only if value + |G_j| + low > K_j; so a value that stays at V never ends the first segment with
+K_j >= V + column_error(j) + low. For `doubling` it is smaller than that `error`: the true value of
+segment j lies between K_(j-1) - low - |G_(j-1)|, since the segment before has ended, and
+min(V, K_j + high + |G_j|); the answer is the one at the segment's start, off by |G_j|. (It watches
+one value, so K_(j-1) is its own.)
 
-`printed` is the paper's pure algorithm at the epsilon of the guarantee, with d, the l1 norm of a row, replaced by D Dinf (D columns an
-event changes). For e the epsilon of one level:
+`printed` is the paper's pure algorithm at the epsilon of the guarantee, with d, the l1 norm of a
+row, replaced by D Dinf (D columns an event changes). For e the epsilon of one level:
 
-    a_mu, a_tau     (8/e) ln(3 T/beta), (4/e) ln(3 c_max/beta)         Lemma 5; with Delta for c_max: Lemma 13; log2 T: Lemma 8
-    err(n, beta)    8 D log2(n) ln(2 d n/beta) / e                      Lemma 52, each column at e/(2 D)
-    bounded_max     6 (err(c_max, beta/3) + a_mu + a_tau)               Lemma 6
-    doubling        2^(j-1) + 2 a_DM, the growth of segment j, + a_G    Theorem 2; a_G = (4 D/e) sqrt(2 j) ln(3 d log2 T/beta)
-    two_level       6 (a_G + err(Delta, beta'/3) + a_mu + a_tau)        Lemma 14; e = epsilon/2, beta' = beta/(2 L), Delta the growth
-    two_level_k     max(K + C + 3 err + a_SV + 2 a_U + 1, K + 3 C + 2 err) + a_G
-                    K = 3 (C + err(k Delta) + a_G)                      Equations 37 and 39, Lemma 31; H at e/3
+    a_mu, a_tau     (8/e) ln(3 T/beta), (4/e) ln(3 c_max/beta): Lemma 5; with Delta for c_max:
+                    Lemma 13; log2 T: Lemma 8
+    err(n, beta)    8 D log2(n) ln(2 d n/beta) / e: Lemma 52, each column at e/(2 D)
+    bounded_max     6 (err(c_max, beta/3) + a_mu + a_tau): Lemma 6
+    doubling        2^(j-1) + 2 a_DM, the growth of segment j, + a_G: Theorem 2;
+                    a_G = (4 D/e) sqrt(2 j) ln(3 d log2 T/beta)
+    two_level       6 (a_G + err(Delta, beta'/3) + a_mu + a_tau): Lemma 14; e = epsilon/2,
+                    beta' = beta/(2 L), Delta the growth
+    two_level_k     max(K + C + 3 err + a_SV + 2 a_U + 1, K + 3 C + 2 err) + a_G,
+                    K = 3 (C + err(k Delta) + a_G): Equations 37 and 39, Lemma 31; H at e/3
 
 j is the last segment: 2^(j-2) <= V + a_G + a_mu + a_tau (Equation 20), at most log2 T while V <= T.
 Corrected: the text after Lemma 5 has 4 for the 8 in err, which is H at e and not at e/2.
@@ -38,13 +43,15 @@ _SOURCES = {
 
 
 def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise:
-    """The error of every answer at every tick; beta is the configuration's own."""
+    """Bound the error of every answer at every tick; beta is the configuration's own."""
     value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
     if not mechanism.guarantee.epsilon:
-        # A rho so small that delta alone covers it: the paper's algorithm has no noise for a pure epsilon of 0.
+        # A rho that delta alone covers: the paper has no noise for a pure epsilon of 0.
         printed = math.inf
     elif isinstance(config, BoundedMaxConfig):
-        printed = _printed_bounded(config, mechanism.guarantee.epsilon)
+        epsilon, beta = mechanism.guarantee.epsilon, config.beta
+        tests = (8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * config.c_max / beta)) / epsilon
+        printed = 6 * (_err(config, config.c_max, beta / 3, epsilon / 2) + tests)
     else:
         printed = _printed_segments(config, mechanism, value)
     return Promise(
@@ -59,7 +66,7 @@ def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise
 
 
 def last_segment(mechanism: OrderStatistics, value: int) -> int:
-    """The segment that does not end while no watched value passes `value` (with probability 1 - beta)."""
+    """Return the segment that does not end while no watched value passes `value` (but for beta)."""
     segments = mechanism.segments
     if segments is None:
         return 1
@@ -79,12 +86,6 @@ def _error(config: MaxConfig, mechanism: OrderStatistics, segment: int, value: i
         below = segment - 1
         low = segments.threshold(below) - segments.bounds(below)[0] - segments.column_error(below)
     return min(published, high - max(low, 0.0) + segments.column_error(segment))
-
-
-def _printed_bounded(config: BoundedMaxConfig, epsilon: float) -> float:
-    beta, ticks, c_max = config.beta, config.ticks, config.c_max
-    tests = (8 * math.log(3 * ticks / beta) + 4 * math.log(3 * c_max / beta)) / epsilon
-    return 6 * (_err(config, c_max, beta / 3, epsilon / 2) + tests)
 
 
 def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int) -> float:
@@ -125,7 +126,7 @@ def _printed_several(config: MaxConfig, k: int, growth: float, noise: float, eps
 
 
 def _err(config: MaxConfig, intervals: float, beta: float, epsilon: float) -> float:
-    """Lemma 52 for H at this epsilon, each column at epsilon / D: 4 D log2(n) ln(2 d n / beta) / epsilon."""
+    """Return 4 D log2(n) ln(2 d n / beta) / epsilon: Lemma 52 for H, each column at epsilon / D."""
     reach = config.items * config.max_count
     levels = max(1.0, math.log2(intervals))
     return 4 * reach * levels * math.log(2 * len(config.domain) * intervals / beta) / epsilon

@@ -1,7 +1,7 @@
 """What a promise about accuracy is, and the tails that all of them are made from.
 
-Neighbours, costs and noise are those of `workers.mechanisms`; nothing here changes a release. Figures are floats: they state an error,
-they do not make one.
+Neighbours, costs and noise are those of `workers.mechanisms`; nothing here changes a release.
+Figures are floats: they state an error, they do not make one.
 
     Symbol      Here
     beta        probability that a promise fails, over an epoch of one stream key
@@ -13,19 +13,23 @@ they do not make one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from statistics import NormalDist
 
 from workers.mechanisms.budget import DISCOVERY_SHARE
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.counters.tree import digits_of
 from workers.mechanisms.mechanism import Mechanism
+from workers.plan.curves import DigitCurve, curve_of, variances
+
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What a promise takes for granted about the data; where data break it, privacy holds all the same.
+    """What a promise assumes about the data; where data break it, privacy holds all the same.
 
     Attributes:
         items: labels that occur, for an unknown domain (a declared one has its own number).
@@ -54,7 +58,8 @@ class Promise:
         bounds: the same in words.
         assumes: what of the data, in words; empty where nothing.
         beta: probability that it is passed somewhere.
-        printed: for the paper's own algorithm, accounting and constants, at the same settings; infinite where it promises nothing.
+        printed: for the paper's own algorithm, accounting and constants, at the same settings;
+            infinite where it promises nothing.
         ours: for what is built here.
         source: paper and theorem.
     """
@@ -69,7 +74,7 @@ class Promise:
 
 
 def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
-    """The zCDP that the papers' conversion rho + 2 sqrt(rho ln(1/delta)) buys for the settings; `rho` itself where it is given."""
+    """Return the zCDP by the papers' conversion, rho + 2 sqrt(rho ln(1/delta)), or `rho`."""
     if config.rho is not None:
         return config.rho
     log = -math.log(config.delta * (1 - (DISCOVERY_SHARE if discovers else 0.0)))
@@ -77,68 +82,53 @@ def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
 
 
 def ticks_of(config: HistogramConfig, data: Data) -> int:
-    """T."""
+    """Return T."""
     return config.horizon_ticks or data.ticks
 
 
 def normal_bound(variance: float, values: float, beta: float) -> float:
-    """What none of so many |sub-Gaussian values| of this proxy exceeds: P(|X| > x) <= 2 exp(-x^2 / (2 v)) each (000 Theorem 2)."""
+    """Bound all |sub-Gaussian values|: P(|X| > x) <= 2 exp(-x^2 / (2 v)) each (000 Theorem 2)."""
     return math.sqrt(2 * variance * math.log(2 * values / beta))
 
 
 def laplace_bound(scale: float, values: float, beta: float) -> float:
-    """What none of so many |Laplace values| exceeds: P(|X| > x) = exp(-x / b) each (001 Fact 6)."""
+    """Bound all |Laplace values| of this scale: P(|X| > x) = exp(-x / b) each (001 Fact 6)."""
     return scale * math.log(values / beta)
 
 
 def laplace_sum(terms: int, scale: float, values: float, beta: float) -> float:
-    """What none of so many |sums of `terms` Laplace values| exceeds (001 Lemma 2)."""
+    """Bound all |sums of `terms` Laplace values| (001 Lemma 2)."""
     log = math.log(2 * values / beta)
     return 2 * scale * math.sqrt(2 * log) * max(math.sqrt(terms), math.sqrt(log))
 
 
 def subset_bound(variance: float, terms: int, values: float, beta: float) -> float:
-    """What no sum over any subset of `terms` values exceeds, for none of so many such groups: a union bound over 2^terms subsets.
+    """Bound the sums over every subset of `terms` values, in every group, by a union over 2^terms.
 
-    Cells show an item when its noise is high, so those that do are a choice that depends on the noise.
+    Cells show an item when its noise is high, so which of them do depends on the noise.
     """
     return math.sqrt(2 * terms * variance * (terms * math.log(2) + math.log(2 * values / beta)))
 
 
-def heaviest_digits(ticks: int, radix: int, weights: Sequence[float]) -> float:
-    """The largest sum_j weights[j] d_j over the base-r digits d_j of any t <= ticks; weights[0] is the lowest digit's.
-
-    The worst t either is `ticks`, or agrees with it down to a digit that is one lower, with all digits below it r - 1.
-    """
-    digits = []
-    while ticks:
-        ticks, digit = divmod(ticks, radix)
-        digits.append(digit)
-    best, above = 0.0, 0.0
-    for level in range(len(digits) - 1, -1, -1):
-        if digits[level]:
-            best = max(best, above + (digits[level] - 1) * weights[level] + (radix - 1) * sum(weights[:level]))
-        above += digits[level] * weights[level]
-    return max(best, above)
-
-
 def most_blocks(ticks: int, radix: int) -> int:
-    """The largest sum of base-r digits of any t <= ticks: blocks added at the worst tick."""
-    return int(heaviest_digits(ticks, radix, [1] * digits_of(ticks, radix)))
+    """Return the most blocks that are added at any t <= ticks: the largest sum of base-r digits."""
+    digits = DigitCurve(radix, [1.0] * digits_of(ticks, radix))
+    return int(digits.variance(digits.loudest(ticks)[:1])[0])
 
 
 def tree_variance(tau_squared: float, ticks: int, radix: int) -> float:
-    """(r - 1) L_r^2 tau^2: 000 Theorem 2."""
+    """Return (r - 1) L_r^2 tau^2 (000 Theorem 2)."""
     return float((radix - 1) * digits_of(ticks, radix) ** 2) * tau_squared
 
 
 def worst_variance(mechanism: Mechanism, ticks: int) -> float:
-    """At least the largest variance of the mechanism's counter at any tick up to `ticks`, and at most about a fifth above it.
+    """Return at least the largest variance of the counter at any tick, at most about a fifth more.
 
-    haar: with c_j = min(m_j, 2^j - m_j) / 2^j, c_(j-1) is 2 c_j below 1/4 and 1 - 2 c_j above, and c_0 = 0. For
-    phi(y) = 4 y / 9 - y^2 / 3 that gives c_j^2 <= 1/9 + phi(c_j) - phi(c_(j-1)) (equal above 1/4). Weighted with s_j^2, which never fall
-    with j, and phi >= 0, the sum up to level J is at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels of blocks twice as long as
-    `ticks` or more have c_j = t / 2^j.
+    haar: with c_j = min(m_j, 2^j - m_j) / 2^j, c_(j-1) is 2 c_j below 1/4 and 1 - 2 c_j above, and
+    c_0 = 0. For phi(y) = 4 y / 9 - y^2 / 3 that gives c_j^2 <= 1/9 + phi(c_j) - phi(c_(j-1)) (equal
+    above 1/4). Weighted with s_j^2, which never fall with j, and phi >= 0, the sum up to level J is
+    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels of blocks twice as long as `ticks` or more have
+    c_j = t / 2^j.
     tree: the digits of the worst t. sqrt: the variance never falls with t.
     """
     counter = mechanism.public()["counter"]
@@ -146,11 +136,10 @@ def worst_variance(mechanism: Mechanism, ticks: int) -> float:
         raise TypeError(f"counter = {counter!r}: not a counter's parameters")
     if counter["kind"] == "sqrt":
         return mechanism.sd(ticks) ** 2
-    levels = [float(Fraction(text)) for text in counter["sigma_squared"]]
-    bounded = counter["horizon"] is not None
     if counter["kind"] == "tree":
-        return heaviest_digits(ticks, int(counter["radix"]), levels)
-    total, *levels = levels
+        worst = curve_of(counter)
+        return float(worst.variance(worst.loudest(ticks)[:1])[0])
+    total, *levels = variances(counter)
     if not levels:
         return total
     height = min(ticks.bit_length(), len(levels))
@@ -158,21 +147,34 @@ def worst_variance(mechanism: Mechanism, ticks: int) -> float:
     beyond = sum(s2 * (ticks / 2.0**j) ** 2 for j, s2 in enumerate(levels, start=1) if j > height)
     share = ticks / 2.0 ** len(levels)
     whole = total * share**2
-    if bounded and height == len(levels):
+    if counter["horizon"] is not None and height == len(levels):
         # phi(c) and the total's share grow together in t up to the horizon, for weights 1 and 2.
         rest = min(1 - share, share)
         return below + levels[-1] * (4 * rest / 9 - rest**2 / 3) + whole
     return below + levels[height - 1] * 5 / 36 + beyond + whole
 
 
+def normal_quantile(tail: float) -> float:
+    """Return PhiInv(1 - tail); 1 - tail as a float would lose a small tail."""
+    return -_NORMAL.inv_cdf(tail)
+
+
 def discovery_delta(mechanism: Mechanism) -> float:
-    """What the mechanism may spend on showing labels that are there because of one event."""
+    """Return what may be spent on showing labels that are there because of one event."""
     return dict(mechanism.cost().deltas).get("discovery", 0.0)
 
 
 def scales(mechanism: Mechanism) -> list[float]:
-    """The published scales of a mechanism that chooses, in their order."""
+    """Return the published scales of a mechanism that chooses, in their order."""
     found = mechanism.public()["scales"]
     if not isinstance(found, list):
         raise TypeError(f"scales = {found!r}: not a list")
     return [float(Fraction(text)) for text in found]
+
+
+def bottom_of(public: Mapping[str, object]) -> int | None:
+    """Return BOTTOM's height above h_(kbar+1), from a mechanism's or an algorithm's parameters."""
+    bottom, algorithm = public.get("bottom"), public.get("algorithm")
+    if isinstance(bottom, dict):
+        return int(bottom["above"])
+    return bottom_of(algorithm) if isinstance(algorithm, dict) else None

@@ -1,0 +1,31 @@
+"""The conversion read the other way, as an oracle for what the worker states."""
+
+from __future__ import annotations
+
+import math
+
+from workers.mechanisms.accounting import _check_rho, _largest, _round_up
+
+# A delta below e^-690 (1e-300) is given as that: exp would round it down to nothing.
+_LEAST_LOG_DELTA = -690.0
+
+
+def delta_of(rho: float, epsilon: float) -> float:
+    """Return the smallest delta (rounded up, at most 1) for which rho-zCDP gives (epsilon, delta).
+
+    Raises:
+        ValueError: a parameter is negative or not a number.
+    """
+    _check_rho(rho)
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon = {epsilon}: must be a number of at least 0")
+    if rho == 0 or math.isinf(epsilon):
+        return 0.0
+    if math.isinf(rho):
+        return 1.0
+
+    def log_delta(order: int) -> float:
+        return (order - 1) * (order * rho - epsilon + math.log1p(-1 / order)) - math.log(order)
+
+    lowest = -_largest(lambda order: -log_delta(order))
+    return min(1.0, _round_up(math.exp(min(max(lowest, _LEAST_LOG_DELTA), 0.0))))

@@ -1,0 +1,193 @@
+"""Bases of the counters: what each must state, and what those made of levels of cells share.
+
+    Symbol          Here
+    T               `horizon`, ticks; None is unbounded
+    rho_item        zCDP that one unit of change of one item's count at one tick costs over all
+                    releases
+    c_j, sigma_j^2  `terms(t)`: the release at t is h_t + floor(sum_j c_j Z_j + 1/2),
+                    Z_j ~ N_Z(0, sigma_j^2)
+    w_j             weight of level j; sigma_j^2 = (sum_i w_i) / (2 rho_item w_j), rounded up
+    TV              `tv`: total variation distance of the sampled noise from the ideal, over the
+                    cells one event changes
+    K               `test_tv`: the same for a single test of the noise at one tick against a
+                    threshold
+    x               `reach`: at least every |Z| that a table can give
+
+The tables that noise is drawn from are made when it is first drawn, and kept for all threads
+(`integer_gaussian`): what a counter costs is known without them, and a plan draws from none.
+
+A table gives -x only if 2^128 P(Z <= -x) rounds to 1 or more, and N_Z(0, s2) is sub-Gaussian with
+proxy s2, so 2^-129 <= P(Z <= -x) <= exp(-x^2 / (2 s2)): x <= sqrt(258 ln 2 s2). Of its 2 x + 1
+values each is off by at most a unit of 2^-128, and what it leaves out weighs at most 2^-180.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.mechanisms.accounting import check_rho_item, float_up
+from workers.mechanisms.counters.noise_columns import Integers, NoiseColumns
+from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.noise.gaussian import (
+    TABLE_VERSION,
+    IntegerGaussian,
+    check_sigma_squared,
+    integer_gaussian,
+    round_up_sigma_squared,
+)
+from workers.mechanisms.noise.keyed import NoiseStream
+
+LONGEST_HORIZON = 1 << 40
+# Above 258 ln 2 = 178.832 by more than a square root in floats loses.
+_REACH_SQUARED = 178.84
+_UNIT = Fraction(1, 1 << 128)
+_LEFT_OUT = Fraction(1, 1 << 180)
+
+
+class Counter(Frozen):
+    """One counter's public parameters and its noise.
+
+    Attributes:
+        kind: its name in the settings.
+        horizon: ticks in an epoch; None is unbounded.
+        rho_item: what one unit of change of one item costs, after the variances were rounded up: at
+            most what was asked.
+        cells_per_event: cells whose true value an event of one item changes.
+        tv: upper bound on the total variation distance of these cells' noise, together, from the
+            ideal.
+        test_tv: upper bound on how much likelier than the ideal noise the sampled one passes a
+            threshold at one tick. It is a sum over the cells that a tick adds: with all other cells
+            fixed, a threshold on the sum is a threshold on one cell, whatever its coefficient.
+    """
+
+    kind: ClassVar[str]
+    horizon: int | None
+    rho_item: float
+    cells_per_event: int
+    tv: float
+    test_tv: float
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(horizon={self.horizon}, rho_item={self.rho_item})"
+
+    def variance(self, t: int) -> Fraction:
+        """Return sum_j c_j^2 sigma_j^2: the variance of the noise before it is rounded."""
+        raise NotImplementedError
+
+    def sd(self, t: int) -> float:
+        """Return the standard deviation of the published integer, the rounding included."""
+        raise NotImplementedError
+
+    def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
+        """Return the non-zero (c_j, sigma_j^2) at t, each an independent discrete Gaussian."""
+        raise NotImplementedError
+
+    def public(self) -> dict[str, object]:
+        """Return every parameter that changes a noise value, as JSON: part of the mechanism id."""
+        raise NotImplementedError
+
+    def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the noise of each row at tick t, rounded to an integer: floor(x + 1/2).
+
+        Args:
+            stream: the mechanism's noise.
+            t: the tick in its epoch.
+            tags: uint64 (n, 2).
+
+        Raises:
+            HorizonExceeded: t is outside the horizon.
+        """
+        raise NotImplementedError
+
+    def columns(self, stream: NoiseStream) -> NoiseColumns:
+        """Return a cache of this counter's noise; it belongs to one thread."""
+        raise NotImplementedError
+
+
+class LevelCounter(Counter):
+    """Base of the counters that noise the cells of each level with a variance of its own.
+
+    Args:
+        horizon: ticks, 1..2^40; None is unbounded.
+        rho_item: what it may cost, above 0.
+
+    Raises:
+        ValueError: a parameter is outside its range, or there is no table for noise so wide.
+    """
+
+    def __init__(self, horizon: int | None, rho_item: float) -> None:
+        check_rho_item(rho_item)
+        self.horizon, self._last_tick = horizon, last_tick_of(horizon)
+        weights = self._weights()
+        scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
+        self._sigma_squared = tuple(round_up_sigma_squared(scale / weight) for weight in weights)
+        self._reach = tuple(map(reach, self._sigma_squared))
+        self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
+        self.cells_per_event = len(weights)
+        self.tv = float_up(sum(((x + 2) * _UNIT + _LEFT_OUT for x in self._reach), Fraction(0)))
+        self.test_tv = float_up(self._cells_of_a_tick() * (_UNIT + _LEFT_OUT))
+
+    def _weights(self) -> Sequence[Fraction]:
+        """Return w_j of every level."""
+        raise NotImplementedError
+
+    def _cells_of_a_tick(self) -> int:
+        """Return the most cells whose noise one release adds."""
+        raise NotImplementedError
+
+    def public(self) -> dict[str, object]:
+        return {
+            "kind": self.kind,
+            "horizon": self.horizon,
+            **self._shape(),
+            "sigma_squared": [str(value) for value in self._sigma_squared],
+            "table_version": TABLE_VERSION,
+        }
+
+    def _shape(self) -> dict[str, object]:
+        """Return the levels, and what decides which cells a tick adds."""
+        raise NotImplementedError
+
+    @property
+    def _tables(self) -> tuple[IntegerGaussian, ...]:
+        return tuple(map(integer_gaussian, self._sigma_squared))
+
+
+class LevelColumns:
+    """Base of the caches with one column of small integers a level."""
+
+    def __init__(self, counter: LevelCounter, stream: NoiseStream) -> None:
+        self._stream = stream
+        self._tables = counter._tables
+        self._columns: list[Integers] = []
+        self._filled = [0] * len(self._tables)
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Memory of the cache, per row in use."""
+        return sum(column.dtype.itemsize for column in self._columns)
+
+
+def last_tick_of(horizon: int | None) -> int:
+    """Return the last tick that a counter of levels has noise for.
+
+    Raises:
+        ValueError: the horizon is outside its range.
+    """
+    if horizon is not None and not 1 <= horizon <= LONGEST_HORIZON:
+        raise ValueError(f"horizon = {horizon}: must be from 1 to 2^40 ticks, or unbounded")
+    return LONGEST_HORIZON - 1 if horizon is None else horizon
+
+
+def reach(sigma_squared: Fraction) -> int:
+    """Return at least the largest value of the table of this variance, and at least 1.
+
+    Raises:
+        ValueError: there is no table for it.
+    """
+    check_sigma_squared(sigma_squared)
+    return math.ceil(math.sqrt(_REACH_SQUARED * float(sigma_squared)))

@@ -1,0 +1,87 @@
+"""Pages: one file of HTML that needs no network and no script, whatever the labels in it hold.
+
+The templates are in `templates/`. What they write is escaped; control characters become visible.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from workers.report.charts import Chart
+
+LABEL_LETTERS = 160
+
+
+class Table(NamedTuple):
+    """A table of a page.
+
+    Attributes:
+        headings: of the columns.
+        rows: their cells; None is an empty one.
+        words: the columns that hold text; the others hold numbers.
+        kinds: a class for each row.
+    """
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str | None]]
+    words: Sequence[int] = (0,)
+    kinds: Sequence[str] = ()
+
+
+def page(template: str, **content: object) -> bytes:
+    """Return a page made of a template."""
+    return _TEMPLATES.get_template(template).render(content).encode()
+
+
+def label(text: str, letters: int = LABEL_LETTERS) -> Markup:
+    """Return a label of an event: isolated in its direction, not too long, never invisible."""
+    cut = text if len(text) <= letters else f"{text[:letters]}… ({len(text):,} letters)"
+    return Markup("<bdi>{}</bdi>").format(_escaped(cut if cut.strip() else f'"{cut}"'))
+
+
+def inline(chart: Chart) -> Markup:
+    """Return the SVG without what only a file needs, its ids unlike those of all other pictures."""
+    svg = chart.svg.decode()
+    svg = svg[svg.index("<svg") :]
+    begin = rf'<svg role="img" aria-label="{_escaped(chart.title)}" \1>'
+    for pattern, instead in (
+        (r"<metadata>.*?</metadata>", ""),
+        (r'^<svg [^>]*?(viewBox="[^"]*")[^>]*>', begin),
+        (r"<!--.*?-->", ""),
+        (r'<style type="text/css">.*?</style>', ""),
+        (r'(\bid="|href="#|url\(#)', rf"\g<1>{chart.name}-"),
+    ):
+        svg = re.sub(pattern, instead, svg, flags=re.DOTALL)
+    return Markup(svg.replace("<g ", '<g stroke-linejoin="round" ', 1))
+
+
+def _escaped(value: object) -> Markup:
+    """Return text as HTML, nothing for None; what is HTML already stays as it is."""
+    if isinstance(value, Markup):
+        return value
+    return Markup(html.escape("".join(map(_visible, "" if value is None else str(value)))))
+
+
+def _visible(letter: str) -> str:
+    kind = unicodedata.category(letter)
+    # Joiners belong to letters and emoji; other format characters would hide or turn what follows.
+    hidden = kind in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in "\u200c\u200d\u00ad"
+    return f"\\u{ord(letter):04x}" if hidden else letter
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader("workers.report"),
+    autoescape=True,
+    finalize=_escaped,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {"inline": inline, "label": label}

@@ -1,0 +1,83 @@
+"""HTTP servers on aiohttp: a socket that listens, and a thread with an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+logger = logging.getLogger(__name__)
+
+# Serves until the event is set, and calls the function once it listens.
+Run = Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]]
+
+
+def listening(host: str, port: int, send_buffer: int | None = None) -> socket.socket:
+    """Return a socket that listens; port 0 is any free one. A failure is the system's `OSError`."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        listener.bind(address)
+        listener.listen(512)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    """Return the address of a listener, without a path."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+class InThread:
+    """A server in a thread of its own, for as long as the `with` block lasts."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self._run, self._name = run, name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Run something on the server's own event loop."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(function)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()  # it listens, or has failed; on a busy machine that may take long
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stopped is not None:
+            self.call(self._stopped.set)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        async def main() -> None:
+            self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+            await self._run(self._stopped, self._ready.set)
+
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            self._error = error
+            if self._ready.is_set():
+                logger.exception("the %s ended", self._name)
+            self._ready.set()
