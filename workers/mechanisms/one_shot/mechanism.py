@@ -20,7 +20,7 @@ import numpy as np
 from workers.errors import HorizonExceeded
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Tags
-from workers.mechanisms.mechanism import Items, Noise, Release, State, head
+from workers.mechanisms.mechanism import Items, Noise, Release, State, head, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import LAPLACE, PICKING, Name, make_algorithm
 from workers.mechanisms.one_shot.config import OneShotConfig
