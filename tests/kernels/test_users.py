@@ -107,7 +107,7 @@ def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
     """What is read is what runs; and a hash decides how long a look-up takes, never what it finds."""
     monkeypatch.setattr(user_epoch, "_ROOM", 1)
     if not compiled:
-        for name in ("guess_users", "guess_pairs", "user_slot", "pair_slot", "number_users", "count_pairs"):
+        for name in ("mark", "guess_users", "guess_pairs", "user_slot", "pair_slot", "number_users", "count_pairs"):
             monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
         for name in ("index_users", "index_pairs", "entries"):
             monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)

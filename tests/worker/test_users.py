@@ -41,7 +41,7 @@ def events(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
 def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> tuple[Counter[Contributed], int]:
     """What must be contributed, and how many events are rejected; in words, event by event."""
     total: Counter[Contributed] = Counter()
-    pairs: dict[Any, set[tuple[str, str]]] = defaultdict(set)
+    pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
     marks = [0] * SOURCES
     lanes = {histogram.lane for histogram in site.settings.histograms}
     rejected = 0
@@ -54,10 +54,12 @@ def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> tuple[Counte
             tick = (marks[partition] - lane.start_ms) // lane.tick_ms + 1
             used = pairs[lane, (tick - 1) // (lane.horizon or 1), event["who"]]
             for label in list(dict.fromkeys(event["items"]))[: lane.max_items]:
-                if (event["key"], label) not in used and len(used) < (lane.max_items_per_user or 0):
-                    used.add((event["key"], label))
-                    total[Contributed(lane, tick, event["key"], label)] += 1
-    return total, rejected
+                pair = event["key"], label
+                if pair in used or len(used) < (lane.max_items_per_user or 0):
+                    added = min(event["items"].count(label), lane.max_count - used[pair])
+                    used[pair] += added
+                    total[Contributed(lane, tick, *pair)] += added
+    return +total, rejected
 
 
 def test_each_user_counts_at_most_m_times_an_epoch_through_kills(bootstrap: str, tmp_path: Path) -> None:
@@ -68,7 +70,7 @@ def test_each_user_counts_at_most_m_times_an_epoch_through_kills(bootstrap: str,
         tmp_path,
         [
             unk("seen", horizon=16, max_items_per_user=3),
-            known("known", tick="2s", horizon=16, max_items_per_user=5, keys=KEYS, domain=LABELS[:20]),
+            known("known", tick="2s", horizon=16, max_items_per_user=5, max_count=3, keys=KEYS, domain=LABELS[:20]),
         ],
         partitions=SOURCES,
         events={"user": "who"},

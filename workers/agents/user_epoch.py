@@ -154,7 +154,8 @@ def _empty(max_count: int) -> kernels.Table:
         user_slots=np.full(2 * _ROOM, -1, dtype=np.int32),
         digests=np.zeros((_ROOM, 2), dtype=np.uint64),
         used=np.zeros(_ROOM, dtype=np.uint16),
-        pair_slots=np.full(2 * _ROOM, -1, dtype=np.int32),
+        pair_slots=np.empty(2 * _ROOM, dtype=np.int32),
+        pair_marks=np.zeros(2 * _ROOM, dtype=np.uint8),
         owners=np.zeros(_ROOM, dtype=np.int32),
         pairs=np.zeros(_ROOM, dtype=np.uint64),
         counts=np.zeros(_ROOM if max_count > 1 else 0, dtype=np.int32),
@@ -189,9 +190,11 @@ def _with_pairs(table: kernels.Table, rows: int) -> kernels.Table:
         table.counts.resize(room, refcheck=False)
     size = _slots_for(room, len(table.pair_slots))
     if size > len(table.pair_slots):
-        table = table._replace(pair_slots=np.empty(0, np.int32))
-        table = table._replace(pair_slots=np.full(size, -1, dtype=np.int32))
-        kernels.index_pairs(table.pair_slots, table.owners, table.pairs, table.seed[0], pairs)
+        table = table._replace(pair_slots=np.empty(0, np.int32), pair_marks=np.empty(0, np.uint8))
+        # Marks say which slots are free.
+        slots, marks = np.empty(size, dtype=np.int32), np.zeros(size, dtype=np.uint8)
+        table = table._replace(pair_slots=slots, pair_marks=marks)
+        kernels.index_pairs(slots, marks, table.owners, table.pairs, table.seed[0], pairs)
     return table
 
 

@@ -5,14 +5,14 @@ of 128 bits and is numbered in order of appearance; a pair is a user's number an
 bits of (stream key, label), so digests of pairs are compared within one user only: two pairs of one
 user that collide count as one, and no user's events can change what another's count.
 
-    slots     where the hash of an entry points, or the next that was free; -1: free, else its number
+    slots     where the hash of an entry points, or the next that was free: the entry's number
     entries   columns in order of appearance: never moved, never removed
 
 Why slots and entries: a slot is 4 bytes, so that half of them may be free, and entries grow at
-their end. 59 M pairs of 10 M users take 1.6 GB, 1.9 GB where counts are kept.
-Why a guess before each look-up: nearly every look-up waits for memory. A loop without
-branches lets the processor ask for a block's entries all at once (20 M events of 10 M users: 210 ns
-an event, 140 with it).
+their end. 59 M pairs of 10 M users take 1.7 GB, 2.0 GB where counts are kept. Why a guess before
+each look-up: nearly every look-up waits for memory. A loop without branches lets the processor ask
+for a block's entries all at once (20 M events of 10 M users: 210 ns an event, 140 with it). Why
+marks: of three slots passed each was another miss (160 ns a new pair, 100 with them).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from workers.kernels.compiled import kernel, kernel_with_arrays
 # Odd constants of MurmurHash3's and SplitMix64's finalizers.
 _FIRST = np.uint64(0xFF51AFD7ED558CCD)
 _SECOND = np.uint64(0xBF58476D1CE4E5B9)
-_29, _32 = np.uint64(29), np.uint64(32)
+_1, _29, _32, _127 = np.uint64(1), np.uint64(29), np.uint64(32), np.uint64(127)
 # Events that are guessed together: what they touch stays in a core's own cache.
 AHEAD = 256
 
@@ -39,7 +39,8 @@ class Table(NamedTuple):
         user_slots: int32 (a power of two,), numbers of users.
         digests: uint64 (users, 2).
         used: uint16 (users,), how many pairs of the user count.
-        pair_slots: int32 (a power of two,), numbers of pairs.
+        pair_slots: int32 (a power of two,), numbers of pairs where a slot is taken.
+        pair_marks: uint8 (slots,), 0 where the slot is free, else 1 + 7 bits of the pair's hash.
         owners: int32 (pairs,), the user's number.
         pairs: uint64 (pairs,), digests.
         counts: int32 (pairs,), how much the pair counted; (0,) where that is always 1.
@@ -51,6 +52,7 @@ class Table(NamedTuple):
     digests: NDArray[np.uint64]
     used: NDArray[np.uint16]
     pair_slots: NDArray[np.int32]
+    pair_marks: NDArray[np.uint8]
     owners: NDArray[np.int32]
     pairs: NDArray[np.uint64]
     counts: NDArray[np.int32]
@@ -75,6 +77,12 @@ def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
 
 
 @kernel
+def mark(hashed: np.uint64) -> np.uint8:
+    """Return what a taken slot is marked with: low bits of the hash, as its high ones are the slot."""
+    return np.uint8(_1 + (hashed & _127))
+
+
+@kernel
 def user_slot(
     slots: NDArray[np.int32], digests: NDArray[np.uint64], seed: np.uint64, first: np.uint64, second: np.uint64
 ) -> int:
@@ -89,16 +97,18 @@ def user_slot(
 @kernel
 def pair_slot(
     slots: NDArray[np.int32],
+    marks: NDArray[np.uint8],
     owners: NDArray[np.int32],
     pairs: NDArray[np.uint64],
-    seed: np.uint64,
+    hashed: np.uint64,
     owner: int,
     pair: np.uint64,
 ) -> int:
-    """Return the slot of this pair of a user, or the free one where it belongs."""
-    mask = len(slots) - 1
-    at = np.int64(spread(pair, np.uint64(owner), seed) >> _32) & mask
-    while slots[at] >= 0 and (owners[slots[at]] != owner or pairs[slots[at]] != pair):
+    """Return the slot of this pair of a user, with this hash, or the free one where it belongs."""
+    mask, own = len(slots) - 1, mark(hashed)
+    at = np.int64(hashed >> _32) & mask
+    # Marks lie side by side: entries of other pairs, anywhere in memory, are hardly ever looked at.
+    while marks[at] and (marks[at] != own or owners[slots[at]] != owner or pairs[slots[at]] != pair):
         at = (at + 1) & mask
     return int(at)
 
@@ -173,6 +183,7 @@ def number_users(
 @kernel
 def guess_pairs(
     slots: NDArray[np.int32],
+    marks: NDArray[np.uint8],
     of_pair: NDArray[np.int32],
     held: NDArray[np.uint64],
     seed: np.uint64,
@@ -192,7 +203,9 @@ def guess_pairs(
     mask = len(slots) - 1
     for event in events:
         for row in range(first[event], first[event] + number[event]):
-            numbers[row] = slots[np.int64(spread(pairs[row], np.uint64(owners[event]), seed) >> _32) & mask]
+            hashed = spread(pairs[row], np.uint64(owners[event]), seed)
+            at = np.int64(hashed >> _32) & mask
+            numbers[row] = slots[at] if marks[at] == mark(hashed) else -1
     for event in events:
         for row in range(first[event], first[event] + number[event]):
             found = max(numbers[row], 0)
@@ -232,10 +245,10 @@ def count_pairs(
         counted: int64 (m,), written where a row counts.
     """
     used, slots, sizes, seed = table.used, table.pair_slots, table.sizes, table.seed[0]
-    of_pair, held, counts = table.owners, table.pairs, table.counts
+    of_pair, held, counts, marks = table.owners, table.pairs, table.counts, table.pair_marks
     for start in range(at, len(events), AHEAD):
         block = events[start : start + AHEAD]
-        guess_pairs(slots, of_pair, held, seed, block, owners, first, number, pairs, numbers)
+        guess_pairs(slots, marks, of_pair, held, seed, block, owners, first, number, pairs, numbers)
         for i in range(len(block)):
             event = block[i]
             if sizes[1] + number[event] > len(of_pair):
@@ -248,8 +261,9 @@ def count_pairs(
                     continue
                 pair = numbers[row]
                 if pair < 0:
-                    slot = pair_slot(slots, of_pair, held, seed, owner, pairs[row])
-                    pair = slots[slot]
+                    hashed = spread(pairs[row], np.uint64(owner), seed)
+                    slot = pair_slot(slots, marks, of_pair, held, hashed, owner, pairs[row])
+                    pair = slots[slot] if marks[slot] else -1
                 if pair >= 0:
                     if max_count > 1:
                         counted[row] = min(amount, max_count - counts[pair])
@@ -257,6 +271,7 @@ def count_pairs(
                 elif used[owner] < most:
                     pair = sizes[1]
                     slots[slot] = pair
+                    marks[slot] = mark(hashed)
                     of_pair[pair] = owner
                     held[pair] = pairs[row]
                     counted[row] = min(amount, max_count)
@@ -280,15 +295,22 @@ def index_users(slots: NDArray[np.int32], digests: NDArray[np.uint64], seed: np.
 
 @kernel
 def index_pairs(
-    slots: NDArray[np.int32], owners: NDArray[np.int32], pairs: NDArray[np.uint64], seed: np.uint64, size: int
+    slots: NDArray[np.int32],
+    marks: NDArray[np.uint8],
+    owners: NDArray[np.int32],
+    pairs: NDArray[np.uint64],
+    seed: np.uint64,
+    size: int,
 ) -> None:
     """Fill free slots with the pairs there are, no two of which are the same."""
     mask = len(slots) - 1
     for number in range(size):
-        at = np.int64(spread(pairs[number], np.uint64(owners[number]), seed) >> _32) & mask
-        while slots[at] >= 0:
+        hashed = spread(pairs[number], np.uint64(owners[number]), seed)
+        at = np.int64(hashed >> _32) & mask
+        while marks[at]:
             at = (at + 1) & mask
         slots[at] = number
+        marks[at] = mark(hashed)
 
 
 @kernel_with_arrays
