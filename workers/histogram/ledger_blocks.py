@@ -23,12 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import StateRefused
-from workers.histogram.packing import pack, unpack
+from workers.histogram.packing import unpack
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.sizes import VALUE_BYTES, cuts
 from workers.mechanisms.texts import Texts
 
 BLOCK_ROWS = 1024
+# So many blocks of numbers are packed by one call, in at most 2 MiB: what a core's cache holds.
+BLOCKS_AT_ONCE = 256
 VERSION = 1
 # Version, width code (of labels: whether another part follows), rows.
 _HEAD = struct.Struct("<BBH")
@@ -47,9 +49,7 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
         for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
             yield from _encode_labels(columns, block)
     for kind, rows, column in (("C", columns.touched, columns.counts), ("S", columns.newly_shown, columns.shown)):
-        for block in _blocks_of(rows, columns.n):
-            part = column[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
-            yield block_key(kind, block), _encode_column(part)
+        yield from _encode_numbers(kind, _blocks_of(rows, columns.n), column)
 
 
 def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
@@ -124,12 +124,12 @@ class Loading:
         return columns
 
 
-def _blocks_of(rows: list[NDArray[np.int64]], n: int) -> list[int]:
+def _blocks_of(rows: list[NDArray[np.int64]], n: int) -> NDArray[np.int64]:
     """Return the blocks, of those of n rows, that have one of `rows`."""
     blocks = np.zeros(-(-n // BLOCK_ROWS), dtype=np.bool_)
     for some in rows:
         blocks[some // BLOCK_ROWS] = True
-    return np.flatnonzero(blocks).tolist()
+    return np.flatnonzero(blocks)
 
 
 def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
@@ -171,9 +171,22 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
     return bool(followed)
 
 
-def _encode_column(column: NDArray[np.int64] | NDArray[np.int32]) -> bytes:
-    width, data = pack(column)
-    return _HEAD.pack(VERSION, width, len(column)) + data
+def _encode_numbers(
+    kind: str, blocks: NDArray[np.int64], column: NDArray[np.int64] | NDArray[np.int32]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield these blocks of a column, each in the width that it needs."""
+    from workers.kernels.number_blocks import pack_blocks
+
+    for first in range(0, len(blocks), BLOCKS_AT_ONCE):
+        some = blocks[first : first + BLOCKS_AT_ONCE]
+        widths, ends = np.empty(len(some), dtype=np.uint8), np.empty(len(some), dtype=np.int64)
+        packed = np.empty(8 * BLOCK_ROWS * len(some), dtype=np.uint8)
+        pack_blocks(column, some, BLOCK_ROWS, widths, ends, packed)
+        start = 0
+        for block, width, end in zip(some.tolist(), widths.tolist(), ends.tolist(), strict=True):
+            rows = (end - start) >> width
+            yield block_key(kind, block), _HEAD.pack(VERSION, width, rows) + packed[start:end].tobytes()
+            start = end
 
 
 def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:

@@ -1,8 +1,8 @@
 """Algorithm 1 of Misra-Gries over a whole tick: one occurrence after another, in the order of `sketch`.
 
 A tick is fed in rounds: one of every item, one more of every item that has a second, and so on; the
-last round takes all that an item has left in a row. `feed_rounds` makes the rounds of ones,
-`feed_rest` the last one. Between them nothing but these arrays is kept:
+last round takes all that an item has left in a row. Here are the rounds of ones, and in
+`misra_gries_rest` is the last one. Between them nothing but these arrays is kept:
 
     heights  int64 (k,)     a counter's count, plus how often everybody was lowered (`lowered`)
     ranks    int64 (k,)     place of a counter's key among all keys of sketch and tick
@@ -13,17 +13,18 @@ rank is `before << bits | number` for a key that is not of the tick, `before` be
 the tick are smaller and `number` its own, and `item << bits | all ones` for an item of the tick.
 Counters that were never used have the largest ranks: as in the paper they are larger than every key.
 
-Which counter is at zero next is asked at every miss, so neither way looks at all of them for it. Ones
-use a wheel of lists, one for each height up to k: a counter waits in the list of the height that it
-had when it was put there. When everybody is lowered to a height its list is walked: who was hit
-meanwhile moves on, the others are at zero, and take turns by rank. A counter that had its turn is at
-one, so the next time it is at zero without having been in a list; and where it is the same ones again
-and again, only their last turns are taken (`same_again`). That is a few steps for each occurrence,
-whatever k is. Where weights differ, one miss may lower everybody by millions: there a heap says who
-is lowest, in O(log k) for each item, not for each occurrence.
+Which counter is at zero next is asked at every miss, so there is a wheel of lists, one for each height
+up to k: a counter waits in the list of the height that it had when it was put there. When everybody is
+lowered to a height its list is walked: who was hit meanwhile moves on, the others are at zero, and take
+turns by rank. A counter that had its turn is at one, so the next time it is at zero without having been
+in a list; and where it is the same ones again and again, only their last turns are taken
+(`rest_of_round`). That is a few steps for each occurrence, whatever k is.
+
+What one kernel calls is in the same file: numba's files are made again when that file changes, and not
+when another one does.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
-using the Misra-Gries Sketch", Algorithm 1. That both ways end where it ends is tested item by item.
+using the Misra-Gries Sketch", Algorithm 1. That this ends where it ends is tested item by item.
 """
 
 from __future__ import annotations
@@ -39,13 +40,8 @@ Places = NDArray[np.int32]
 
 @kernel_with_arrays
 def feed_rounds(
-    counts: Integers,
-    rounds: int,
-    heights: Integers,
-    ranks: Integers,
-    slot_of: Places,
-    bits: int,
-    left: Places,
+    counts: Integers, rounds: int, heights: Integers, ranks: Integers, slot_of: Places,
+    bits: int, left: Places
 ) -> tuple[int, int]:
     """Feed rounds of one of each item.
 
@@ -109,14 +105,15 @@ def feed_rounds(
             if not in_order:
                 sort_by_rank(zeros, 0, same, ranks, scratch)
                 in_order = True
-            if whole and waiting == same:
-                place, lowered, turn, waiting = same_again(
-                    left, place, remaining, lowered, zeros, same, heights, ranks, slot_of, bits, heads, behind
-                )
-            whole = True
-            if waiting > same:
+            if whole:
+                place, lowered, turn, waiting = rest_of_round(
+                    left, place, remaining, lowered, zeros, same, waiting,
+                    heights, ranks, slot_of, bits, heads, behind, scratch,
+                )  # fmt: skip
+            elif waiting > same:
                 sort_by_rank(zeros, same, waiting, ranks, scratch)
                 merge_by_rank(zeros, same, waiting, ranks, scratch)
+            whole = True
         remaining = more_than(fed, counts, left, remaining)
     return lowered, remaining
 
@@ -143,44 +140,44 @@ def more_than(fed: int, counts: Integers, left: Places, remaining: int) -> int:
 
 
 @kernel
-def same_again(
-    left: Places,
-    place: int,
-    remaining: int,
-    lowered: int,
-    zeros: Places,
-    waiting: int,
-    heights: Integers,
-    ranks: Integers,
-    slot_of: Places,
-    bits: int,
-    heads: Places,
-    behind: Places,
+def rest_of_round(
+    left: Places, place: int, remaining: int, lowered: int, zeros: Places, same: int, now: int,
+    heights: Integers, ranks: Integers, slot_of: Places, bits: int, heads: Places,
+    behind: Places, scratch: Places
 ) -> tuple[int, int, int, int]:
-    """Feed on while the same counters come to zero again and again, and each has its turn.
+    """Feed the rest of a round from where everybody was lowered, for the second time in it or later.
 
-    All that are at zero have keys that came in this round, so none of them is hit before the next:
-    one miss for each of them, and one that lowers everybody, again and again. Of all those keys only
-    the last ones stay. So misses are counted until somebody else comes to zero or the round is over,
+    Those that had their turn since the time before have keys that came in this round, so none of
+    them is hit before the next: one miss for each of them, and one that lowers everybody, again and
+    again. Of all these keys only the last ones stay. So misses are counted until the round is over,
     and then the last turns are taken, in which those before them are forgotten.
+
+    Who comes off the wheel joins them. One whose rank is below that of the item at which everybody
+    was lowered cannot be hit in this round either. The ranks of the others, `late`, are above those
+    of all: they have their turns last, if they are not hit first, and then their keys are gone.
 
     Args:
         left: (n,), the items of the round: the first `remaining`.
         place: where in them to go on.
         remaining: see `left`.
         lowered: how often everybody was lowered, just now for the last time.
-        zeros: (k,), who is at zero: the first `waiting`.
-        waiting: see `zeros`.
+        zeros: (k,), who is at zero: the first `same` by rank, with keys of this round, and behind
+            them, up to `now`, who came off the wheel; changed.
+        same, now: see `zeros`.
         heights, ranks: (k,), changed.
         slot_of: (n,), changed.
         bits: see the module.
         heads, behind: the wheel, see `off_the_wheel`; changed.
+        scratch: (k,), overwritten.
 
     Returns:
-        Where in the round to go on; how often everybody was lowered; how many of `zeros` have had
-        their turn since; how many are at zero, with those that came off the wheel behind the others.
+        Where in the round to go on: its end; how often everybody was lowered; how many of `zeros` have
+        had their turn since; how many there are of them, by rank.
     """
-    misses, begun, begun_before, now = 0, place, place, waiting
+    of_tick, mask = (1 << bits) - 1, len(heads) - 1
+    begun = begun_before = place
+    misses = 0
+    early = late = sorted_apart(zeros, same, now, left[place - 1], ranks, bits, scratch)
     while place < remaining:
         slot = slot_of[left[place]]
         place += 1
@@ -188,85 +185,87 @@ def same_again(
             heights[slot] += 1
             continue
         misses += 1
-        if misses > waiting:
-            lowered += 1
-            misses, begun, begun_before = 0, place, begun
-            if heads[lowered & (len(heads) - 1)] >= 0:
-                now = off_the_wheel(lowered, zeros, waiting, heights, heads, behind)
-                if now > waiting:
-                    break
-    of_tick = (1 << bits) - 1
-    for turn in range(waiting):
+        if misses <= early:
+            continue
+        while late < now and heights[zeros[late]] != lowered:  # it was hit meanwhile
+            slot = zeros[late]
+            behind[slot] = heads[heights[slot] & mask]
+            heads[heights[slot] & mask] = slot
+            late += 1
+        if late < now:
+            slot = zeros[late]
+            late += 1
+            zeros[misses - 1] = slot
+            if ranks[slot] & of_tick == of_tick:
+                slot_of[ranks[slot] >> bits] = -1
+                ranks[slot] -= 1  # no key of the tick any more: it gets another one in the end
+            continue
+        lowered += 1
+        begun, begun_before = place, begun
+        same = now = early = late = misses - 1
+        misses = 0
+        if heads[lowered & mask] >= 0:
+            now = off_the_wheel(lowered, zeros, same, heights, heads, behind)
+            early = late = sorted_apart(zeros, same, now, left[place - 1], ranks, bits, scratch)
+    if begun_before < begun:
+        take_turns(left, begun_before, begun, zeros, same, ranks, slot_of, bits)
+    merge_by_rank(zeros, same, early, ranks, scratch)
+    take_turns(left, begun, place, zeros, misses, ranks, slot_of, bits)
+    for turn in range(max(early, misses)):
         heights[zeros[turn]] = lowered + (turn < misses)
+    waiting = max(early, misses)
+    while late < now:
+        zeros[waiting] = zeros[late]
+        waiting += 1
+        late += 1
+    return place, lowered, misses, waiting
+
+
+@kernel
+def sorted_apart(
+    zeros: Places, same: int, now: int, item: int, ranks: Integers, bits: int, scratch: Places
+) -> int:
+    """Sort who came off the wheel by rank; say where those begin whose ranks are above the item's.
+
+    Args:
+        zeros: (k,), of which those from `same` to `now` - 1 are sorted.
+        same, now: see `zeros`.
+        item: of the tick.
+        ranks, bits, scratch: see `rest_of_round`.
+    """
+    sort_by_rank(zeros, same, now, ranks, scratch)
+    rank = ((np.int64(item) + 1) << bits) - 1
+    while same < now and ranks[zeros[same]] < rank:
+        same += 1
+    return same
+
+
+@kernel
+def take_turns(
+    left: Places, place: int, stop: int, zeros: Places, n: int, ranks: Integers, slot_of: Places,
+    bits: int
+) -> None:
+    """Give counters to the first n misses of a stretch of a round, one after the other.
+
+    Args:
+        left: (n,), the items of the round.
+        place, stop: where the stretch begins and ends.
+        zeros: (k,), the counters.
+        n: how many.
+        ranks, slot_of, bits: see the module; changed.
+    """
+    of_tick = (1 << bits) - 1
     turn = 0
-    for at in range(begun_before, place):
-        if at == begun:
-            turn = 0
-        item = left[at]
-        if slot_of[item] < 0 and turn < waiting:
+    while turn < n and place < stop:
+        item = left[place]
+        place += 1
+        if slot_of[item] < 0:
             slot = zeros[turn]
             turn += 1
             if ranks[slot] & of_tick == of_tick:
                 slot_of[ranks[slot] >> bits] = -1
             ranks[slot] = (np.int64(item) << bits) | of_tick
             slot_of[item] = slot
-    return place, lowered, misses, now
-
-
-@kernel_with_arrays
-def feed_rest(
-    items: Places,
-    counts: Integers,
-    fed: int,
-    lowered: int,
-    heights: Integers,
-    ranks: Integers,
-    slot_of: Places,
-    bits: int,
-) -> int:
-    """Feed all that is left of some items, one item after the other.
-
-    Args:
-        items: (m,), which, ascending.
-        counts: (n,), how often each item of the tick occurs: more than `fed` times for those.
-        fed: how many of each were fed before.
-        lowered: how often everybody was lowered before.
-        heights, ranks: (k,), changed.
-        slot_of: (n,), changed.
-        bits: see the module.
-
-    Returns:
-        How often everybody was lowered in all.
-    """
-    k, of_tick = len(heights), (1 << bits) - 1
-    known = heights.copy()  # the heights by which the heap is in order: a hit is not told to it
-    heap = np.arange(k).astype(np.int32)
-    for parent in range(k // 2 - 1, -1, -1):
-        sink(parent, heap, known, ranks)
-    for place in range(len(items)):
-        item = items[place]
-        weight = counts[item] - fed
-        if slot_of[item] >= 0:
-            heights[slot_of[item]] += weight
-            continue
-        slot = heap[0]
-        while known[slot] != heights[slot]:  # it was hit meanwhile
-            known[slot] = heights[slot]
-            sink(0, heap, known, ranks)
-            slot = heap[0]
-        # Everybody is lowered until one is at zero, or nothing is left of the item.
-        if weight <= heights[slot] - lowered:
-            lowered += weight
-            continue
-        height = lowered + weight
-        lowered = heights[slot]
-        if ranks[slot] & of_tick == of_tick:  # the key that gives way is of the tick too
-            slot_of[ranks[slot] >> bits] = -1
-        ranks[slot] = (np.int64(item) << bits) | of_tick
-        slot_of[item] = slot
-        heights[slot] = known[slot] = height
-        sink(0, heap, known, ranks)
-    return lowered
 
 
 @kernel
@@ -279,8 +278,7 @@ def still_at_zero(
         lowered: how often everybody was lowered.
         zeros: (k,), of which the first n are looked at; changed, in the order that they had.
         n: how many.
-        heights: (k,).
-        heads, behind: the wheel, see `off_the_wheel`; changed.
+        heights, heads, behind: see `off_the_wheel`; the wheel is changed.
 
     Returns:
         How many are kept.
@@ -398,35 +396,3 @@ def run_end(slots: Places, start: int, n: int, ranks: Integers) -> int:
     while stop < n and ranks[slots[stop - 1]] < ranks[slots[stop]]:
         stop += 1
     return stop
-
-
-@kernel
-def sink(place: int, heap: Places, known: Integers, ranks: Integers) -> None:
-    """Move the counter at `place` of the heap down to where it belongs.
-
-    Args:
-        place: where it is.
-        heap: (k,), counters; those below `place` are in order: no parent is above a child by height,
-            then by rank.
-        known: (k,), the height of each counter.
-        ranks: (k,).
-    """
-    k = len(heap)
-    slot = heap[place]
-    height, rank = known[slot], ranks[slot]
-    child = 2 * place + 1
-    while child < k:
-        lower = heap[child]
-        if child + 1 < k:
-            other = heap[child + 1]
-            if known[other] < known[lower] or (
-                known[other] == known[lower] and ranks[other] < ranks[lower]
-            ):
-                lower = other
-                child += 1
-        if known[lower] > height or (known[lower] == height and ranks[lower] > rank):
-            break
-        heap[place] = lower
-        place = child
-        child = 2 * place + 1
-    heap[place] = slot

@@ -7,7 +7,8 @@
 Columns grow by half, caches of noise double when they are full, so they hold between n and 2 n rows;
 see `_INDEX` for that of tags. On disk (RocksDB, and once more in the changelog topic): the tag, the
 key's index, length and text of the label, and the count and the first tick shown in the width they
-need, at most 8 and 4 bytes. Sketches are Python objects: their sizes are as CPython 3.11 has them.
+need, at most 8 and 4 bytes. What sketches show are Python objects: their sizes are as CPython 3.11
+has them.
 """
 
 from __future__ import annotations
@@ -113,8 +114,7 @@ def _extra(mechanism: Mechanism, config: HistogramConfig) -> _Extra:
 
 def _sketches(mechanism: MisraGries, label: int, keys: int) -> Memory:
     levels, size, radix = mechanism.tree.levels, mechanism.config.size, mechanism.tree.radix
-    # Tag, count, and the label as an object with its pointer.
-    counter = 16 + _COUNT + 8 + _BYTES_OBJECT + label
+    counter = 16 + _COUNT + 8 + label  # tag, count, and where the label ends
     shown = _DICT_ENTRY + _BYTES_OBJECT + label + _INT_OBJECT
     counters, released = mechanism.counters_max, (radix - 1) * size * levels
     on_disk = 16 + _COUNT + 2 + label

@@ -7,21 +7,25 @@ from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
 from tests.mechanisms.misra_gries.test_sketch import COUNTS, as_batch, held, one_by_one, tag
-from workers.kernels import misra_gries as kernels
+from workers.kernels import misra_gries, misra_gries_rest
 from workers.mechanisms.misra_gries import sketch as sketch_module
 from workers.mechanisms.misra_gries.sketch import Sketch
 
-LOOPS = (
-    "feed_rounds", "feed_rest", "more_than", "same_again", "still_at_zero", "off_the_wheel",
-    "sort_by_rank", "merge_by_rank", "run_end", "sink",
-)  # fmt: skip
+LOOPS = {
+    misra_gries: (
+        "feed_rounds", "more_than", "rest_of_round", "sorted_apart", "take_turns", "still_at_zero",
+        "off_the_wheel", "sort_by_rank", "merge_by_rank", "run_end",
+    ),
+    misra_gries_rest: ("feed_rest", "sink"),
+}  # fmt: skip
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it runs, and as it is written."""
-    for name in LOOPS:
-        monkeypatch.setattr(kernels, name, request.param(getattr(kernels, name)))
+    for module, names in LOOPS.items():
+        for name in names:
+            monkeypatch.setattr(module, name, request.param(getattr(module, name)))
 
 
 @pytest.fixture(params=[1, 2, 24])
@@ -109,11 +113,11 @@ def test_counters_take_turns_by_rank(ranks: list[int], middle: int) -> None:
     middle = min(middle, n)
     for way in WAYS:
         slots, scratch = np.arange(n, dtype=np.int32), np.empty(n, dtype=np.int32)
-        way(kernels.sort_by_rank)(slots, 0, middle, of_slot, scratch)
-        way(kernels.sort_by_rank)(slots, middle, n, of_slot, scratch)
+        way(misra_gries.sort_by_rank)(slots, 0, middle, of_slot, scratch)
+        way(misra_gries.sort_by_rank)(slots, middle, n, of_slot, scratch)
         found = [ranks[slot] for slot in slots.tolist()]
         assert found == sorted(ranks[:middle]) + sorted(ranks[middle:])
-        way(kernels.merge_by_rank)(slots, middle, n, of_slot, scratch)
+        way(misra_gries.merge_by_rank)(slots, middle, n, of_slot, scratch)
         assert [ranks[slot] for slot in slots.tolist()] == sorted(ranks)
 
 

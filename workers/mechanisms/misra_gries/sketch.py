@@ -200,7 +200,8 @@ class _Feeding:
         Returns:
             Whether the key is one of the batch, (m,) bool; the item's number there, or else the counter's own before, (m,); counts, (m,).
         """
-        from workers.kernels.misra_gries import feed_rest, feed_rounds
+        from workers.kernels.misra_gries import feed_rounds
+        from workers.kernels.misra_gries_rest import feed_rest
 
         left = np.empty(len(self._fed), dtype=np.int32)
         counters = self._heights, self._ranks, self._slot_of, self._bits
