@@ -60,7 +60,8 @@ $(VENV)/.venv:
 $(VENV)/.demo: requirements-demo.lock pyproject.toml $(VENV)/.venv
 	@if [ ! $(VENV)/.all -nt requirements.lock ]; then \
 		echo "Installing what the demo needs into $(VENV) (once) ..."; \
-		$(PIP) --require-hashes -r requirements-demo.lock && $(PIP) --no-deps --no-build-isolation --no-index -e .; \
+		$(PIP) --require-hashes -r requirements-demo.lock && $(PIP) --no-deps --no-build-isolation --no-index -e . && \
+		$(BIN)/python -m workers.compiling; \
 	fi
 	@touch $@
 
@@ -68,6 +69,7 @@ $(VENV)/.all: requirements.lock pyproject.toml $(VENV)/.venv
 	@echo "Installing into $(VENV) (once) ..."
 	@$(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-deps --no-build-isolation --no-index -e .
+	@$(BIN)/python -m workers.compiling
 	@touch $@
 
 lock:

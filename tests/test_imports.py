@@ -18,6 +18,7 @@ LAYERS = (
     "backtest",
     "spending",
     "audit",
+    "compiling",
     "replay",
     "app",
     "topics",

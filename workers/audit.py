@@ -23,6 +23,7 @@ from confluent_kafka import Message
 from workers.agents.factory import histograms, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import PROGRESS, read_progress
+from workers.compiling import ensure_compiled
 from workers.errors import SettingsError
 from workers.histogram.histogram import Histogram
 from workers.histogram.paging import joined
@@ -233,6 +234,7 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
         SettingsError: the audit is not possible.
     """
     auditor = Auditor(settings)
+    ensure_compiled()
     with ProgressLine() as progress, _new_file(exact) as file:
         try:
             auditor.run(progress, file)

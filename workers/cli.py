@@ -99,7 +99,10 @@ def run(
         settings = _load(config)
         _log_as(log_format or settings.worker.log_format, state)
         from workers.app import run as run_worker
+        from workers.compiling import ensure_compiled
+        from workers.compiling import logger as compiling
 
+        ensure_compiled(compiling.info)
         status = run_worker(settings, metrics_port=metrics_port, embedded=embedded)
     # A shard's thread may be waiting for a broker that is away. Nothing needs saving, so the
     # process does not wait for it.

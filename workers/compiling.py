@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,12 +36,18 @@ from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources_lines import JsonLines
 from workers.settings import EventsSettings, Settings, settings_of
 
+logger = logging.getLogger(__name__)
+
 _EVENTS = 64
 _TICK_MS = 1000
 _KEY = NoiseKey(bytes(range(32)))
 
 
-def ensure_compiled(say: Callable[[str], object]) -> None:
+def _print(line: str) -> None:
+    print(f"quietcount: {line}", file=sys.stderr)
+
+
+def ensure_compiled(say: Callable[[str], object] = _print) -> None:
     """Compile what is not compiled yet.
 
     Args:

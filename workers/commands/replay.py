@@ -13,6 +13,7 @@ from typing import IO, Self
 
 from workers.agents.events import TIME_MAX
 from workers.commands.backtest import Options, Prepared
+from workers.compiling import ensure_compiled
 from workers.errors import SettingsError
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -92,6 +93,7 @@ def _run(
             they may lie outside of the range.
     """
     key = NoiseKey(read_key(settings.worker.key_file))
+    ensure_compiled()
     with Interrupts() as interrupts:
         backtest = None if options is None else Prepared(options, settings, key, snapshots)
         with backtest or nullcontext(), opening as source, Output(snapshots) as output, ProgressLine() as progress:

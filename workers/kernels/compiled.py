@@ -4,21 +4,26 @@ A kernel is plain Python over arrays, so it can be read, and run uncompiled, as 
 are 64 bits wide and wrap; a division by zero raises. Those that read bytes from outside check every
 index: a hostile event is a reject, never a wrong memory access.
 
-numba keeps what it compiled by the file of the outermost function only, though kernels of other files
-are compiled into it. So what is kept lies in a directory named after the text of all kernels: after an
-upgrade nothing is used that was compiled from another text.
+What is compiled is kept in a directory whose name says what it was compiled from: the text of all
+kernels (numba alone would look at the file of the outermost function only, though kernels of other
+files are compiled into it), and the versions and the processor it was compiled for. A directory that
+is complete may be read-only, as in an image.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding
 import numba
+from numba.core.caching import UserProvidedCacheLocator
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,42 +32,47 @@ _HERE = Path(__file__).parent
 _COMPLETE = "complete"
 
 
-def _digest() -> str:
-    """Return a name for the text of all kernels."""
-    text = blake2b(digest_size=8)
+def _name() -> str:
+    """Return the name of the directory for this text of the kernels, on this machine."""
+    config = cast(Any, numba.config)
+    target = (config.CPU_NAME or llvmlite.binding.get_host_cpu_name(), config.CPU_FEATURES, sys.version_info[:2])
+    text = blake2b(repr((numba.__version__, llvmlite.__version__, *target)).encode(), digest_size=8)
     for path in sorted(_HERE.glob("*.py")):
         text.update(path.name.encode() + b"\0" + path.read_bytes())
     return f"kernels-{text.hexdigest()}"
 
 
-def _places() -> list[Path]:
-    """Return where compiled kernels may be kept, the best place first."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return [_HERE / "__pycache__", Path(home) / "quietcount"]
-
-
 def _kept() -> Path | None:
-    """Return the directory for this text of the kernels; None where nothing can be written."""
-    name = _digest()
-    for place in _places():
+    """Return the directory to keep compiled kernels in; None where nothing can be written."""
+    name = _name()
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    places = (_HERE / "__pycache__", Path(home) / "quietcount")
+    for place in places:
         if (place / name / _COMPLETE).exists():
             return place / name
-    for place in _places():
-        try:
+    for place in places:
+        with suppress(OSError):
             (place / name).mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(place / name, os.W_OK):
-            for old in place.glob("kernels-*"):
-                if old.name != name:
-                    shutil.rmtree(old, ignore_errors=True)
-            return place / name
+            if os.access(place / name, os.W_OK):
+                for old in place.glob("kernels-*"):
+                    if old.name != name:
+                        shutil.rmtree(old, ignore_errors=True)
+                return place / name
     return None
+
+
+class KeptKernels(UserProvidedCacheLocator):
+    """Where numba finds what is kept, also if it cannot be written."""
+
+    def ensure_cache_path(self) -> None:
+        if not complete():
+            cast(Any, super()).ensure_cache_path()
 
 
 _DIRECTORY = _kept()
 if _DIRECTORY is not None:
     cast(Any, numba.config).CACHE_DIR = str(_DIRECTORY)
+    cast(Any, numba.config).CACHE_LOCATOR_CLASSES = f"{__name__}.{KeptKernels.__name__}"
 
 
 def complete() -> bool:
@@ -103,4 +113,13 @@ def _compiled(function: F, *, boundscheck: bool, counts_references: bool = False
     within a kernel: 580 of the 720 ns that the scanner took for an event.
     """
     options: dict[str, Any] = {"nogil": True, "boundscheck": boundscheck, "_nrt": counts_references}
-    return cast(F, numba.njit(cache=_DIRECTORY is not None, **options)(function))
+    made = numba.njit(cache=_DIRECTORY is not None, **options)(function)
+    save = made._cache.save_overload
+
+    def save_if_possible(*what: object) -> None:
+        # A full disk, or an image that cannot be written, costs the copy and nothing else.
+        with suppress(OSError):
+            save(*what)
+
+    made._cache.save_overload = save_if_possible
+    return cast(F, made)
