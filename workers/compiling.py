@@ -1,4 +1,5 @@
-"""Kernels compiled before they are needed: at installation, or when a command first counts on this machine.
+"""Kernels compiled before they are needed: at installation, or when a command first counts on this
+machine.
 
 A kernel is compiled for the types that it is called with. So a few made-up events take every way
 there is, from record batches to recovery, and what was compiled is kept (`kernels/compiled.py`).

@@ -49,6 +49,9 @@ class Metrics:
         self.rejects = counter(
             "rejects", "Records that were no events and were committed to the rejects topic", "reason"
         )
+        self.declined = counter(
+            "declined", "Records that the fast reader left to the general one; some of them again after a hand-over"
+        )
         self.ticks_closed = counter(
             "ticks_closed", "Ticks that source partitions closed, over all source partitions and tick grids"
         )

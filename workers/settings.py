@@ -241,7 +241,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def internal_topics(worker: str) -> tuple[str, str, str, str]:
-    """Return the topics of a worker's messages, of the state of stages 1 and 2, and of its dead letters."""
+    """Return the topics of a worker's messages, of the state of stages 1 and 2, and of its dead
+    letters.
+    """
     return f"{worker}.contributions", f"{worker}.contribute-state", f"{worker}.release-state", f"{worker}.rejects"
 
 

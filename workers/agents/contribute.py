@@ -1,8 +1,10 @@
-"""The contribute shard: one source partition of the events topic. Decodes, bounds, adds up, closes ticks, commits.
+"""The contribute shard: one source partition of the events topic. Decodes, bounds, adds up, closes
+ticks, commits.
 
-A commit is one Kafka transaction (`Shard.transact`): the messages to the owners, the rejects, and the progress record with the offset
-at which this partition is read on. After it nothing is held in memory: what comes after the offset is read again by whoever owns the
-partition next. Commits happen at each close of a tick, and every `commit_interval`.
+A commit is one Kafka transaction (`Shard.transact`): the messages to the owners, the rejects, and
+the progress record with the offset at which this partition is read on. After it nothing is held in
+memory: what comes after the offset is read again by whoever owns the partition next. Commits happen
+at each close of a tick, and every `commit_interval`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ logger = logging.getLogger(__name__)
 
 VERSION = 1
 PROGRESS = b"progress"
-# While a backlog is read, closes that follow each other faster than this share a transaction (one takes about 10 ms).
+# While a backlog is read, closes that follow each other faster than this share a transaction (one
+# takes about 10 ms).
 CLOSES_APART_S = 0.1
 # Rejects are committed at the latest when there are this many of them, or this many bytes.
 REJECTS_MAX = 10_000
@@ -48,7 +51,9 @@ REJECT_KEY_BYTES_MAX = VALUE_BYTES // 10
 
 
 class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True):
-    """How far one source partition has come; stored with every commit. Sensitive: its offset counts events."""
+    """How far one source partition has come; stored with every commit. Sensitive: its offset counts
+    events.
+    """
 
     version: int
     offset: int
@@ -179,6 +184,7 @@ class ContributeShard(Shard):
         now_ms = time.time_ns() // 1_000_000
         latest_ms = now_ms + self._stream.events.max_ahead_ms
         found, rejects = self._reader.read(batch.records, latest_ms)
+        self.metrics.declined.inc(self._reader.declined)
         for reject in rejects:
             self._reject(batch.records, reject)
         self._intake.add(found, now_ms)
@@ -263,9 +269,9 @@ def rejected(
 ) -> Outgoing:
     """Return the reject of a record: as it came, but for what is too long to be sent on.
 
-    Bound: the key has at most 90,000 bytes; topic, partition and offset together 400, with the names of the headers. A reason quotes one
-    name of a field, which has at most 1,000 characters, 10 bytes each when they are escaped. The value takes what is left, and at most
-    900,000.
+    Bound: the key has at most 90,000 bytes; topic, partition and offset together 400, with the
+    names of the headers. A reason quotes one name of a field, which has at most 1,000 characters,
+    10 bytes each when they are escaped. The value takes what is left, and at most 900,000.
 
     Args:
         topic: of the rejects.

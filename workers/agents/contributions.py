@@ -1,19 +1,22 @@
-"""The messages of the contributions topic: what one commit of one source partition says to one owner partition.
+"""The messages of the contributions topic: what one commit of one source partition says to one
+owner partition.
 
-A message is MessagePack, versioned, with whole columns as byte strings; it is exact data and stays with the operator.
+A message is MessagePack, versioned, with whole columns as byte strings; it is exact data and stays
+with the operator.
 
     header    version, source, sequence number (per source and owner, gapless), page of pages, the
-              source's resume offset, watermark (ms: no later event of this source is put into a tick
-              that ends at or before it), first (ms, or none)
+              source's resume offset, watermark (ms: no later event of this source is put into a
+              tick that ends at or before it), first (ms, or none)
     sections  one for each (lane, tick) that the commit touched: stream keys with their number of
-              rows, then for all rows label lengths (uint16), labels end to end, counts (uint8/16/32/64,
-              the narrowest that holds the largest), tags (16 bytes)
+              rows, then for all rows label lengths (uint16), labels end to end, counts
+              (uint8/16/32/64, the narrowest that holds the largest), tags (16 bytes)
     key       fingerprint of the root key that the tags were made with
 
-Bound, in MessagePack, whose numbers take at most 9 bytes and whose lengths at most 5: the header and
-the key take 1 + 8 * 9 + 5 + 18 bytes, a section beside its keys and rows 2 + 7 * 9 + 7 * 5, a key its
-text, its length and its number of rows, a row its label, 2, at most 8, and 16 bytes. Nothing is
-escaped. Rows and keys are what is cut between, and a label or key has at most 1,024 bytes.
+Bound, in MessagePack, whose numbers take at most 9 bytes and whose lengths at most 5: the header
+and the key take 1 + 8 * 9 + 5 + 18 bytes, a section beside its keys and rows 2 + 7 * 9 + 7 * 5, a
+key its text, its length and its number of rows, a row its label, 2, at most 8, and 16 bytes.
+Nothing is escaped. Rows and keys are what is cut between, and a label or key has at most 1,024
+bytes.
 
 A *lane* is what makes two histograms share their contributions: tick grid and bounds. The watermark
 counts only on the last page. Version 1 had no tags: they are made where such a message is read.
@@ -68,7 +71,19 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         return _encoder.encode(self)
 
     def contributions(self, key: NoiseKey) -> Contributions:
-        """Return the columns, with the tags that `key` gives the rows."""
+        """Return the columns, with the tags that `key` gives the rows.
+
+        Raises:
+            StateRefused: its columns do not fit together.
+        """
+        try:
+            return self._contributions(key)
+        except (ValueError, IndexError) as error:
+            raise StateRefused(
+                f"the contributions topic holds a damaged section ({error}): was it written by something else?"
+            ) from error
+
+    def _contributions(self, key: NoiseKey) -> Contributions:
         labels = Texts.from_lengths(self.labels, np.frombuffer(self.lengths, dtype="<u2"))
         if self.tags or not self.labels:
             tags = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
@@ -109,7 +124,9 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         return f"Rows(tick {self.tick}, {len(self.counts)} rows)"
 
     def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
-        """Yield sections of at most `room` bytes (None: one), with an upper bound of their encoded size."""
+        """Yield sections of at most `room` bytes (None: one), with an upper bound of their encoded
+        size.
+        """
         k = len(self.names)
         key_sizes = np.array([len(name.encode()) + _KEY_BYTES for name in self.names], dtype=np.int64)
         row_sizes = self.labels.lengths + _ROW_BYTES

@@ -1,4 +1,4 @@
-"""Events as columns of codes: what every reader of events gives, and what is bounded and counted."""
+"""Events as columns of codes: what every reader gives, and what is bounded and counted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class EventColumns:
 
 
 class Coder:
-    """What turns the texts of one partition's events into codes: two vocabularies and scratch space."""
+    """What turns the texts of one partition's events into codes: two vocabularies and scratch
+    space.
+    """
 
     def __init__(self) -> None:
         self.keys, self.labels = Vocabulary(), Vocabulary()

@@ -2,9 +2,9 @@
 
 Time here is the events' own. The *watermark* W of a source partition is the largest of
 
-    event time seen - grace     but an event dated after the wall clock at which it is read counts as
+    event time seen - grace     but an event dated after the wall clock when it is read counts as
                                 dated then, so nobody's wrong clock closes other people's ticks
-    wall clock - grace          at the offset where the log ended at that time (`workers/kafka/ends.py`)
+    wall clock - grace          at the offset where the log ended at that time (`kafka/ends.py`)
     the first event's time      likewise at most the wall clock
 
 A tick is closed when it ends at or before W. An event goes into the tick of its own time if that is
@@ -33,7 +33,9 @@ from workers.mechanisms.texts import fixed
 
 
 class Intake:
-    """What one source partition has contributed since its last commit, and its watermark. Sensitive."""
+    """What one source partition has contributed since its last commit, and its watermark.
+    Sensitive.
+    """
 
     def __init__(self, lanes: Sequence[Lane], grace_ms: int, key: NoiseKey, stored: Stored | None = None) -> None:
         """
@@ -91,7 +93,8 @@ class Intake:
         self.watermark = int(marks[-1])
         effective = np.maximum(times, marks)
         for lane in self._lanes:
-            # The tick that holds a time; a tick is closed when it ends at or before W, so the one that holds W is open.
+            # The tick that holds a time; a tick is closed when it ends at or before W, so the one
+            # that holds W is open.
             ticks = (effective - lane.start_ms) // lane.tick_ms + 1
             if int(times.min()) < lane.start_ms:
                 ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
@@ -111,7 +114,9 @@ class Intake:
         return self._users.take(lane, epochs, events.users, events.ends - number, number, pairs, bounded)
 
     def read_to_end(self, now_ms: int) -> None:
-        """Close the ticks that were over at wall-clock time `now_ms`: the partition was read to the end it had then."""
+        """Close the ticks that were over at wall-clock time `now_ms`: the partition was read to the
+        end it had then.
+        """
         mark = now_ms - self._grace
         if self.watermark is None or mark > self.watermark:
             self.watermark = mark
@@ -128,7 +133,9 @@ class Intake:
         )
 
     def ticks_closed(self) -> int:
-        """Return how many ticks, over all lanes, have closed since the last commit; none before the first."""
+        """Return how many ticks, over all lanes, have closed since the last commit; none before the
+        first.
+        """
         mark, before = self.watermark, self._committed_watermark
         if mark is None or before is None:
             return 0
@@ -137,7 +144,9 @@ class Intake:
         )
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
-        """Tell whether the wall clock alone would close a tick now that it did not close at `noted_ms`; from any thread."""
+        """Tell whether the wall clock alone would close a tick now that it did not close at
+        `noted_ms`; from any thread.
+        """
         marks = [self.watermark, None if noted_ms is None else noted_ms - self._grace]
         before = max((mark for mark in marks if mark is not None), default=None)
         mark = now_ms - self._grace
@@ -166,9 +175,11 @@ class Intake:
         to_all: bool = False,
         max_bytes: int | None = VALUE_BYTES,
     ) -> list[tuple[int, Message]]:
-        """Return what to tell the owners, as (owner partition, message); then nothing is open any more.
+        """Return what to tell the owners, as (owner partition, message); then nothing is open any
+        more.
 
-        Every owner is told when a tick has closed (it is the watermark), else only those that something was counted for.
+        Every owner is told when a tick has closed (it is the watermark), else only those that
+        something was counted for.
 
         Args:
             source: this source partition.

@@ -1,9 +1,11 @@
-"""Stage 2 without Kafka: messages of one owner partition of the contributions topic in, snapshots out.
+"""Stage 2 without Kafka: messages of one owner partition of the contributions topic in, snapshots
+out.
 
-A pure function of its topic: no clock, no randomness. A tick is complete when the watermark of every source partition has reached its
-end; until then what was contributed to it waits, in memory up to a limit and beyond that in a file. Each message is checked against
-the chain of its source (gapless sequence numbers, nothing for a tick that the source had closed): what was counted twice or lost by
-an accident in stage 1 stops the release instead of being published.
+A pure function of its topic: no clock, no randomness. A tick is complete when the watermark of
+every source partition has reached its end; until then what was contributed to it waits, in memory
+up to a limit and beyond that in a file. Each message is checked against the chain of its source
+(gapless sequence numbers, nothing for a tick that the source had closed): what was counted twice or
+lost by an accident in stage 1 stops the release instead of being published.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ VERSION = 1
 WAITING_BYTES_MAX = 256 << 20
 # A transaction carries several ticks while a backlog is worked off.
 TICKS_MAX = 500
-# More ticks than this from a stream's first event to now mean times in another unit, or hours of empty snapshots.
+# More ticks than this from a stream's first event to now mean times in another unit, or hours of
+# empty snapshots.
 BACKLOG_TICKS_MAX = 10_000_000
 BYTES_MAX = 8 << 20
 
@@ -40,7 +43,8 @@ Pairs = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
 class ReleaseProgress(msgspec.Struct, kw_only=True):
     """How far one owner partition has come; stored with every release.
 
-    `offset` is where to read on; it may lie before `position`, up to which every message was seen, when parts of open ticks wait.
+    `offset` is where to read on; it may lie before `position`, up to which every message was seen,
+    when parts of open ticks wait.
     """
 
     version: int
@@ -82,7 +86,8 @@ class Merge:
             key: the operator's root key.
             sources: number of source partitions.
             owners: number of owner partitions.
-            directory: where what waits may be put down; None: the system's place for temporary files.
+            directory: where what waits may be put down; None: the system's place for temporary
+                files.
             waiting_bytes_max: what may wait in memory.
         """
         self.histograms = histograms
@@ -98,7 +103,7 @@ class Merge:
         self._gone: list[Change] = []
         self.waiting = Waiting(directory, waiting_bytes_max)
 
-    # ---- in ------------------------------------------------------------------------------------------------------
+    # ---- in --------------------------------------------------------------------------------------
 
     def receive(self, value: bytes, offset: int) -> None:
         """Take one message of the contributions topic.
@@ -132,7 +137,9 @@ class Merge:
                 self.waiting.add(offset, part)
 
     def _follow(self, message: Message, offset: int) -> None:
-        """Check a message that was not seen before against its source's chain, and move its watermark."""
+        """Check a message that was not seen before against its source's chain, and move its
+        watermark.
+        """
         source = message.source
         if message.sequence != self._sequences[source]:
             raise StateRefused(
@@ -156,7 +163,7 @@ class Merge:
         self._read_to = position
         self._position = max(self._position, position)
 
-    # ---- out -----------------------------------------------------------------------------------------------------
+    # ---- out -------------------------------------------------------------------------------------
 
     def release(
         self,
@@ -167,7 +174,8 @@ class Merge:
     ) -> Released:
         """Release complete ticks in order, until there are none or either limit is passed.
 
-        Nothing of what is returned may be published before `changes` and `progress` are durable with it.
+        Nothing of what is returned may be published before `changes` and `progress` are durable
+        with it.
 
         Args:
             ticks_max: most ticks.
@@ -209,7 +217,9 @@ class Merge:
         return lane.start_ms + min(ticks) * lane.tick_ms if ticks else None
 
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
-        """Start the histograms of a lane whose first tick has become known: nothing earlier can follow."""
+        """Start the histograms of a lane whose first tick has become known: nothing earlier can
+        follow.
+        """
         first = min((first for first in self._firsts if first is not None), default=None)
         if first is None or all(h.next is not None for h in users):
             return
@@ -230,7 +240,9 @@ class Merge:
             self.waiting.drop_before(lane, min(s for s in starts if s is not None))
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
-        """Return the time up to which a lane's ticks are complete; `complete` is that of all messages."""
+        """Return the time up to which a lane's ticks are complete; `complete` is that of all
+        messages.
+        """
         return complete
 
     def _complete(self) -> int | None:
@@ -238,7 +250,7 @@ class Merge:
         marks = [mark for mark in self.watermarks if mark is not None]
         return min(marks) if len(marks) == len(self.watermarks) else None
 
-    # ---- what is stored --------------------------------------------------------------------------------------------
+    # ---- what is stored --------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
         """Return what changed in the store since the last call, but for the progress record."""
@@ -268,8 +280,8 @@ class Merge:
         Args:
             progress: the stored record.
             items: the stored pairs whose key begins with a prefix, in key order.
-            begin_ms: the end of all that an older generation may have worked on; one that takes its place begins after
-                it. None: the stored watermarks.
+            begin_ms: the end of all that an older generation may have worked on; one that takes its
+                place begins after it. None: the stored watermarks.
 
         Raises:
             StateRefused: it belongs to another key, partition count, version or mechanism.
@@ -317,7 +329,8 @@ class Merge:
             )
         if life is not None:
             self._retire(histogram.name, life, items)
-        # One that takes nobody's place begins where the state is: so does every owner until one has committed.
+        # One that takes nobody's place begins where the state is: so does every owner until one has
+        # committed.
         begin = begin_ms if used and begin_ms is not None else self._complete()
         if begin is not None:
             histogram.start_at(max(1, histogram.grid.holding(begin)))

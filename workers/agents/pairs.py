@@ -1,4 +1,6 @@
-"""Digests of (stream key, label) pairs, made for whole columns of codes: rows' tags, and what users have used up."""
+"""Digests of (stream key, label) pairs, made for whole columns of codes: rows' tags, and what users
+have used up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The events of one source partition, from records to columns of codes; what is no event, with the reason."""
+"""The events of one source partition, from records to columns of codes; what is no event, with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ class SourceReader:
         """
         Args:
             reader: decodes events; shared.
-            declared: the stream keys that any histogram serves; None where every key may be named in public.
+            declared: the stream keys that any histogram serves; None where every key may be named
+                in public.
             placement: whether a user's records belong in this source partition; None: they all do.
         """
         self._reader, self._placement = reader, placement
@@ -48,7 +51,8 @@ class SourceReader:
 
         Args:
             records: the batch.
-            latest_ms: events dated later are rejected: they must not close ticks early. None: no limit.
+            latest_ms: events dated later are rejected: they must not close ticks early. None: no
+                limit.
 
         Returns:
             The valid events, and a reject for each other record, by index.

@@ -81,7 +81,9 @@ class Tally:
         )
 
     def rows(self, owners: int) -> KeyRows:
-        """Return the rows by stream key: by owner partition, then in the order in which the keys were met."""
+        """Return the rows by stream key: by owner partition, then in the order in which the keys
+        were met.
+        """
         pairs = self._pairs[: self._used]
         of_keys = (pairs & _LABEL) == _LABEL
         keys = (pairs[of_keys] >> _KEY_BITS).astype(np.int32)

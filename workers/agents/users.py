@@ -116,7 +116,9 @@ class Users:
         ]
 
     def over(self, watermark_ms: int) -> list[Change]:
-        """Return deletions of what is stored of epochs that are over: nothing of theirs can count again."""
+        """Return deletions of what is stored of epochs that are over: nothing of theirs can count
+        again.
+        """
         if self._stored is None:
             return []
         deletions: list[Change] = []

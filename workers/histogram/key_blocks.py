@@ -1,9 +1,11 @@
-"""The stream keys of a histogram as key-value pairs: 1,024 to a block, with the tick from which each is served, as JSON.
+"""The stream keys of a histogram as key-value pairs: 1,024 to a block, with the tick from which
+each is served, as JSON.
 
-    keys/<block>          the block's first keys: all of them, unless they are longer than a message may be
+    keys/<block>          the block's first keys: all of them, unless a message cannot hold them
     keys/<block>.<part>   the keys that go on where the part before ends (1, 2, ...)
 
-Bound: a key has at most 1,024 bytes, which JSON makes 6,144 characters; with its tick and brackets it is below 6,200 bytes.
+Bound: a key has at most 1,024 bytes, which JSON makes 6,144 characters; with its tick and brackets
+it is below 6,200 bytes.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
-"""The ledger's blocks: the columns of one histogram and epoch as key-value pairs of the changelog, 1,024 rows to a block.
+"""The ledger's blocks: the columns of one histogram and epoch as key-value pairs of the changelog,
+1,024 rows to a block.
 
-    L<block>         tags, stream key indices, label lengths and text   written when rows are added to the block
-    L<block>.<part>  the same of the rows that do not fit before it     as above; parts from 1, where labels are long
-    C<block>         counts, in the narrowest width that holds them     written when a tick changed one of them
-    S<block>         first tick at which each row was shown             written when a row is shown for the first time
+    L<block>         tags, stream key indices, lengths, text    written when rows are added
+    L<block>.<part>  the same of rows that do not fit before    as above; parts from 1
+    C<block>         counts, in the narrowest width possible    written when a tick changed one
+    S<block>         first tick at which each row was shown     written when a row is first shown
 
-A tick writes the blocks that it touched; recovery reads blocks, never items one by one. Every value begins with its version.
+A tick writes the blocks that it touched; recovery reads blocks, never items one by one. Every value
+begins with its version.
 
-Labels are cut by bytes: 1,024 of 1,024 bytes each take 1,071,108 bytes, and no broker with its default limit takes that message. A part
-holds as many rows as fit, and rows are only ever appended: so a part that is followed by another never changes, says that it is followed,
-and no part is ever left behind by a block that grows. Counts take at most 8 bytes a row, 8,196 a block.
+Labels are cut by bytes: 1,024 of 1,024 bytes each take 1,071,108 bytes, and no broker with its
+default limit takes that message. A part holds as many rows as fit, and rows are only ever appended:
+so a part that is followed by another never changes, says that it is followed, and no part is ever
+left behind by a block that grows. Counts take at most 8 bytes a row, 8,196 a block.
 """
 
 from __future__ import annotations
@@ -68,14 +71,17 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
 
 
 class Loading:
-    """A ledger that is read back. Labels go into it as they come; of the numbers, which are short, the blocks wait for them."""
+    """A ledger that is read back. Labels go into it as they come; of the numbers, which are short,
+    the blocks wait for them.
+    """
 
     def __init__(self) -> None:
         self._columns = Ledger()
         self._numbers: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
         # The place of the next part of labels: block, part.
         self._expected = (0, 0)
-        # The rows before the first block that is longer than one is now: an earlier version did not cut it.
+        # The rows before the first block that is longer than one is now: an earlier version did not
+        # cut it.
         self._cut_rows = sys.maxsize
 
     def __repr__(self) -> str:
@@ -190,7 +196,9 @@ def _encode_numbers(
 
 
 def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:
-    """Write the blocks' numbers to a column of `rows`, which `column` gives in a width for the largest of them."""
+    """Write the blocks' numbers to a column of `rows`, which `column` gives in a width for the
+    largest of them.
+    """
     for block, value in blocks.items():
         width, n = _head(value)
         start = block * BLOCK_ROWS

@@ -1,11 +1,12 @@
-"""Fetched record batches: their headers are read where they are fetched, their records in the shard's thread.
+"""Fetched record batches: their headers are read where they are fetched, their records in the
+shard's thread.
 
 aiokafka would make an object of eleven fields for each record, in the consumer's thread, under the
-GIL. Here its fetcher keeps the bytes of a response as they came (`RecordSet`), `ColumnRecords` reads
-61 bytes of header a record batch, and the shard checks the CRC, decompresses, and finds the records
-in compiled loops. The rules of what may be seen are aiokafka's own: aborted transactions and control
-batches are skipped, positions move past what was skipped. Batches of message formats 0 and 1 (brokers
-before 0.11, topics that were never rewritten) go through aiokafka's own decoder.
+GIL. Here its fetcher keeps the bytes of a response as they came (`RecordSet`), `ColumnRecords`
+reads 61 bytes of header a record batch, and the shard checks the CRC, decompresses, and finds the
+records in compiled loops. The rules of what may be seen are aiokafka's own: aborted transactions
+and control batches are skipped, positions move past what was skipped. Batches of message formats 0
+and 1 (brokers before 0.11, topics that were never rewritten) go through aiokafka's own decoder.
 """
 
 from __future__ import annotations
@@ -266,7 +267,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         return FetchedRecords(start, self.next_fetch_offset, number, last_ms, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:
-        """Tell whether a record batch is a transaction marker or belongs to an aborted transaction."""
+        """Tell whether a record batch is a transaction marker or of an aborted transaction."""
         control = batch.is_control_batch
         if self._isolation_level != READ_COMMITTED or batch.producer_id is None:
             return control
@@ -279,5 +280,5 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
 
 def keep_bytes() -> None:
-    """Have aiokafka's fetchers in this process keep responses as bytes; `ColumnRecords` reads them."""
+    """Have aiokafka's fetchers keep responses as bytes, which `ColumnRecords` reads."""
     fetcher.MemoryRecords = RecordSet

@@ -1,9 +1,11 @@
-"""librdkafka's in-process cluster: a broker with nothing to install, for the demo and for quick tests.
+"""librdkafka's in-process cluster: a broker with nothing to install, for the demo and for quick
+tests.
 
-It enforces nothing (read_committed sees open transactions, a fenced producer's commit is accepted, about 5 MiB are
-kept per partition), so nothing about delivery is proved on it. Topics appear when first asked for, with 4 partitions.
-They have no ids. A real cluster must give ids, so a worker takes a cluster for embedded only if whoever started it says
-so, by its cluster id (`Connection.embedded`).
+It enforces nothing (read_committed sees open transactions, a fenced producer's commit is accepted,
+about 5 MiB are kept per partition), so nothing about delivery is proved on it. Topics appear when
+first asked for, with 4 partitions. They have no ids. A real cluster must give ids, so a worker
+takes a cluster for embedded only if whoever started it says so, by its cluster id
+(`Connection.embedded`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ PARTITIONS = 4
 
 
 class EmbeddedCluster:
-    """Context manager over librdkafka's in-process cluster; it lives as long as the producer that made it."""
+    """Context manager over librdkafka's in-process cluster; it lives as long as the producer that
+    made it.
+    """
 
     def __init__(self, brokers: int = 1) -> None:
         if brokers < 1:
@@ -40,7 +44,9 @@ class EmbeddedCluster:
 
     @property
     def connection(self) -> Connection:
-        """A `Connection` to the running cluster; without CRC checks, for its transactional batches have wrong ones."""
+        """A `Connection` to the running cluster; without CRC checks, for its transactional batches
+        have wrong ones.
+        """
         return Connection(self.bootstrap, {"check.crcs": "false"}, embedded=self._id)
 
     def start(self) -> Self:

@@ -1,4 +1,6 @@
-"""What goes into a shard and comes out of it: batches of records, and the messages of a transaction."""
+"""What goes into a shard and comes out of it: batches of records, and the messages of a
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ Longs = NDArray[np.int64]
 
 
 class Outgoing(NamedTuple):
-    """One message of a transaction; partition None leaves the choice to librdkafka's partitioner."""
+    """One message of a transaction; partition None leaves it to librdkafka's partitioner."""
 
     topic: str
     partition: int | None
@@ -31,7 +33,8 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """Records of one partition, as places in one buffer. Sensitive: the repr shows their number only.
+    """Records of one partition, as places in one buffer. Sensitive: the repr shows their number
+    only.
 
     Attributes:
         data: uint8, all their bytes.
@@ -100,9 +103,11 @@ class Records:
 
 
 class Batch:
-    """Consecutive records of one partition; `start` and `end` are positions, not the records' offsets.
+    """Consecutive records of one partition; `start` and `end` are positions, not the records'
+    offsets.
 
-    `end` may lie beyond the last record (what nobody may see is skipped); the next batch starts there.
+    `end` may lie beyond the last record (what nobody may see is skipped); the next batch starts
+    there.
     """
 
     __slots__ = ("end", "records", "start")
@@ -114,7 +119,9 @@ class Batch:
         return len(self.records)
 
     def split(self, position: int) -> tuple[Batch, Batch]:
-        """Return what lies before `position` and the rest; a position outside gives one that is empty."""
+        """Return what lies before `position` and the rest; a position outside gives one that is
+        empty.
+        """
         position = min(max(position, self.start), self.end)
         at = int(np.searchsorted(self.records.offsets, position))
         first = Batch(self.start, position, self.records.part(0, at))
@@ -159,7 +166,9 @@ class FetchedRecords:
 
 @dataclass
 class ShardStats:
-    """What a shard has done, for the hand-over and the health check; written by its thread, read by any."""
+    """What a shard has done, for the hand-over and the health check; written by its thread, read by
+    any.
+    """
 
     transactions: int = 0
     aborted: int = 0

@@ -1,12 +1,14 @@
-"""One partition of one stage: its transactions, its offset and its state, all used by one thread of its own.
+"""One partition of one stage: its transactions, its offset and its state, all used by one thread of
+its own.
 
     open       fence the older owner, read the state to its end, `restore`
     feed       records in, in order; `process` decides when to `transact`
     transact   messages and state changes in one Kafka transaction, then the local copy
     close      forget everything; what was not committed is read again by the next owner
 
-A shard is synchronous and knows nothing of Faust: a test may call its methods directly. `contribute` and `release` are
-subclasses. `kafka/transaction.py` runs the transactions and says what they promise.
+A shard is synchronous and knows nothing of Faust: a test may call its methods directly.
+`contribute` and `release` are subclasses. `kafka/transaction.py` runs the transactions and says
+what they promise.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class ShardClosed(Exception):
 
 
 class Shard:
-    """Base of both stages; see the module. Everything but `call`, `wants_end` and `shutdown` runs in its thread."""
+    """Base of both stages; see the module. Everything but `call`, `wants_end` and `shutdown` runs
+    in its thread.
+    """
 
     #: What the metrics call it.
     stage = "shard"
@@ -59,12 +63,14 @@ class Shard:
         self.store = store
         #: Position to go on at in the source partition. None after `restore`: the log's beginning.
         self.offset: int | None = None
-        #: Position up to which everything is committed; told to the consumer group, for lag tools only.
+        #: Position up to which everything is committed; told to the consumer group, for lag tools
+        #: only.
         self.committed: int | None = None
         self.closed = False
         #: Ends of its log, noted by the event loop, that it has not reached.
         self.ends = Ends()
-        #: When the piece of work began that its thread is at, or last showed that it goes on; None between two.
+        #: When the piece of work began that its thread is at, or last showed that it goes on; None
+        #: between two.
         self.busy_since_s: float | None = None
         self._failed = False
         self.stats = ShardStats()
@@ -88,7 +94,9 @@ class Shard:
         return False
 
     def reached(self, end: End) -> None:
-        """Act on the wall clock: every record that was in the log at `end.now_ms` has been processed, and none after it."""
+        """Act on the wall clock: every record that was in the log at `end.now_ms` has been
+        processed, and none after it.
+        """
 
     def idle(self) -> None:
         """Called about every 200 ms, whatever the backlog; for commits by interval."""
@@ -165,7 +173,9 @@ class Shard:
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Do nothing more after a failure: what was queued behind it would commit half of what it left."""
+        """Do nothing more after a failure: what was queued behind it would commit half of what it
+        left.
+        """
         self.check_open()
         self.busy_since_s = time.monotonic()
         try:
@@ -182,7 +192,9 @@ class Shard:
             self.busy_since_s = time.monotonic()
 
     def close(self) -> None:
-        """Drop the producer (an open transaction is left to the next owner to abort) and close the store."""
+        """Drop the producer (an open transaction is left to the next owner to abort) and close the
+        store.
+        """
         self.closed = True
         self.transactions.close()
         self.store.close()
@@ -190,20 +202,23 @@ class Shard:
     # ---- transactions -------------------------------------------------------------------------
 
     def transact(self, messages: Sequence[Outgoing], changes: Sequence[Change], group_offset: int) -> None:
-        """Commit `messages` and the state `changes` as one Kafka transaction, then apply `changes` to the store.
+        """Commit `messages` and the state `changes` as one Kafka transaction, then apply `changes`
+        to the store.
 
-        The transaction is repeated until it is committed. When this raises, nothing may be assumed of its fate, and the
-        shard must not be used again.
+        The transaction is repeated until it is committed. When this raises, nothing may be assumed
+        of its fate, and the shard must not be used again.
 
         Args:
             messages: what becomes visible to read_committed consumers.
-            changes: keys of the state topic's partition and their new values (None deletes), later ones winning.
+            changes: keys of the state topic's partition and their new values (None deletes), later
+                ones winning.
             group_offset: source position that is now committed, for lag tools.
 
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
             ShardClosed: the shard was given up before the transaction began.
-            KafkaException: it cannot be committed (too large, not authorised, broker away for minutes).
+            KafkaException: it cannot be committed (too large, not authorised, broker away for
+                minutes).
         """
         self.check_open()
         started = time.perf_counter()
@@ -227,7 +242,9 @@ class Shard:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def shutdown(self, wait_s: float = 10.0) -> bool:
-        """Close in the shard's thread; what waits for that thread does nothing. False: it did not end in time."""
+        """Close in the shard's thread; what waits for that thread does nothing. False: it did not
+        end in time.
+        """
         self.closed = True
         if self._closing is None:
             self._closing = asyncio.get_running_loop().run_in_executor(self._pool, self.close)

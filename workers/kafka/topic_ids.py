@@ -3,7 +3,8 @@
 Noise is made from them (`mechanisms/identity.py`). If every topic had the same id, a topic that was
 deleted and created again would get the noise of its namesake over other data, and the difference of
 what the two publish would be exact. So a cluster that gives no ids is refused, and so is state that
-was made without them. Only the embedded cluster has none: it ends with the demo, and so does its key.
+was made without them. Only the embedded cluster has none: it ends with the demo, and so does its
+key.
 
 Kafka has topic ids since 2.8 (KIP-516): with KRaft always, with ZooKeeper once
 inter.broker.protocol.version is 2.8 or later. Before that an id is read as 16 zero bytes.

@@ -142,7 +142,9 @@ class Consumer(driver.Consumer):
         await self.thread.call_thread(self.thread.commit_group, dict(offsets))
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
-        """Yield a message with `FetchedRecords` for each partition with records and a shard with room."""
+        """Yield a message with `FetchedRecords` for each partition with records and a shard with
+        room.
+        """
         if not self.flow_active:
             await self.wait(cast(Any, self.can_resume_flow))
         active = {tp for tp in self._get_active_partitions() if self.handover.has_room(tp)}

@@ -61,7 +61,8 @@ _16, _24, _32, _40, _48, _63, _1 = (np.uint64(n) for n in (16, 24, 32, 40, 48, 6
 
 
 class State(NamedTuple):
-    """What a digest has absorbed before the text: pass it to `digests` as `*state`. Secret, where the key is.
+    """What a digest has absorbed before the text: pass it to `digests` as `*state`. Secret, where
+    the key is.
 
     Attributes:
         words: uint64 (8,), after the blocks that are complete and followed by more.

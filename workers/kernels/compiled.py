@@ -1,13 +1,14 @@
-"""How a kernel is compiled: at its first call, without the GIL, and kept on disk where that can be written.
+"""How a kernel is compiled: at its first call, without the GIL, and kept on disk where that can be
+written.
 
-A kernel is plain Python over arrays, so it can be read, and run uncompiled, as what it says. Integers
-are 64 bits wide and wrap; a division by zero raises. Those that read bytes from outside check every
-index: a hostile event is a reject, never a wrong memory access.
+A kernel is plain Python over arrays, so it can be read, and run uncompiled, as what it says.
+Integers are 64 bits wide and wrap; a division by zero raises. Those that read bytes from outside
+check every index: a hostile event is a reject, never a wrong memory access.
 
 What is compiled is kept in a directory whose name says what it was compiled from: the text of all
 kernels (numba alone would look at the file of the outermost function only, though kernels of other
-files are compiled into it), and the versions and the processor it was compiled for. A directory that
-is complete may be read-only, as in an image.
+files are compiled into it), and the versions and the processor it was compiled for. A directory
+that is complete may be read-only, as in an image.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def mark_complete() -> None:
 
 
 def kernel(function: F) -> F:
-    """Compile a loop over arrays whose indices follow from their own lengths; it makes no arrays."""
+    """Compile a loop whose indices follow from its arrays' lengths; it makes no arrays."""
     return _compiled(function, boundscheck=False)
 
 

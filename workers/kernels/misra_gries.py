@@ -1,4 +1,5 @@
-"""Algorithm 1 of Misra-Gries over a whole tick: one occurrence after another, in the order of `sketch`.
+"""Algorithm 1 of Misra-Gries over a whole tick: one occurrence after another, in the order of
+`sketch`.
 
 A tick is fed in rounds: one of every item, one more of every item that has a second, and so on; the
 last round takes all that an item has left in a row. Here are the rounds of ones, and in
@@ -9,19 +10,17 @@ last round takes all that an item has left in a row. Here are the rounds of ones
     slot_of  int32 (n,)     which counter has an item of the tick, -1 where none has
 
 To lower everybody is to add one to `lowered`: a counter is at zero where its height is `lowered`. A
-rank is `before << bits | number` for a key that is not of the tick, `before` being how many items of
-the tick are smaller and `number` its own, and `item << bits | all ones` for an item of the tick.
-Counters that were never used have the largest ranks: as in the paper they are larger than every key.
+rank is `before << bits | number` for a key that is not of the tick, `before` being how many items
+of the tick are smaller and `number` its own, and `item << bits | all ones` for an item of the tick.
+Counters that were never used have the largest ranks: as in the paper they are larger than every
+key.
 
-Which counter is at zero next is asked at every miss, so there is a wheel of lists, one for each height
-up to k: a counter waits in the list of the height that it had when it was put there. When everybody is
-lowered to a height its list is walked: who was hit meanwhile moves on, the others are at zero, and take
-turns by rank. A counter that had its turn is at one, so the next time it is at zero without having been
-in a list; and where it is the same ones again and again, only their last turns are taken
-(`rest_of_round`). That is a few steps for each occurrence, whatever k is.
-
-What one kernel calls is in the same file: numba's files are made again when that file changes, and not
-when another one does.
+Which counter is at zero next is asked at every miss, so there is a wheel of lists, one for each
+height up to k: a counter waits in the list of the height that it had when it was put there. When
+everybody is lowered to a height its list is walked: who was hit meanwhile moves on, the others are
+at zero, and take turns by rank. A counter that had its turn is at one, so the next time it is at
+zero without having been in a list; and where it is the same ones again and again, only their last
+turns are taken (`rest_of_round`). That is a few steps for each occurrence, whatever k is.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 1. That this ends where it ends is tested item by item.
@@ -72,8 +71,8 @@ def feed_rounds(
     remaining = len(counts)
     for item in range(remaining):
         left[item] = item
-    # No calls in this loop but where everybody is lowered: a call that gets arrays takes longer than
-    # all of a step (measured: 25 ns, 6 ns).
+    # No calls in this loop but where everybody is lowered: a call that gets arrays takes longer
+    # than all of a step (measured: 25 ns, 6 ns).
     for fed in range(1, rounds + 1):
         place = 0
         whole = False  # whether everybody was lowered before in this round
@@ -145,7 +144,8 @@ def rest_of_round(
     heights: Integers, ranks: Integers, slot_of: Places, bits: int, heads: Places,
     behind: Places, scratch: Places
 ) -> tuple[int, int, int, int]:
-    """Feed the rest of a round from where everybody was lowered, for the second time in it or later.
+    """Feed the rest of a round from where everybody was lowered, for the second time in it or
+    later.
 
     Those that had their turn since the time before have keys that came in this round, so none of
     them is hit before the next: one miss for each of them, and one that lowers everybody, again and
@@ -171,7 +171,8 @@ def rest_of_round(
         scratch: (k,), overwritten.
 
     Returns:
-        Where in the round to go on: its end; how often everybody was lowered; how many of `zeros` have
+        Where in the round to go on: its end; how often everybody was lowered; how many of `zeros`
+            have
         had their turn since; how many there are of them, by rank.
     """
     of_tick, mask = (1 << bits) - 1, len(heads) - 1
@@ -307,7 +308,8 @@ def off_the_wheel(
         zeros: (k,), with n counters in it; changed.
         n: how many.
         heights: (k,).
-        heads: (buckets,), the first counter in each list of the wheel, -1 where it is empty; changed.
+        heads: (buckets,), the first counter in each list of the wheel, -1 where it is empty;
+            changed.
         behind: (k,), the counter behind each in its list, -1 behind the last; changed.
 
     Returns:

@@ -81,8 +81,8 @@ def sink(place: int, heap: Places, known: Integers, ranks: Integers) -> None:
 
     Args:
         place: where it is.
-        heap: (k,), counters; those below `place` are in order: no parent is above a child by height,
-            then by rank.
+        heap: (k,), counters; those below `place` are in order: no parent is above a child by
+            height, then by rank.
         known: (k,), the height of each counter.
         ranks: (k,).
     """

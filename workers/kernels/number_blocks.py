@@ -1,4 +1,6 @@
-"""Blocks of a column of numbers as bytes: each in the narrowest width that holds its largest number, little-endian."""
+"""Blocks of a column of numbers as bytes: each in the narrowest width that holds its largest
+number, little-endian.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def pack_blocks(
 
     Args:
         column: (n,), numbers of at least 0.
-        blocks: (m,), which blocks, each with at least one row: block b begins at row b * block_rows.
+        blocks: (m,), which blocks, each with at least one row: block b begins at row b *
+            block_rows.
         block_rows: rows of a block; the last one of the column may have fewer.
         widths: (m,), the result: 0 to 3 for numbers of 1, 2, 4 or 8 bytes.
         ends: (m,), the result: where each block ends in `packed`.

@@ -1,4 +1,6 @@
-"""A direct-mapped cache of what belongs to a pair of codes: each pair has one place, the last one there is held."""
+"""A direct-mapped cache of what belongs to a pair of codes: each pair has one place, the last one
+there is held.
+"""
 
 from __future__ import annotations
 

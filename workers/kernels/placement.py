@@ -1,4 +1,4 @@
-"""The hashes by which producers choose partitions: murmur2 (Java's clients) and crc32 (librdkafka)."""
+"""The hashes by which producers choose partitions: murmur2 (Java) and crc32 (librdkafka)."""
 
 from __future__ import annotations
 

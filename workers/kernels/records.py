@@ -45,7 +45,8 @@ def crc32c(data: Bytes, tables: NDArray[np.uint32]) -> np.int64:
 
     Args:
         data: uint8 (n,).
-        tables: uint32 (8, 256), from `crc_tables`. Eight bytes at a time: 1.6 GB/s, one at a time 0.4.
+        tables: uint32 (8, 256), from `crc_tables`. Eight bytes at a time: 1.6 GB/s, one at a time
+            0.4.
     """
     crc = np.uint32(0xFFFFFFFF)
     n = len(data)
@@ -68,7 +69,9 @@ def crc32c(data: Bytes, tables: NDArray[np.uint32]) -> np.int64:
 
 @reads_outside
 def varint(data: Bytes, at: int) -> tuple[Any, int]:
-    """Return the zigzag number at a place, and the place behind it, -1 where it is longer than 64 bits."""
+    """Return the zigzag number at a place, and the place behind it, -1 where it is longer than 64
+    bits.
+    """
     bits = np.uint64(0)
     for shift in range(0, _VARINT_BITS, 7):
         byte = np.uint64(data[at])

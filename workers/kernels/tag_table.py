@@ -1,8 +1,9 @@
 """The open-addressing table from a 128-bit tag to the number of its row.
 
     tags     uint64 (n, 2)      the tag of every row
-    slots    uint32 (2^b,)      0 where a slot is free; else the row's number + 1 in the lower b bits,
-                                and above them a fingerprint: as many bits of the tag as there is room
+    slots    uint32 (2^b,)      0 where a slot is free; else the row + 1 in the lower b bits,
+                                and above them a fingerprint: as many bits of the tag as there is
+                                    room
 
 A tag's place is the lowest b bits of its first half; if another row has that slot, the next one is
 tried. The fingerprint comes from the second half: a slot of another tag is passed over without

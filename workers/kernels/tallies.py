@@ -1,9 +1,10 @@
 """What events add up to: bounding, and counts by pair of stream key and label.
 
-A *pair* is a uint64: the code of the stream key above, the code of the label below, 32 bits each. The
-label NO_LABEL stands for the key itself: a key whose events bring nothing is told too. A tally is a
-hash table from pairs to rows, in the order in which the pairs were met; it is probed linearly and at
-most half full, and its hash is mixed with a secret of this process, since events choose the pairs.
+A *pair* is a uint64: the code of the stream key above, the code of the label below, 32 bits each.
+The label NO_LABEL stands for the key itself: a key whose events bring nothing is told too. A tally
+is a hash table from pairs to rows, in the order in which the pairs were met; it is probed linearly
+and at most half full, and its hash is mixed with a secret of this process, since events choose the
+pairs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def distinct_labels(
     out_labels: Codes,
     out_amounts: Longs,
 ) -> bool:
-    """Write each event's labels once each, in the order of first occurrence, with the sum of its amounts.
+    """Write each event's labels once each, in the order of first occurrence, with the sum of its
+    amounts.
 
     Args:
         first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]].
@@ -124,7 +126,8 @@ def count_events(
     counts: Longs,
     used: int,
 ) -> int:
-    """Add events to a tally, bounded: the first `max_items` labels of each, each at most `max_count` times.
+    """Add events to a tally, bounded: the first `max_items` labels of each, each at most
+    `max_count` times.
 
     Args:
         events: int64 (k,), the events to add, in order.

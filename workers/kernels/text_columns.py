@@ -1,4 +1,4 @@
-"""Loops over text columns: the texts end to end in `text`, and where each of them ends in `ends`."""
+"""Loops over text columns: the texts end to end in `text`, where each ends in `ends`."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
 
 @kernel
 def mark(hashed: np.uint64) -> np.uint8:
-    """Return what a taken slot is marked with: low bits of the hash, as its high ones are the slot."""
+    """Return a taken slot's mark: low bits of the hash, as its high ones are the slot."""
     return np.uint8(_1 + (hashed & _127))
 
 
@@ -147,7 +147,8 @@ def number_users(
     number: NDArray[np.int64],
     owners: NDArray[np.int32],
 ) -> int:
-    """Number the users of events in order until the table is full; return how many of `events` are done.
+    """Number the users of events in order until the table is full; return how many of `events` are
+    done.
 
     Args:
         table: of the epoch, changed.
@@ -228,7 +229,8 @@ def count_pairs(
     numbers: NDArray[np.int32],
     counted: NDArray[np.int64],
 ) -> int:
-    """Count the rows of events in order until the table is full; return how many of `events` are done.
+    """Count the rows of events in order until the table is full; return how many of `events` are
+    done.
 
     Args:
         table: of the epoch, changed.

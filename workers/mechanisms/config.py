@@ -5,7 +5,7 @@ against that when it is made, by whoever makes it (a settings file, a stored rec
 instance that exists is valid. Nothing learned from data ever enters here.
 
     D0    max_items    most items of one event that count
-    Dinf  max_count    most that one event adds to one item; where users are protected, one user in an epoch
+    Dinf  max_count    most that one event, or one user in an epoch, adds to one item
     T     horizon      ticks in one epoch
 """
 
@@ -120,8 +120,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         horizon: ticks in an epoch, or "unbounded": one epoch without an end.
         start: tick 1 begins here; None is 1970-01-01.
         max_items: D0, most items of one event that count.
-        max_count: Dinf, most that one event adds to one item; where users are protected, one user in
-            an epoch.
+        max_count: Dinf, most that one event adds to one item; where users are protected, one user
+            in an epoch.
         max_items_per_user: most items that count of one user in an epoch; only where users are
             protected.
         epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.

@@ -1,15 +1,16 @@
-"""The columns that every per-item mechanism works on: one row an item of a stream key, in first-seen order.
+"""The columns that every per-item mechanism works on: one row an item of a stream key, in
+first-seen order.
 
-    tags    uint64 (n, 2)   128-bit keyed tag of (stream key, label): the row's identity, and what its noise is made from
+    tags    uint64 (n, 2)   keyed tag of (stream key, label): the row's identity, and its noise
     keys    int32  (n,)     index of the stream key
     counts  int64  (n,)     the exact running count (sensitive)
-    shown   int32  (n,)     first tick at which the row was shown, 0 while it never was; int64 once a tick needs it
-    ends    uint32 (n,)     where the row's label ends in the text; int64 once there are 4 GiB of text
+    shown   int32  (n,)     first tick at which the row was shown, else 0; int64 once needed
+    ends    uint32 (n,)     where the row's label ends in the text; int64 beyond 4 GiB
     text    uint8           UTF-8 bytes of all labels, end to end
 
-Rows are only ever appended. A label is a slice of one byte column, never a Python object of its own; a row is found by its tag
-(`tag_index`). All of it takes 41 to 47 bytes an item and its label's: room that no row has come to yet is not memory, since no
-page of it was touched.
+Rows are only ever appended. A label is a slice of one byte column, never a Python object of its
+own; a row is found by its tag (`tag_index`). All of it takes 41 to 47 bytes an item and its
+label's: room that no row has come to yet is not memory, since no page of it was touched.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ A = TypeVar("A", bound=np.generic)
 class Contributions:
     """What one message contributes to one tick of one lane, as columns.
 
-    Within one `Contributions` a (stream key, label) occurs once, so that adding is one indexed `+=`.
+    Within one `Contributions` a (stream key, label) occurs once, so that adding is one indexed
+    `+=`.
 
     Attributes:
         keys: the stream keys, each once.
@@ -62,7 +64,9 @@ class Contributions:
 
 
 def grown(column: NDArray[A], n: int) -> NDArray[A]:
-    """`column` with room for `n` rows: itself, or a copy of at least one and a half times its length with zeros behind."""
+    """`column` with room for `n` rows: itself, or a copy of at least one and a half times its
+    length with zeros behind.
+    """
     capacity = len(column)
     if n <= capacity:
         return column
@@ -72,10 +76,12 @@ def grown(column: NDArray[A], n: int) -> NDArray[A]:
 
 
 class Ledger:
-    """The rows of one histogram and epoch in one owner partition. Sensitive: its repr shows no counts.
+    """The rows of one histogram and epoch in one owner partition. Sensitive: its repr shows no
+    counts.
 
-    The arrays are updated in place by `merge` and by the mechanism that owns the state; `touched`, `newly_shown` and `clean_rows` say
-    what changed since `clean` was called, so that the ledger writes only those blocks.
+    The arrays are updated in place by `merge` and by the mechanism that owns the state; `touched`,
+    `newly_shown` and `clean_rows` say what changed since `clean` was called, so that the ledger
+    writes only those blocks.
     """
 
     def __init__(self) -> None:
@@ -113,8 +119,9 @@ class Ledger:
     def shown_to(self, tick: int) -> NDArray[np.int32] | NDArray[np.int64]:
         """Return `shown`, wide enough for `tick`.
 
-        Four bytes an item suffice for 68 years of ticks of a second. Where ticks are narrower, an epoch without an end passes 2^31 (in
-        25 days with ticks of 1 ms): from then on, and only there, it takes eight.
+        Four bytes an item suffice for 68 years of ticks of a second. Where ticks are narrower, an
+        epoch without an end passes 2^31 (in 25 days with ticks of 1 ms): from then on, and only
+        there, it takes eight.
         """
         if tick > np.iinfo(self._shown.dtype).max:
             self._shown = self._shown.astype(np.int64)
@@ -175,7 +182,8 @@ class Ledger:
 
         Args:
             contributions: the columns of one message and tick.
-            key_index: int32 (len(contributions.keys),): index of each stream key here, -1 for one that is not served.
+            key_index: int32 (len(contributions.keys),): index of each stream key here, -1 for one
+                that is not served.
             add_rows: whether an item seen for the first time gets a row; else it is left out.
         """
         key, tags, counts = key_index[contributions.key_of_row], contributions.tags, contributions.counts

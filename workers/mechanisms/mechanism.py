@@ -53,8 +53,9 @@ def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, 
 def ticks_of_item(config: HistogramConfig, unit: str) -> int:
     """Return in how many ticks at most one item counts of what is hidden.
 
-    Of an event it is one. What a user adds to an item, at most Dinf, may come in as many parts: each is
-    tested for being shown, and drawn with noise of its own, where ticks are released by themselves.
+    Of an event it is one. What a user adds to an item, at most Dinf, may come in as many parts:
+    each is tested for being shown, and drawn with noise of its own, where ticks are released by
+    themselves.
     """
     if unit == "event":
         return 1

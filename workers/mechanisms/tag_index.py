@@ -27,7 +27,7 @@ class TagIndex:
         self._used = 0
 
     def find(self, tags: Tags, of_rows: Tags) -> Rows:
-        """Return the rows of `tags` (n, 2), -1 where absent; `of_rows` holds the tag of every row."""
+        """Return the rows of `tags` (n, 2), -1 where absent; `of_rows` has every row's tag."""
         from workers.kernels.tag_table import find_rows
 
         rows = np.empty(len(tags), dtype=np.int64)
@@ -35,7 +35,8 @@ class TagIndex:
         return rows
 
     def add(self, totals: NDArray[np.int64], of_rows: Tags, tags: Tags, counts: NDArray[np.int64]) -> tuple[Rows, int]:
-        """Add counts to the totals of the rows of `tags`; return these rows, -1 where absent, and how many are.
+        """Add counts to the totals of the rows of `tags`; return these rows, -1 where absent, and
+        how many are.
 
         Args:
             totals: int64, of every row; changed.
@@ -52,7 +53,9 @@ class TagIndex:
         return rows, unknown
 
     def enter(self, n: int, of_rows: Tags) -> None:
-        """Enter all rows up to n - 1 that are not in the index; their tags differ from each other and from its own."""
+        """Enter all rows up to n - 1 that are not in the index; their tags differ from each other
+        and from its own.
+        """
         from workers.kernels.tag_table import enter_rows
 
         self.reserve(n, of_rows)

@@ -1,6 +1,8 @@
-"""A column of texts: all of them end to end in one array of bytes, and where each of them ends in another.
+"""A column of texts: all of them end to end in one array of bytes, and where each of them ends in
+another.
 
-Labels travel through both stages in this form. A text becomes a Python object only where somebody asks for that one.
+Labels travel through both stages in this form. A text becomes a Python object only where somebody
+asks for that one.
 """
 
 from __future__ import annotations

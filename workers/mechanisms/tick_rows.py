@@ -1,4 +1,6 @@
-"""What one tick contributes, each item once. The rows live for a tick only: they need no text, and no index where one message has all."""
+"""What one tick contributes, each item once. The rows live for a tick only: they need no text, and
+no index where one message has all.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def tick_rows(contributions: Parts) -> TickRows:
     """Adds up what several messages contribute.
 
     Args:
-        contributions: of one tick, with the index of each of a message's stream keys, -1 for one that is not served.
+        contributions: of one tick, with the index of each of a message's stream keys, -1 for one
+            that is not served.
     """
     parts = [_served(part, key_index) for part, key_index in contributions]
     if len(parts) == 1:

@@ -4,11 +4,11 @@
     L        bytes of a label: the mean of the declared ones, else 16
     n        rows
 
-Columns grow by half, caches of noise double when they are full, so they hold between n and 2 n rows;
-see `_INDEX` for that of tags. On disk (RocksDB, and once more in the changelog topic): the tag, the
-key's index, length and text of the label, and the count and the first tick shown in the width they
-need, at most 8 and 4 bytes. What sketches show are Python objects: their sizes are as CPython 3.11
-has them.
+Columns grow by half, caches of noise double when they are full, so they hold between n and 2 n
+rows; see `_INDEX` for that of tags. On disk (RocksDB, and once more in the changelog topic): the
+tag, the key's index, length and text of the label, and the count and the first tick shown in the
+width they need, at most 8 and 4 bytes. What sketches show are Python objects: their sizes are as
+CPython 3.11 has them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""From Arrow's arrays to codes, lengths, amounts and times: whole arrays at a time, no Python object for a text.
+"""From Arrow's arrays to codes, lengths, amounts and times: whole arrays at a time, no Python
+object for a text.
 
-A value that no event can have gets a negative code, amount or time; whoever reads the rows says what that means.
+A value that no event can have gets a negative code, amount or time; whoever reads the rows says
+what that means.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ class UserColumn:
     """The digests of one column's users."""
 
     def digests(self, array: Any) -> tuple[NDArray[np.uint64], NDArray[np.int8]]:
-        """Return the digest of each user, uint64 (n, 2), and for each below zero if it is no valid text."""
+        """Return the digest of each user, uint64 (n, 2), and for each below zero if it is no valid
+        text.
+        """
         if pa.types.is_integer(array.type):
             array = array.cast(pa.string())
         if not pa.types.is_dictionary(array.type):
@@ -230,7 +234,9 @@ def missing(array: Any) -> NDArray[np.bool_]:
 
 
 def _whole(array: Any, most: int, above: int | None = None) -> Longs:
-    """Whole numbers; nulls and negative ones as WRONG, larger ones than `most` as `above` (None: as `most`)."""
+    """Whole numbers; nulls and negative ones as WRONG, larger ones than `most` as `above` (None: as
+    `most`).
+    """
     if array.null_count:
         if pa.types.is_unsigned_integer(array.type):
             mask = missing(array)

@@ -1,14 +1,18 @@
-"""Replay: the worker's core over events that have been, without Kafka. For the operator: it reads exact data.
+"""Replay: the worker's core over events that have been, without Kafka. For the operator: it reads
+exact data.
 
-One `Intake` for each source partition, as the worker has, and one owner partition for all; time comes from the data alone. A tick is
-released when the time of every source partition has passed it, and the end of the input closes the last one. What a worker makes from
-the same records is the same to the byte, where the mechanism ids are the same; but a worker that has read a partition to its end also
-closes ticks by the clock, so that an event which comes later than that counts in a later tick there.
+One `Intake` for each source partition, as the worker has, and one owner partition for all; time
+comes from the data alone. A tick is released when the time of every source partition has passed it,
+and the end of the input closes the last one. What a worker makes from the same records is the same
+to the byte, where the mechanism ids are the same; but a worker that has read a partition to its end
+also closes ticks by the clock, so that an event which comes later than that counts in a later tick
+there.
 
-The noise comes from mechanism ids of its own ("replay"), so a backtest never draws production's noise; the same input, settings and key
-give the same bytes on every machine.
+The noise comes from mechanism ids of its own ("replay"), so a backtest never draws production's
+noise; the same input, settings and key give the same bytes on every machine.
 
-`Offline` takes batches of any source, for any number of histograms at once: what they have in common is read, bounded and added up once.
+`Offline` takes batches of any source, for any number of histograms at once: what they have in
+common is read, bounded and added up once.
 """
 
 from __future__ import annotations
@@ -60,7 +64,8 @@ class Summary:
         first_ms, last_ms: earliest and latest time of an event.
         position, total: how far the source is read, and what there is of it (None: nobody knows).
         seconds: since it began.
-        partial: stopped before the end: the ticks that were released are whole, the others are missing.
+        partial: stopped before the end: the ticks that were released are whole, the others are
+            missing.
     """
 
     events: int = 0
@@ -118,13 +123,15 @@ class Offline:
         Args:
             settings: whose `[events]` all histograms share.
             key: the operator's root key.
-            histograms: fresh ones, also of several settings: a sweep. Set `observe` of one to see what it shows at each tick, with
-                its exact `columns` beside it; clear `written` of one that is to give no snapshots.
+            histograms: fresh ones, also of several settings: a sweep. Set `observe` of one to see
+                what it shows at each tick, with its exact `columns` beside it; clear `written` of
+                one that is to give no snapshots.
             partitions: source partitions.
             write: takes each snapshot, in order of tick, then of histogram; None: none is made.
             until_ms: no tick that ends later is released.
             may_stop: called where it may raise KeyboardInterrupt: between released ticks.
-            after_tick: called after each tick of a lane; if it raises, `write` does not get the ticks of the last few seconds.
+            after_tick: called after each tick of a lane; if it raises, `write` does not get the
+                ticks of the last few seconds.
             merge: where the contributions go; None: into a `ReplayMerge` here.
         """
         self.histograms = histograms
@@ -182,7 +189,7 @@ class Offline:
             summary.last_ms = last if summary.last_ms is None else max(last, summary.last_ms)
 
     def _commit(self, partition: int, *, told: bool = False) -> bool:
-        """Hands what a partition counted to the merge if it closed a tick; returns whether it did."""
+        """Hand what a partition counted to the merge; return whether it closed a tick."""
         intake = self._intakes[partition]
         if not told and not intake.closes():
             return False
@@ -197,7 +204,9 @@ class Offline:
         return True
 
     def _commit_ended(self) -> None:
-        """Moves ended partitions along with those that are still read, so that no tick waits for them."""
+        """Moves ended partitions along with those that are still read, so that no tick waits for
+        them.
+        """
         marks = [intake.watermark for p, intake in enumerate(self._intakes) if p not in self._ended]
         least = min((mark for mark in marks if mark is not None), default=None)
         if least is None or None in marks:
@@ -258,7 +267,8 @@ def replay(
 
 
 def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Callable[[Summary], object]) -> Summary:
-    """Feeds a source to its end or to Ctrl-C, which waits for whole batches; `progress` is told how far it is after each.
+    """Feeds a source to its end or to Ctrl-C, which waits for whole batches; `progress` is told how
+    far it is after each.
 
     What follows in the block of `interrupts` is one step (`Interrupts.hold`).
     """
@@ -283,7 +293,9 @@ def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Ca
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Python looks for cycles among millions of short-lived lists that have none; here less often, as in the worker."""
+    """Python looks for cycles among millions of short-lived lists that have none; here less often,
+    as in the worker.
+    """
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)

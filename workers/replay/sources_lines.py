@@ -69,7 +69,7 @@ class JsonLines:
         return self._read if self._raw is None else self._raw.tell()
 
     def _lines(self) -> Iterator[Records]:
-        """Yield the lines, about a chunk at a time. One that is too long is cut where that shows."""
+        """Yield the lines, a chunk at a time; one that is too long is cut where that shows."""
         rest, mark = b"", BYTE_ORDER_MARK
         while chunk := self._chunk():
             self._read += len(chunk)
@@ -83,7 +83,9 @@ class JsonLines:
             yield lines_of(rest.removeprefix(mark) + b"\n")
 
     def _chunk(self) -> bytes:
-        """The next bytes; of a pipe what is there, so that a slow writer's events are not kept waiting."""
+        """The next bytes; of a pipe what is there, so that a slow writer's events are not kept
+        waiting.
+        """
         try:
             if self.total is not None:
                 return self._file.read(CHUNK_BYTES)

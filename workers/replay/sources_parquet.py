@@ -1,14 +1,17 @@
 """Parquet: rows as columns of codes, row group after row group.
 
-The columns have the names that the settings give the fields of an event, and hold what a JSON event would:
+The columns have the names that the settings give the fields of an event, and hold what a JSON event
+would:
 
     stream key   text
-    items        text; a list of texts; a map of text to whole numbers; a list of structures of one text and one whole number
-    time         whole numbers (ms since 1970), or timestamps of any unit (without a zone: UTC; less than a ms is cut off)
+    items        text; a list of texts; a map of text to whole numbers; a list of structures of one
+                 text and one whole number
+    time         whole numbers (ms since 1970), or timestamps of any unit (without a zone: UTC; less
+                 than a ms is cut off)
     user         text or whole numbers, where users are protected
 
-A null is a missing field. A row is refused for the reasons of the JSON reader (`EventReader`), looked for in the same order; only that
-of a record's size has no meaning here.
+A null is a missing field. A row is refused for the reasons of the JSON reader (`EventReader`),
+looked for in the same order; only that of a record's size has no meaning here.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ class ParquetRows:
             file: the file, from its beginning.
 
         Raises:
-            SettingsError: it is no Parquet, or lacks a column, or one is of a type that no event has.
+            SettingsError: it is no Parquet, or lacks a column, or one is of a type that no event
+                has.
         """
         events = as_read(settings)
         self.name = name
@@ -143,7 +147,9 @@ class ParquetRows:
                 raise SettingsError(f"{self.name}: column {column!r} ({setting}) is {kind}; it must be {allowed}")
 
     def _events(self, rows: Any) -> tuple[EventColumns, NDArray[np.int8]]:
-        """The valid events of some rows, and for each row the number of the reason why it is none (0: it is one)."""
+        """The valid events of some rows, and for each row the number of the reason why it is none
+        (0: it is one).
+        """
         n = rows.num_rows
         refused = np.zeros(n, dtype=np.int8)
 
@@ -196,15 +202,19 @@ class ParquetRows:
 
 
 def _groups(metadata: Any) -> list[list[int] | None]:
-    """The row groups that are read together: each by itself, or (None) all, where they are so small that this is better."""
+    """The row groups that are read together: each by itself, or (None) all, where they are so small
+    that this is better.
+    """
     number = metadata.num_row_groups
     return [None] if metadata.num_rows < number * GROUP_ROWS else [[group] for group in range(number)]
 
 
 def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
-    """The paths of the texts in lists, maps and structures of a column: as dictionaries each is decoded once for a row group.
+    """The paths of the texts in lists, maps and structures of a column: as dictionaries each is
+    decoded once for a row group.
 
-    Where a batch spans two row groups pyarrow does not give texts in lists as dictionaries, so this is for groups that are read one by one.
+    Where a batch spans two row groups pyarrow does not give texts in lists as dictionaries, so this
+    is for groups that are read one by one.
     """
     if column not in schema.names or not pa.types.is_nested(schema.field(column).type):
         return []

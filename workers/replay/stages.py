@@ -17,7 +17,8 @@ class ReplayMerge(Merge):
     _ends: dict[Lane, int] | None = None
 
     def end_of_input(self, until_ms: int | None = None) -> None:
-        """Take the tick that holds the watermark for complete as well, in every lane: no message follows.
+        """Take the tick that holds the watermark for complete as well, in every lane: no message
+        follows.
 
         Args:
             until_ms: but no tick that ends later; None: no limit.

@@ -1,10 +1,11 @@
 """The mechanisms that spend their budget on a counter for each item: what each counter may cost.
 
 An event touches at most D0 items by at most Dinf, so each item's counter gets rho / (D0 Dinf^2)
-(000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf, each at a tick of its own: its
-shift of the counter is sum a_i times that of a one at the tick, so no longer than Dinf times the
-longest of these, and costs no more. The samplers' distance counts twice: in the noise on counts, and
-in every tick's test of whether an item may be shown, whose bound is one on the ideal noise.
+(000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf, each at a tick of its own:
+its shift of the counter is sum a_i times that of a one at the tick, so no longer than Dinf times
+the longest of these, and costs no more. The samplers' distance counts twice: in the noise on
+counts, and in every tick's test of whether an item may be shown, whose bound is one on the ideal
+noise.
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ class DomainTags:
         return f"DomainTags({len(self.tags)} labels)"
 
     def places(self, tags: Tags) -> tuple[Rows, NDArray[np.bool_]]:
-        """For each of `tags` (n, 2) its place in the domain (any place where there is none), and whether there is one."""
+        """For each of `tags` (n, 2) its place in the domain (any place where there is none), and
+        whether there is one.
+        """
         before, known = positions(tags, self._ascending)
         if not len(self._order):
             return before, known

@@ -1,8 +1,10 @@
-"""Continual heavy hitters in bounded memory: a Misra-Gries sketch for every cell of the r-ary tree over the ticks.
+"""Continual heavy hitters in bounded memory: a Misra-Gries sketch for every cell of the r-ary tree
+over the ticks.
 
-What: a tick's items go into the open cell of every level; a cell that is over is released once, with noise and a threshold; the
-release at t adds the noisy counts of the cells that t's base-r digits name (as MetaAlgo). At most size * levels counters are held for a
-stream key, whatever the domain, and at most (r - 1) * size released counts a level.
+What: a tick's items go into the open cell of every level; a cell that is over is released once,
+with noise and a threshold; the release at t adds the noisy counts of the cells that t's base-r
+digits name (as MetaAlgo). At most size * levels counters are held for a stream key, whatever the
+domain, and at most (r - 1) * size released counts a level.
 
     Symbol      Here
     k           `size`, counters of a sketch
@@ -10,24 +12,26 @@ stream key, whatever the domain, and at most (r - 1) * size released counts a le
     m           max_items * max_count, items that one event adds to the stream
     Dinf        max_count
     Z, eta      N_Z(0, sigma^2): noise of one counter, and of all counters of a cell together
-    e, c_max    counters that may show in one of two neighbours alone, and the largest count of such a one
+    e, c_max    counters that may show in one of two neighbours alone, and their largest count
 
-`release = "pmg"` (Algorithm 2 with integer Gaussian noise, sketches fed item by item): noisy count = c + Z + eta. By Lemma 2 an
-item more moves one counter by one, or all; that is Z or eta shifted by one. An event of m items is m such steps. On the keys that stay
-in the sketch through all of them the difference is a * 1 + b with |a| + |b|_1 <= m, so rho = m^2 / (2 sigma^2) a cell. Each step changes
-at most two keys, and no counter by more than one: e = 4 m, c_max = m. (A hybrid: the one neighbour, on the other's keys, with c' + a on
-those that did not stay; it is e tails away in total variation, and a * 1 + b away from the other neighbour. For m = 1 it is the proof
-of Lemma 6.)
-`release = "merge"` (Section 7, sketches that a tick's exact histogram is merged into): noisy count = c + Z. However many items an event
-has, up to k counters move by at most Dinf, so rho = k Dinf^2 / (2 sigma^2) a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once
-m^2 is well above k.
+`release = "pmg"` (Algorithm 2 with integer Gaussian noise, sketches fed item by item): noisy count
+= c + Z + eta. By Lemma 2 an item more moves one counter by one, or all; that is Z or eta shifted by
+one. An event of m items is m such steps. On the keys that stay in the sketch through all of them
+the difference is a * 1 + b with |a| + |b|_1 <= m, so rho = m^2 / (2 sigma^2) a cell. Each step
+changes at most two keys, and no counter by more than one: e = 4 m, c_max = m. (A hybrid: the one
+neighbour, on the other's keys, with c' + a on those that did not stay; it is e tails away in total
+variation, and a * 1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.)
+`release = "merge"` (Section 7, sketches that a tick's exact histogram is merged into): noisy count
+= c + Z. However many items an event has, up to k counters move by at most Dinf, so rho = k Dinf^2 /
+(2 sigma^2) a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once m^2 is well above k.
 `release = "pure"` (Algorithm 3, over a declared domain) is in `pure`.
 
-An event lies in one cell of each of L levels: rho and delta_discovery are L times those of a cell, composed adaptively.
-A cell that no digit ever names (the last of its parent, or one that ends beyond the horizon) is not kept.
+An event lies in one cell of each of L levels: rho and delta_discovery are L times those of a cell,
+composed adaptively. A cell that no digit ever names (the last of its parent, or one that ends
+beyond the horizon) is not kept.
 
-Source: Lebeda and Tetek, Algorithms 1 and 2, Lemmas 2 and 6, Section 7; Cardoso and Rogers, Algorithm 7. Gaussian noise in Algorithm 2,
-and its group form, are derived here.
+Source: Lebeda and Tetek, Algorithms 1 and 2, Lemmas 2 and 6, Section 7; Cardoso and Rogers,
+Algorithm 7. Gaussian noise in Algorithm 2, and its group form, are derived here.
 """
 
 from __future__ import annotations
@@ -67,9 +71,11 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     """A histogram of the frequent items in bounded memory.
 
     Attributes:
-        size: counters of a sketch; a count is too low by at most its share n / (size + 1) of all n items, before noise.
-        release: how a cell is released; "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above size, "pure" for an
-            epsilon that holds by itself, over a declared domain.
+        size: counters of a sketch; a count is too low by at most its share n / (size + 1) of all n
+            items, before noise.
+        release: how a cell is released; "pmg" for events of few items, "merge" where (max_items *
+            max_count)^2 is above size, "pure" for an epsilon that holds by itself, over a declared
+            domain.
         domain: with release = "pure", the labels of the domain, in the order declared.
         counter: the tree over the ticks; nothing else is possible here.
     """
@@ -97,7 +103,9 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
 
 class CellNoise:
-    """The noise of the cell that is over at a tick: of counters by their tags, of all together by the tag of the stream key."""
+    """The noise of the cell that is over at a tick: of counters by their tags, of all together by
+    the tag of the stream key.
+    """
 
     def __init__(self, stream: NoiseStream, table: InversionTable, tree: Tree) -> None:
         self._stream, self._table, self._tree = stream, table, tree
@@ -121,7 +129,7 @@ class Tree(Frozen):
         self.levels = digits_of(horizon, self.radix)
 
     def over(self, t: int) -> int:
-        """The highest level with a cell that is over at t: the one whose release later ticks add."""
+        """Return the highest level with a cell over at t: later ticks add its release."""
         check_tick("misra_gries", t, self.horizon)
         level = 0
         while level + 1 < self.levels and t % self.radix ** (level + 1) == 0:
@@ -148,10 +156,11 @@ class Tree(Frozen):
 class MisraGries(OnSplit):
     """Running counts of the frequent items.
 
-    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery + delta_numerical)-DP for one event added or
-    removed, over all ticks of an epoch together, on streams that may react to what was released.
-    Error: with n items in the ticks up to t, an item's count is too low by at most n / (size + 1) plus, for each of the
-    `cells(t)` cells, `threshold` or its noise, and too high by no more than the noise.
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
+    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
+    streams that may react to what was released. Error: with n items in the ticks up to t, an item's
+    count is too low by at most n / (size + 1) plus, for each of the `cells(t)` cells, `threshold`
+    or its noise, and too high by no more than the noise.
     """
 
     kind = "misra_gries"
@@ -170,7 +179,8 @@ class MisraGries(OnSplit):
         config, levels, size = self.config, self.tree.levels, self.config.size
         together = config.max_items * config.max_count
         self._shared = config.release == "pmg"
-        # Of one cell: squared l2 sensitivity, counters that may show in one neighbour alone, the largest of those, noise cells concerned.
+        # Of one cell: squared l2 sensitivity, counters that may show in one neighbour alone, the
+        # largest of those, noise cells concerned.
         if self._shared:
             self.sensitivity_squared, exposed, self.largest = together**2, 4 * together, together
             concerned = together + 1 + 2 * exposed
@@ -212,7 +222,9 @@ class MisraGries(OnSplit):
         }
 
     def sd(self, t: int) -> float:
-        """Standard deviation of a count that every cell of t shows; of one that fewer show it is smaller."""
+        """Standard deviation of a count that every cell of t shows; of one that fewer show it is
+        smaller.
+        """
         return math.sqrt(self.tree.cells(t) * self.cell_variance + self.rounding)
 
     def threshold(self, t: int) -> int | None:
@@ -235,7 +247,9 @@ class MisraGries(OnSplit):
     def step(
         self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
     ) -> tuple[State, Items]:
-        """The items that the cells of t show, with the sums of their noisy counts, by stream key and label; see `Mechanism.step`."""
+        """The items that the cells of t show, with the sums of their noisy counts, by stream key
+        and label; see `Mechanism.step`.
+        """
         if not isinstance(state, SketchState):
             raise TypeError(f"state = {type(state).__name__}: must come from this mechanism's init")
         level = self.tree.over(t)
@@ -306,7 +320,9 @@ def _joined(columns: Sequence[NDArray[A]]) -> NDArray[A]:
 
 
 def _quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float:
-    """x with P(sum >= x) <= delta: exact where that is cheap, else by the sub-Gaussian bound, rounded up."""
+    """x with P(sum >= x) <= delta: exact where that is cheap, else by the sub-Gaussian bound,
+    rounded up.
+    """
     variance = float(sum(s2 for _, s2 in terms)) * (1 + 1e-12)
     exact = exact_quantile(terms, delta)
     return math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12) if exact is None else exact

@@ -1,25 +1,29 @@
-"""Running counts with a pure epsilon from Misra-Gries sketches: `misra_gries` with `release = "pure"`, over a declared domain.
+"""Running counts with a pure epsilon from Misra-Gries sketches: `misra_gries` with `release =
+"pure"`, over a declared domain.
 
-What: each cell of the tree that is over is released once by Algorithm 3: every counter is lowered by the sum of all over k + 1, every label
-of the domain gets noise, and the k largest are shown. All is held times k + 1, so that it stays whole; what is published is rounded once.
+What: each cell of the tree that is over is released once by Algorithm 3: every counter is lowered
+by the sum of all over k + 1, every label of the domain gets noise, and the k largest are shown. All
+is held times k + 1, so that it stays whole; what is published is rounded once.
 
     Symbol      Here
     k, d        `size`; labels of the domain
     L, m        `levels`; max_items * max_count, items that one event adds to the stream
-    c           counters of a cell's sketch; (k+1) c - sum of all c, at least 0, is what is released (`release.reduced`)
+    c           counters of a cell's sketch; released is (k+1) c - sum of all c, at least 0
+                (`release.reduced`)
     b           `scale` of the discrete Laplace noise, in units of 1/(k+1)
 
-Cost: an item more changes these by 2k - 1 in l1, and so an event by m (2k - 1) in each of the L cells that it lies in:
-epsilon = L m (2k - 1) / b, basic composition, and no delta but for the samplers' distance. A cell is m (2k - 1) / b-DP, which is
-(m (2k - 1) / b)^2 / 2 in zCDP, so rho = epsilon^2 / (2 L).
-The base that is best for the horizon is that of (r - 1) L^3: the variance of a cell grows with L^2, where zCDP has L.
-A cell is released whether it has had items or not: that nobody came must not show.
-Error: with n items of the domain up to t, a count is too low by up to n / (k+1) in all before noise, what the sketch lost included: the sum
-of a cell's counters is n_cell - (k+1) a, with a items that each took one from every counter, so that n_cell / (k+1) = sum / (k+1) + a
-(Lemma 1 of Section 6). Most counts are too low by nearly all of that.
+Cost: an item more changes these by 2k - 1 in l1, and so an event by m (2k - 1) in each of the L
+cells that it lies in: epsilon = L m (2k - 1) / b, basic composition, and no delta but for the
+samplers' distance. A cell is m (2k - 1) / b-DP, which is (m (2k - 1) / b)^2 / 2 in zCDP, so rho =
+epsilon^2 / (2 L). The base that is best for the horizon is that of (r - 1) L^3: the variance of a
+cell grows with L^2, where zCDP has L. A cell is released whether it has had items or not: that
+nobody came must not show. Error: with n items of the domain up to t, a count is too low by up to n
+/ (k+1) in all before noise, what the sketch lost included: the sum of a cell's counters is n_cell -
+(k+1) a, with a items that each took one from every counter, so that n_cell / (k+1) = sum / (k+1) +
+a (Lemma 1 of Section 6). Most counts are too low by nearly all of that.
 
-Source: Lebeda and Tetek, Algorithm 3, Section 6 (the sensitivity corrected in `release`) and Lemma 4 of Section 8 for events of
-several items; Bun and Steinke 2016, Proposition 1.4, for rho.
+Source: Lebeda and Tetek, Algorithm 3, Section 6 (the sensitivity corrected in `release`) and Lemma
+4 of Section 8 for events of several items; Bun and Steinke 2016, Proposition 1.4, for rho.
 """
 
 from __future__ import annotations
@@ -44,9 +48,9 @@ from workers.mechanisms.order_statistics.config import domain_hash
 class PureMisraGries(MisraGries):
     """Running counts of the frequent items of a domain.
 
-    Guarantee: epsilon-DP, up to the samplers' distance (delta), for the content of one event, over all ticks of an epoch together, on
-    streams that may react to what was released.
-    Error: see the module; too high by no more than the noise, and half a count for rounding.
+    Guarantee: epsilon-DP, up to the samplers' distance (delta), for the content of one event, over
+    all ticks of an epoch together, on streams that may react to what was released. Error: see the
+    module; too high by no more than the noise, and half a count for rounding.
     """
 
     law = "laplace"

@@ -1,4 +1,5 @@
-"""What a released cell of Misra-Gries sketches shows: counts above a threshold, or the largest k of a declared domain (Algorithm 3).
+"""What a released cell of Misra-Gries sketches shows: counts above a threshold, or the largest k of
+a declared domain (Algorithm 3).
 
     Symbol      Here
     k           counters of the sketch
@@ -6,9 +7,9 @@
 
 What is shown is sorted by label: the order in which a sketch holds its keys would leak.
 
-Correction to the paper, Section 6: gamma moves by +1/(k+1), not -1/(k+1), when one counter grows, so the l1
-sensitivity of Algorithm 3 is at most (2k-1)/(k+1), and 2k-1 after the multiplication by k+1 that makes it an
-integer; the noise built is for that, not for 2.
+Correction to the paper, Section 6: gamma moves by +1/(k+1), not -1/(k+1), when one counter grows,
+so the l1 sensitivity of Algorithm 3 is at most (2k-1)/(k+1), and 2k-1 after the multiplication by
+k+1 that makes it an integer; the noise built is for that, not for 2.
 
 Source: Lebeda and Tetek, Section 6.
 """
@@ -46,7 +47,9 @@ def shown_above(labels: Texts, noisy: NDArray[np.int64], threshold: int) -> Show
 
 
 def reduced(sketch: Sketch) -> NDArray[np.int64]:
-    """Algorithm 3, times k + 1 to be an integer: max(0, (k+1) c - sum of all c). Its l1 sensitivity is at most 2k - 1."""
+    """Algorithm 3, times k + 1 to be an integer: max(0, (k+1) c - sum of all c). Its l1 sensitivity
+    is at most 2k - 1.
+    """
     lowered: NDArray[np.int64] = np.maximum((sketch.size + 1) * sketch.counts - int(sketch.counts.sum()), 0)
     return lowered
 
@@ -61,7 +64,8 @@ def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
 def largest_parts(
     sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: NDArray[np.int64]
 ) -> tuple[Rows, NDArray[np.int64]]:
-    """What Algorithm 3 shows: the places in the domain of the k largest noisy counts, and these counts times k + 1.
+    """What Algorithm 3 shows: the places in the domain of the k largest noisy counts, and these
+    counts times k + 1.
 
     Args:
         sketch: fed, not merged, with items of the domain alone.

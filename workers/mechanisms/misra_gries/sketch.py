@@ -1,27 +1,30 @@
 """The Misra-Gries sketch on columns: k counters for a stream of any length over any domain.
 
-What: `Sketch.feed` takes a whole tick at a time and ends exactly where Algorithm 1 ends when it is fed the same items one after another;
-`Sketch.add` takes the tick as an exact histogram that is merged in.
-Why two ways in: fed one by one, neighbouring sketches differ in one counter, or in all by one (Lemma 2), and noise need not grow with k;
-merged, they differ by one in up to k counters however many items one event has (Section 7, Lemma 1).
+What: `Sketch.feed` takes a whole tick at a time and ends exactly where Algorithm 1 ends when it is
+fed the same items one after another; `Sketch.add` takes the tick as an exact histogram that is
+merged in. Why two ways in: fed one by one, neighbouring sketches differ in one counter, or in all
+by one (Lemma 2), and noise need not grow with k; merged, they differ by one in up to k counters
+however many items one event has (Section 7, Lemma 1).
 
     Symbol      Here
     k           `size`
-    T, c        `tags` (with `labels`), `counts`: a key may have count zero and stays until its counter is needed
-    dummies     counters that were never used: size - len(counts) of them, larger than every key, as in the paper
+    T, c        `tags` (with `labels`), `counts`: a key with count zero stays until needed
+    dummies     counters never used: size - len(counts), larger than every key, as in the paper
     n           `total`, the items fed
     f(x)        true count of x; its estimate lies in [f(x) - n/(k+1), f(x)] at every step
 
-Order: a tick is fed in rounds, each by ascending 128-bit tag: one of every item, one more of every item that has a second, and so on; the
-last round (`ROUNDS`) takes all that an item has left in a row. That is a fixed order of the pairs (item, how-manieth), which does not
-depend on the data. So an item added to a tick, an n-th of its kind, is one element inserted at the place of its pair, with all others in
-the order they had: the neighbours that Lemma 2 is about. An order that looked at the stream (arrival, count, first seen, the sketch's own
-items first) would have to be the same for both neighbours, and is not. "Smallest key" is the smallest tag.
-Rounds are what makes it fast, see `workers/kernels/misra_gries.py`: where items weigh one, each takes a few steps whatever k is; only
+Order: a tick is fed in rounds, each by ascending 128-bit tag: one of every item, one more of every
+item that has a second, and so on; the last round (`ROUNDS`) takes all that an item has left in a
+row. That is a fixed order of the pairs (item, how-manieth), which does not depend on the data. So
+an item added to a tick, an n-th of its kind, is one element inserted at the place of its pair, with
+all others in the order they had: the neighbours that Lemma 2 is about. An order that looked at the
+stream (arrival, count, first seen, the sketch's own items first) would have to be the same for both
+neighbours, and is not. "Smallest key" is the smallest tag. Rounds are what makes it fast, see
+`workers/kernels/misra_gries.py`: where items weigh one, each takes a few steps whatever k is; only
 the last round takes O(log k) for each item.
 
-Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters using the Misra-Gries Sketch",
-Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
+Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
+using the Misra-Gries Sketch", Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
 """
 
 from __future__ import annotations
@@ -38,9 +41,11 @@ Counts = NDArray[np.int64]
 Indices = NDArray[np.int64]
 
 
-# What a sketch of the same items holds, raised when that changes: 2 since a tick is fed in rounds, 3 since these are 24.
+# What a sketch of the same items holds, raised when that changes: 2 since a tick is fed in rounds,
+# 3 since these are 24.
 SKETCH_VERSION = 3
-# In this many rounds a tick is fed, the last of which takes what is left. Part of what a sketch holds: never to change without its version.
+# In this many rounds a tick is fed, the last of which takes what is left. Part of what a sketch
+# holds: never to change without its version.
 ROUNDS = 24
 
 
@@ -85,8 +90,9 @@ def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None
 def ascending(tags: Tags) -> Indices:
     """The order of tags (n, 2), equal ones in the order in which they stand.
 
-    The upper bits of a tag with its number behind them are one word: to sort such words takes three fifths of the time of `argsort`.
-    Where two tags have those bits in common and differ, which is rare, the slow way decides.
+    The upper bits of a tag with its number behind them are one word: to sort such words takes three
+    fifths of the time of `argsort`. Where two tags have those bits in common and differ, which is
+    rare, the slow way decides.
     """
     n = len(tags)
     bits = np.uint64(max(n - 1, 1).bit_length())
@@ -148,7 +154,7 @@ class Sketch:
         self._merge(items)
 
     def _merge(self, items: SketchBatch) -> None:
-        """Adds the counters, subtracts the (size + 1)-th largest, and drops what is not above zero."""
+        """Add the counters, subtract the (size + 1)-th largest, drop what is not above zero."""
         before, known = positions(self.tags, items.tags)
         strangers = np.flatnonzero(~known)
         sums = np.concatenate((self.counts[strangers], items.counts))
@@ -198,7 +204,8 @@ class _Feeding:
         """Feed the batch; return the counters in use, ascending by key.
 
         Returns:
-            Whether the key is one of the batch, (m,) bool; the item's number there, or else the counter's own before, (m,); counts, (m,).
+            Whether the key is one of the batch, (m,) bool; the item's number there, or else the
+            counter's own before, (m,); counts, (m,).
         """
         from workers.kernels.misra_gries import feed_rounds
         from workers.kernels.misra_gries_rest import feed_rest
@@ -217,7 +224,9 @@ class _Feeding:
 
 
 def positions(keys: Tags, among: Tags) -> tuple[Indices, NDArray[np.bool_]]:
-    """For each of `keys` (m, 2) how many of `among` (n, 2, strictly ascending) are smaller, and whether the next one is equal."""
+    """For each of `keys` (m, 2) how many of `among` (n, 2, strictly ascending) are smaller, and
+    whether the next one is equal.
+    """
     if not len(among):
         return np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=bool)
     before = np.searchsorted(among[:, 0], keys[:, 0], side="left").astype(np.int64)

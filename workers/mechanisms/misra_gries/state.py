@@ -1,14 +1,16 @@
-"""What the continual sketch mechanism remembers: for each stream key and level the open cell's sketch, and what the level shows.
+"""What the continual sketch mechanism remembers: for each stream key and level the open cell's
+sketch, and what the level shows.
 
-Blocks, written when changed, in pages that fit a message; all pages of a block are written together, page 0 says how many count.
+Blocks, written when changed, in pages that fit a message; all pages of a block are written
+together, page 0 says how many count.
 
     mo<key><level>.<page>   the open sketch: items fed, then tags, counts, labels, ascending by tag
     mr<key><level>.<page>   the sum of the level's released noisy counts, ascending by label
     md<key>00.<page>        the tags of the declared domain, in its order, where there is one
 
-Levels whose open cells have had the same items share one sketch (all of them at first, later those that began together): it is fed once,
-and stored for each.
-Every page begins with a version; a block without counters is one short page (a compacted topic cannot be told to forget from here).
+Levels whose open cells have had the same items share one sketch (all of them at first, later those
+that began together): it is fed once, and stored for each. Every page begins with a version; a block
+without counters is one short page (a compacted topic cannot be told to forget from here).
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class SketchState(State):
         return self._domains[key]
 
     def opened(self, key: int, levels: Iterable[int]) -> list[Sketch]:
-        """The open sketches of these levels, to be fed. Levels whose open cells have had the same items share one, which is there once."""
+        """The open sketches of these levels, to be fed. Levels whose open cells have had the same
+        items share one, which is there once.
+        """
         self._join()
         fresh = Sketch(self._size)
         for level in levels:
@@ -76,7 +80,9 @@ class SketchState(State):
         return _each_once(self._open[key, level] for level in levels)
 
     def closed(self, key: int, level: int) -> Sketch | None:
-        """Ends the cells of this level and below, and what the levels below show; gives this level's sketch."""
+        """Ends the cells of this level and below, and what the levels below show; gives this
+        level's sketch.
+        """
         self._join()
         over = self._open.get((key, level))
         for below in range(level + 1):
@@ -135,7 +141,9 @@ class SketchState(State):
         self._pages.setdefault(name[:12], {})[page] = block
 
     def _join(self) -> None:
-        """Makes sketches of the pages that were restored; what is equal is shared again: it will be fed the same."""
+        """Makes sketches of the pages that were restored; what is equal is shared again: it will be
+        fed the same.
+        """
         equal: dict[tuple[int, bytes], Sketch] = {}
         for name, pages in sorted(self._pages.items()):
             if 0 not in pages:

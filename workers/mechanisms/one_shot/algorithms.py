@@ -74,8 +74,9 @@ class Parameters:
         kbar: how many of the largest are looked at (`LIMITED`); where `private`, at most.
         private: whether kbar is chosen from k..kbar by the exponential mechanism (`limit_dom`).
         domain: size of the declared domain (`KNOWN`).
-        releases: how many releases one item may count in, in parts of Dinf together: one of an event, several of a
-            user. More than one only where each count is released by itself (`registry.PER_ITEM`).
+        releases: how many releases one item may count in, in parts of Dinf together: one of an
+            event, several of a user. More than one only where each count is released by itself
+            (`registry.PER_ITEM`).
     """
 
     max_items: int
@@ -115,7 +116,8 @@ class Noisy(Frozen):
             self.threshold = self._least_threshold(p.max_count, p.releases, delta / items * (1 - 1e-12))
 
     def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
-        """Return m such that an item of at most `whole` shows in any release with probability at most delta.
+        """Return m such that an item of at most `whole` shows in any release with probability at
+        most delta.
 
         In n releases none of its parts is above whole - n + 1, so with m at least that less one and
         the quantile of delta / n they show with at most delta together. For n up to twice as large

@@ -17,10 +17,10 @@ was cut off; what the cells show is at most each threshold short.
 
 Settings: restricted (`known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace`,
 `limit_dom_laplace`: cost grows with D0) or unrestricted (`known_gumbel`, `limit_dom`: cost grows
-with k), over a known or an unknown domain. A user's item may come in parts, at most Dinf of them, in
-as many cells of a level: as with `OneShot` these cost no more rho than one of Dinf, and discovery
-and samplers are charged for each (`Parameters.releases`).
-Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are the same split.
+with k), over a known or an unknown domain. A user's item may come in parts, at most Dinf of them,
+in as many cells of a level: as with `OneShot` these cost no more rho than one of Dinf, and
+discovery and samplers are charged for each (`Parameters.releases`). Source: 000 Alg. 7 and Theorem
+3; its sqrt(L_r) tau and delta / L_r a cell are the same split.
 """
 
 from __future__ import annotations
