@@ -110,7 +110,8 @@ class Intake:
         epochs[ticks < 1] = -1
         number = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, number)
-        pairs = self._pairs.of(keys, events.labels, events.key_names, events.label_names)[:, 0]
+        digests = self._pairs.of(keys, events.labels, events.key_names, events.label_names)
+        pairs = np.ascontiguousarray(digests[:, 0])
         return self._users.take(lane, epochs, events.users, events.ends - number, number, pairs, bounded)
 
     def read_to_end(self, now_ms: int) -> None:

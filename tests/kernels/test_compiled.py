@@ -1,0 +1,95 @@
+"""What counting needs is compiled beforehand, kept under the text of all kernels, and never used for another text."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from numba.core.caching import IndexDataCacheFile
+
+from tests.worker.harness import ROOT
+from workers.kernels import compiled
+
+COUNTED = """
+import sys
+from numba.core import event
+from workers.compiling import compile_kernels
+compile_kernels()
+with event.install_recorder("numba:compile") as recorder:
+    from workers.cli import execute
+    code = execute(sys.argv[1:])
+late = sorted({str(e.data["dispatcher"].py_func.__qualname__) for _, e in recorder.buffer if e.is_start})
+sys.exit(f"compiled late: {late}" if late else code)
+"""
+
+
+@pytest.mark.parametrize("example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"])
+def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Path) -> None:
+    """A kernel that is compiled late stops a shard for seconds, in the middle of its first batch."""
+    (tmp_path / "noise.key").write_bytes(bytes(32))
+    (tmp_path / "noise.key").chmod(0o600)
+    text = (ROOT / "examples" / f"{example}.toml").read_text()
+    (tmp_path / "settings.toml").write_text(text)
+    events = [
+        b'{"shop": "s%d", "products": ["a", "b%d"], "ts": %d, "customer": "u%d", "user": "u%d"}\n'
+        % (i % 2 + 1, i % 90, 1_800_000_000_000 + 100 * i, i % 40, i % 40)
+        for i in range(3_000)
+    ]
+    (tmp_path / "events.jsonl").write_bytes(b"".join(events))
+    command = ["replay", "-c", "settings.toml", "--input", "events.jsonl", "--snapshots", "out.jsonl"]
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, *command],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.jsonl").stat().st_size > 10_000
+
+
+def test_the_text_of_every_kernel_names_the_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """numba looks at the outermost function's file only: an inner loop of another file must count too."""
+    for path in Path(compiled.__file__).parent.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(compiled, "_HERE", tmp_path)
+    before = compiled._name()
+    assert compiled._name() == before
+    text = tmp_path / "tallies.py"
+    text.write_text(text.read_text().replace("min(", "max(", 1))
+    assert compiled._name() != before
+
+
+def test_a_complete_directory_need_not_be_writable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In an image what was compiled belongs to root and is read by a worker that may not write."""
+    monkeypatch.setattr(compiled.numba.config, "CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path / "kept")
+    py_func = compiled.complete
+    (tmp_path / "kept").write_text("")  # a file: nothing can be made below it
+    assert compiled.KeptKernels.from_function(py_func, compiled.__file__) is None
+    (tmp_path / "kept").unlink()
+    (tmp_path / "kept").mkdir()
+    compiled.mark_complete()
+    assert compiled.complete()
+    assert compiled.KeptKernels.from_function(py_func, compiled.__file__) is not None
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["complete"]
+
+
+def test_what_cannot_be_kept_costs_the_copy_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk must not end a worker that only meant to keep a compiled loop."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IndexDataCacheFile, "save", full)
+
+    @compiled.kernel
+    def twice(number: int) -> int:
+        return 2 * number
+
+    assert twice(21) == 42
