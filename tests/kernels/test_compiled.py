@@ -6,7 +6,9 @@ import errno
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numba
 import pytest
 from numba.core.caching import IndexDataCacheFile
 
@@ -67,16 +69,17 @@ def test_the_text_of_every_kernel_names_the_directory(monkeypatch: pytest.Monkey
 
 def test_a_complete_directory_need_not_be_writable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In an image what was compiled belongs to root and is read by a worker that may not write."""
-    monkeypatch.setattr(compiled.numba.config, "CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path / "kept")
+    found: Any = compiled.KeptKernels.from_function
     py_func = compiled.complete
     (tmp_path / "kept").write_text("")  # a file: nothing can be made below it
-    assert compiled.KeptKernels.from_function(py_func, compiled.__file__) is None
+    assert found(py_func, compiled.__file__) is None
     (tmp_path / "kept").unlink()
     (tmp_path / "kept").mkdir()
     compiled.mark_complete()
     assert compiled.complete()
-    assert compiled.KeptKernels.from_function(py_func, compiled.__file__) is not None
+    assert found(py_func, compiled.__file__) is not None
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["complete"]
 
 
