@@ -221,7 +221,7 @@ class Intake:
         names = [tally.key_names.name(code) for code in rows.keys.tolist()]
         labels = tally.label_names.texts(rows.labels)
         keys = np.repeat(rows.keys, np.diff(rows.starts))
-        tags = self._tags.of(keys, rows.labels, tally.key_names, tally.label_names)
+        tags = self._tags.of(keys, rows.labels, tally.key_names, tally.label_names, labels)
         bounds = np.searchsorted(rows.owners, np.arange(owners + 1)).tolist()
         for owner in range(owners):
             start, stop = bounds[owner], bounds[owner + 1]

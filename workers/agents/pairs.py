@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from workers.agents.vocabulary import Codes, Vocabulary
 from workers.kernels.blake2b import State, digests, start
 from workers.kernels.pair_cache import FREE, recall, remember
-from workers.mechanisms.texts import fixed
+from workers.mechanisms.texts import Texts, fixed
 
 # Pairs that are remembered, 24 bytes each: in most streams a few make up most of the events.
 HELD = 1 << 17
@@ -59,13 +59,19 @@ class PairDigests:
         return "PairDigests(<secret>)"
 
     def of(
-        self, keys: Codes, labels: Codes, key_names: Vocabulary, label_names: Vocabulary
+        self,
+        keys: Codes,
+        labels: Codes,
+        key_names: Vocabulary,
+        label_names: Vocabulary,
+        texts: Texts | None = None,
     ) -> NDArray[np.uint64]:
         """Return the digest of each row's pair, uint64 (m, 2).
 
         Args:
             keys, labels: int32 (m,), codes.
             key_names, label_names: their vocabularies.
+            texts: the labels, of rows in the order of their keys, where they are at hand.
         """
         if self._names is None or self._names[0] is not key_names or self._names[1] is not label_names:
             self._names = key_names, label_names
@@ -75,24 +81,23 @@ class PairDigests:
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
         missed = missed[: recall(pairs, self._held, self._values, out, missed)]
-        if len(missed):
+        if texts is not None and 2 * len(missed) > len(pairs):
+            # Few are remembered: making all of them takes less time than picking out the others.
+            self._make(keys, texts, key_names, out)
+        elif len(missed):
             missed = missed[np.argsort(keys[missed], kind="stable")]
-            made = self._made(keys[missed], labels[missed], key_names, label_names)
+            made = np.empty((len(missed), 2), dtype=np.uint64)
+            self._make(keys[missed], label_names.texts(labels[missed]), key_names, made)
             remember(pairs, missed, made, self._held, self._values, out)
         return out
 
-    def _made(
-        self, keys: Codes, labels: Codes, key_names: Vocabulary, label_names: Vocabulary
-    ) -> NDArray[np.uint64]:
-        """Return the digests of rows that are in the order of their keys, uint64 (k, 2)."""
-        texts = label_names.texts(labels)
+    def _make(self, keys: Codes, texts: Texts, key_names: Vocabulary, out: NDArray[np.uint64]) -> None:
+        """Write the digests of rows that are in the order of their keys."""
         starts = fixed(texts.ends - texts.lengths)
-        out = np.empty((len(keys), 2), dtype=np.uint64)
         begins = np.flatnonzero(np.diff(keys, prepend=-1))
         for first, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True):
             state = self._state(int(keys[first]), key_names)
             digests(*state, texts.text, starts[first:stop], texts.ends[first:stop], out[first:stop])
-        return out
 
     def _state(self, code: int, key_names: Vocabulary) -> State:
         found = self._states.get(code)

@@ -32,6 +32,7 @@ class Vocabulary:
         self._ends = np.empty(_FIRST_TEXTS, dtype=np.int64)
         self._text = np.empty(16 * _FIRST_TEXTS, dtype=np.uint8)
         self._used = 0
+        self._found = np.empty(kernels.AHEAD, dtype=np.uint64)
 
     def __repr__(self) -> str:
         return f"Vocabulary({self._used} texts)"
@@ -76,6 +77,7 @@ class Vocabulary:
                 self._ends,
                 self._text,
                 self._used,
+                self._found,
                 codes,
             )
             if done == len(places):

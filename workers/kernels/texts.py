@@ -20,6 +20,12 @@ Codes = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
+# Texts whose slots are read at once, before any of them is compared.
+AHEAD = 256
+# From this many slots on, which no core's own cache holds (before: 29 ns a text, not 41; beyond it,
+# with 175,000 texts, 62 ns, not 87).
+LARGE = 1 << 18
+
 
 @kernel
 def sip_round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> tuple[np.uint64, ...]:
@@ -86,6 +92,39 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
 
 
 @kernel
+def guess_codes(
+    data: Bytes,
+    places: Longs,
+    secret: Words,
+    slots: Codes,
+    hashes: Words,
+    used: int,
+    found: Words,
+    guesses: Codes,
+) -> None:
+    """Write the hash of each text, and the code that it probably has.
+
+    Nothing here waits for what was read before, so the processor reads many slots at once: in a
+    table that no cache holds that takes half the time of one text after another.
+
+    Args:
+        data, places, secret, slots, hashes, used: as in `code_texts`.
+        found: uint64 (n,), written.
+        guesses: int32 (n,), written: the code in the text's first slot if its hash is the same, or
+            -1.
+    """
+    mask = np.uint64(len(slots) - 1)
+    for i in range(len(places)):
+        found[i] = sip_hash(data, places[i, 0], places[i, 1], secret)
+    for i in range(len(places)):
+        guesses[i] = slots[found[i] & mask]
+    for i in range(len(places)):
+        code = guesses[i]
+        if code < 0 or code >= used or hashes[code] != found[i]:
+            guesses[i] = -1
+
+
+@kernel
 def code_texts(
     data: Bytes,
     places: Longs,
@@ -96,6 +135,7 @@ def code_texts(
     ends: Longs,
     text: Bytes,
     used: int,
+    found: Words,
     codes: Codes,
 ) -> tuple[int, int]:
     """Look up texts; one that is met for the first time gets the next code.
@@ -110,6 +150,7 @@ def code_texts(
         ends: int64 (capacity,), where each text ends in `text`.
         text: uint8, the texts by code, end to end.
         used: number of texts.
+        found: uint64 (AHEAD,), room for hashes.
         codes: int32 (n,), written from `first` on.
 
     Returns:
@@ -117,27 +158,34 @@ def code_texts(
         where there is no room for another text: the caller makes room and goes on.
     """
     mask = np.uint64(len(slots) - 1)
-    for i in range(first, len(places)):
-        start, stop = places[i, 0], places[i, 1]
-        hashed = sip_hash(data, start, stop, secret)
-        slot = hashed & mask
-        while True:
-            code = slots[slot]
-            if code < 0:
-                begin = ends[used - 1] if used else 0
-                if 2 * (used + 1) > len(slots) or used == len(ends) or begin + stop - start > len(text):
-                    return i, used
-                slots[slot] = code = used
-                hashes[used] = hashed
-                for k in range(stop - start):
-                    text[begin + k] = data[start + k]
-                ends[used] = begin + stop - start
-                used += 1
-                break
-            if hashes[code] == hashed and _same(data, start, stop, text, ends, code):
-                break
-            slot = slot + np.uint64(1) & mask
-        codes[i] = code
+    large = len(slots) >= LARGE
+    for block in range(first, len(places), AHEAD):
+        stop_at = min(block + AHEAD, len(places))
+        if large:
+            guess_codes(data, places[block:stop_at], secret, slots, hashes, used, found, codes[block:stop_at])
+        for i in range(block, stop_at):
+            start, stop = places[i, 0], places[i, 1]
+            if large and codes[i] >= 0 and _same(data, start, stop, text, ends, codes[i]):
+                continue
+            hashed = found[i - block] if large else sip_hash(data, start, stop, secret)
+            slot = hashed & mask
+            while True:
+                code = slots[slot]
+                if code < 0:
+                    begin = ends[used - 1] if used else 0
+                    if 2 * (used + 1) > len(slots) or used == len(ends) or begin + stop - start > len(text):
+                        return i, used
+                    slots[slot] = code = used
+                    hashes[used] = hashed
+                    for k in range(stop - start):
+                        text[begin + k] = data[start + k]
+                    ends[used] = begin + stop - start
+                    used += 1
+                    break
+                if hashes[code] == hashed and _same(data, start, stop, text, ends, code):
+                    break
+                slot = slot + np.uint64(1) & mask
+            codes[i] = code
     return len(places), used
 
 
