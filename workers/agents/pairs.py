@@ -15,7 +15,7 @@ from workers.kernels.pair_cache import FREE, recall, remember
 from workers.mechanisms.texts import Texts, fixed
 
 # Pairs that are remembered, 24 bytes each: in most streams a few make up most of the events.
-HELD = 1 << 17
+HELD = 1 << 19
 # States of stream keys that are remembered.
 KEYS_HELD = 10_000
 
@@ -52,8 +52,7 @@ class PairDigests:
         self._state_of = state_of
         self._states: dict[int, State] = {}
         self._names: tuple[Vocabulary, Vocabulary] | None = None
-        self._held = np.empty(HELD, dtype=np.uint64)
-        self._values = np.empty((HELD, 2), dtype=np.uint64)
+        self._held, self._values = np.empty(0, dtype=np.uint64), np.empty((0, 2), dtype=np.uint64)
 
     def __repr__(self) -> str:
         return "PairDigests(<secret>)"
@@ -76,19 +75,22 @@ class PairDigests:
         if self._names is None or self._names[0] is not key_names or self._names[1] is not label_names:
             self._names = key_names, label_names
             self._states = {}
-            self._held[:] = FREE
+            self._held, self._values = np.full(HELD, FREE), np.empty((HELD, 2), dtype=np.uint64)
         pairs = keys.astype(np.uint64) << np.uint64(32) | labels.astype(np.uint64)
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
         missed = missed[: recall(pairs, self._held, self._values, out, missed)]
+        if not len(missed):
+            return out
         if texts is not None and 2 * len(missed) > len(pairs):
             # Few are remembered: making all of them takes less time than picking out the others.
-            self._make(keys, texts, key_names, out)
-        elif len(missed):
+            missed, of_missed = np.arange(len(pairs)), keys
+        else:
             missed = missed[np.argsort(keys[missed], kind="stable")]
-            made = np.empty((len(missed), 2), dtype=np.uint64)
-            self._make(keys[missed], label_names.texts(labels[missed]), key_names, made)
-            remember(pairs, missed, made, self._held, self._values, out)
+            of_missed, texts = keys[missed], label_names.texts(labels[missed])
+        made = np.empty((len(missed), 2), dtype=np.uint64)
+        self._make(of_missed, texts, key_names, made)
+        remember(pairs, missed, made, self._held, self._values, out)
         return out
 
     def _make(self, keys: Codes, texts: Texts, key_names: Vocabulary, out: NDArray[np.uint64]) -> None:
