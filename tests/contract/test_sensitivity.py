@@ -150,7 +150,7 @@ def test_a_threshold_without_noise_is_seen(name: str) -> None:
 def too_little_noise() -> Iterator[None]:
     """Every variance as of a mechanism with one level, item or sensitivity less: three quarters."""
     with ExitStack() as patches:
-        for module in ("counters.haar", "counters.tree", "counters.sqrt", "misra_gries.misra_gries", "one_shot.algorithms"):
+        for module in ("counters.levels", "counters.sqrt", "misra_gries.misra_gries", "one_shot.algorithms"):
             name = f"workers.mechanisms.{module}.round_up_sigma_squared"
             patches.enter_context(patch(name, lambda s2: round_up_sigma_squared(s2 * Fraction(3, 4))))
         counter_of.cache_clear()

@@ -43,8 +43,6 @@ PICKING = [
     if variant.mechanism in ("known_gumbel", "limit_dom", "pay_what_you_get", "sparse_gumb")
     or variant.options.get("algorithm") in ("known_gumbel", "limit_dom")
 ]
-#: Lazy caches that no other thread can reach, and why.
-OF_ONE_THREAD = {("sketch.py", "rounds"): "a batch is made by a step, and gone when the step returns"}
 
 
 class LazyPowers:
@@ -181,7 +179,7 @@ def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_ch
                 uses = [ast.unparse(decorator) for decorator in node.decorator_list]
                 lazy = any(word in use for use in uses for word in ("lru_cache", "cached_property", "functools.cache"))
                 found += [(path.name, node.name)] if lazy or "cache" in uses else []
-    assert found == list(OF_ONE_THREAD)
+    assert found == []
 
 
 def hammered(work: Callable[[int], object]) -> None:

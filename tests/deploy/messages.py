@@ -20,6 +20,10 @@ HOLE = "…"
 OURS = {"QuietcountError", "UsageError", "Difference"}
 #: A `ValueError` becomes a refused setting, except where only a mistake in the program can raise it: those are shown by kind and place.
 INTERNAL = {
+    "workers/kernels/blake2b.py",
+    "workers/mechanisms/ledger.py",
+    "workers/mechanisms/tag_index.py",
+    "workers/mechanisms/texts.py",
     "workers/agents/intake.py",
     "workers/dashboard/feed.py",
     "workers/demo/flights.py",
@@ -163,14 +167,15 @@ def exit_codes(modules: dict[str, ast.Module]) -> set[int]:
 
 def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
     """Why a record is no event, by the names that the reader of events gives."""
-    tree = modules["workers/agents/events.py"]
+    files = ("events", "event_decoding", "source_reader")
     found = set()
-    for node in ast.walk(tree):
+    for node in (node for file in files for node in ast.walk(modules[f"workers/agents/{file}.py"])):
         if isinstance(node, ast.Call) and name_of(node.func) == "Reject":
-            found.add(template(node.args[1]))
-        elif isinstance(node, ast.Assign) and [name_of(target) for target in node.targets] == ["reason"]:
+            if isinstance(node.args[1], ast.Constant | ast.JoinedStr):
+                found.add(template(node.args[1]))
+        elif isinstance(node, ast.Assign) and name_of(node.targets[0]) in ("reason", "MISPLACED", "AHEAD", "NOT_DECLARED"):
             found.add(template(node.value))
-        elif isinstance(node, ast.FunctionDef) and "Why a value is no event" in (ast.get_docstring(node) or ""):
+        elif isinstance(node, ast.FunctionDef) and node.name in ("read", "_why") and "why" in (ast.get_docstring(node) or "").lower():
             returned = (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return))
             found |= {template(value) for value in returned if value is not None}
     return {text for text in found if text.strip(HOLE)}

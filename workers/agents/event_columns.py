@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from workers.agents.vocabulary import Codes, Vocabulary
 from workers.kernels.tallies import distinct_labels
+from workers.mechanisms.frozen import read_only
 from workers.mechanisms.texts import fixed
 
 # Far above the largest `max_count`, and so far below 2^63 that a batch of them adds up in 64 bits.
 AMOUNT_MAX = 1 << 40
 
 Longs = NDArray[np.int64]
-NO_AMOUNTS: Longs = fixed(np.empty(0, dtype=np.int64))
+NO_AMOUNTS: Longs = read_only(np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)

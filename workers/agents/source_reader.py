@@ -76,7 +76,9 @@ class SourceReader:
         times, first, number = spans.times, spans.first, spans.number
         if refused.any():
             bad = np.flatnonzero(refused)
-            rejects += [Reject(i, reasons[why]) for i, why in zip(spans.index[bad].tolist(), refused[bad].tolist(), strict=True)]
+            for index, why in zip(spans.index[bad].tolist(), refused[bad].tolist(), strict=True):
+                reason = reasons[why]
+                rejects.append(Reject(index, reason))
             rejects.sort(key=lambda reject: reject.index)
             good = np.flatnonzero(refused == 0)
             times, keys, first, number = times[good], keys[good], first[good], number[good]

@@ -21,6 +21,7 @@ from workers.changes import Change
 from workers.errors import StateRefused
 from workers.kernels import users as kernels
 from workers.mechanisms.config import Lane
+from workers.mechanisms.frozen import read_only
 from workers.mechanisms.sizes import VALUE_BYTES
 
 VERSION = b"\x01"
@@ -37,7 +38,11 @@ _NUMBERS = 2**31 - 1
 
 Columns = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
 """Users (n, 2), pairs (n,), amounts (n,)."""
-_NO_ROWS: Columns = (np.empty((0, 2), np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
+_NO_ROWS: Columns = (
+    read_only(np.empty((0, 2), np.uint64)),
+    read_only(np.empty(0, np.uint64)),
+    read_only(np.empty(0, np.int64)),
+)
 
 
 class UserEpoch:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from workers.changes import Change
 from workers.mechanisms.config import Lane
+from workers.mechanisms.frozen import read_only
 
 if TYPE_CHECKING:
     from workers.agents.user_epoch import UserEpoch
@@ -44,7 +45,7 @@ FORGOTTEN_AT_ONCE = 20_000
 # A store gives values with names, and blocks are long: no step reads much more than this.
 FORGOTTEN_BYTES_AT_ONCE = 64 << 20
 
-_ONE_EACH = np.empty(0, np.int64)
+_ONE_EACH = read_only(np.empty(0, np.int64))
 
 
 class Stored(Protocol):

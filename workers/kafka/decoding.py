@@ -12,8 +12,9 @@ and 1 (brokers before 0.11, topics that were never rewritten) go through aiokafk
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from workers.kafka.records import FetchedRecords, Records
 from workers.kernels.records import crc32c, crc_tables, read_records
+from workers.mechanisms.frozen import read_only
 from workers.mechanisms.texts import fixed
 
 # Base offset, length, leader epoch, magic, crc, attributes, last offset delta, first and largest
@@ -33,13 +35,10 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LOG_OVERHEAD = 12  # base offset and length, which the length does not count
 _MAGIC_AT, _CRC_FROM = 16, 21
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32
-_TABLES = fixed(crc_tables())
-_UNPACK: dict[int, Callable[[bytes], bytes]] = {
-    1: codec.gzip_decode,
-    2: codec.snappy_decode,
-    3: codec.lz4_decode,
-    4: codec.zstd_decode,
-}
+_TABLES = read_only(crc_tables())
+_UNPACK: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
+    {1: codec.gzip_decode, 2: codec.snappy_decode, 3: codec.lz4_decode, 4: codec.zstd_decode}
+)
 
 
 class RecordSet:

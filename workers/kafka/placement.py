@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.kernels.placement import crc32_table, placed
+from workers.mechanisms.frozen import read_only
 from workers.mechanisms.texts import fixed
 
 MURMUR2, CRC32 = "murmur2", "crc32"
 PARTITIONERS = (MURMUR2, CRC32)
-_TABLE = fixed(crc32_table())
+_TABLE = read_only(crc32_table())
 
 
 class Placement:

@@ -56,6 +56,7 @@ _SIGMA = np.array(
     ],
     dtype=np.uint8,
 )
+_IV.flags.writeable = _SIGMA.flags.writeable = False
 _MORE, _LAST = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
 _16, _24, _32, _40, _48, _63, _1 = (np.uint64(n) for n in (16, 24, 32, 40, 48, 63, 1))
 

@@ -33,7 +33,8 @@ SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 ZERO, NINE = 48, 57
 TRUE, FALSE, NULL = (np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null"))
 # What may follow a backslash, but for the u of four hexadecimal digits.
-ESCAPES = np.isin(np.arange(256), np.frombuffer(b'"\\/bfnrt', dtype=np.uint8))
+ESCAPES = np.array([byte in b'"\\/bfnrt' for byte in range(256)])
+ESCAPES.flags.writeable = False
 NUMBER_DIGITS = 15
 # A bit of 64 for each level says whether it is an object.
 DEPTH_MAX = 32

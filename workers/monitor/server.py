@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import prometheus_client
 from aiohttp import hdrs, web
@@ -28,7 +29,9 @@ from workers.settings import Settings
 logger = logging.getLogger(__name__)
 
 CLOSING_S = 1.0
-HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "quietcount"}
+HEADERS = MappingProxyType(
+    {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "quietcount"}
+)
 
 
 def registry_of(
