@@ -34,7 +34,8 @@ from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG,
 from workers.replay.source import EventBatch, InOrder, as_read
 from workers.settings import ALL_KEYS, ALL_STREAM_KEY, Settings
 
-ROWS_AT_ONCE = 1 << 16
+# Of a row group the dictionary of its texts comes with every batch, and is looked up each time.
+ROWS_AT_ONCE = 1 << 18
 # Rows of a row group, on average, from which on it is worth a batch of its own.
 GROUP_ROWS = 1 << 14
 Bools = NDArray[np.bool_]
