@@ -68,9 +68,9 @@ def write(path: Path, ticks: int, users: int) -> int:
     schema = pa.schema([("ts", pa.int64()), ("user", pa.int64()), ("item", pa.string())])
     with pq.ParquetWriter(path, schema) as out:
         for first in range(0, number, ROWS):
-            rows = order[first : first + ROWS]
-            columns = [pa.array(tick[rows].astype(np.int64) * 1000), pa.array(user[rows].astype(np.int64))]
-            out.write_table(pa.table([*columns, labels.take(pa.array(items[rows]))], schema=schema), row_group_size=ROWS)
+            some = order[first : first + ROWS]
+            columns = [pa.array(tick[some].astype(np.int64) * 1000), pa.array(user[some].astype(np.int64))]
+            out.write_table(pa.table([*columns, labels.take(pa.array(items[some]))], schema=schema), row_group_size=ROWS)
     return number
 
 

@@ -34,10 +34,11 @@ _PATIENCE_MS = 60_000
 
 def record_batch(records: bytes, number: int, first_ms: int, last_ms: int) -> bytes:
     """Return a record batch (version 2) of `number` records."""
-    body = lz4_encode(records, level=_LEVEL)
+    body: bytes = lz4_encode(records, level=_LEVEL)
     # No producer id, no epoch, no sequence: not idempotent, and sent once.
     rest = _REST.pack(_LZ4, number - 1, first_ms, last_ms, -1, -1, -1, number) + body
-    return _HEAD.pack(0, 9 + len(rest), -1, 2, calc_crc32c(rest)) + rest
+    crc: int = calc_crc32c(rest)
+    return _HEAD.pack(0, 9 + len(rest), -1, 2, crc) + rest
 
 
 class Sender:

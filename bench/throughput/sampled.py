@@ -17,6 +17,7 @@ from threading import Event, Thread, enumerate
 from types import FrameType
 
 _APART_S = 0.005
+_WRITTEN_APART_S = 1.0
 _PROJECT = f"{Path(__file__).resolve().parents[2]}/"
 
 
@@ -25,12 +26,13 @@ class Sampler(Thread):
 
     def __init__(self, out: Path) -> None:
         super().__init__(daemon=True, name="sampler")
-        self._out, self._stop = out, Event()
+        self._out, self._ended = out, Event()
         self._used: Counter[tuple[str, str]] = Counter()
 
     def run(self) -> None:
         last: dict[int, int] = {}
-        while not self._stop.wait(_APART_S):
+        written_s = time.monotonic()
+        while not self._ended.wait(_APART_S):
             frames = sys._current_frames()
             for thread in enumerate():
                 frame = frames.get(thread.ident or 0)
@@ -42,11 +44,17 @@ class Sampler(Thread):
                     continue
                 self._used[kind(thread.name), place(frame)] += now - last.get(thread.ident, 0)
                 last[thread.ident] = now
+            if time.monotonic() > written_s + _WRITTEN_APART_S:
+                self._write()
+                written_s = time.monotonic()
 
     def end(self) -> None:
-        """Write what was found."""
-        self._stop.set()
+        """Stop, and write what was found."""
+        self._ended.set()
         self.join()
+        self._write()
+
+    def _write(self) -> None:
         found = [[*at, spent / 1e9] for at, spent in self._used.most_common()]
         # What librdkafka's own threads use is in this alone.
         self._out.write_text(json.dumps({"process_s": time.process_time(), "threads": found}))
