@@ -27,7 +27,7 @@ from workers.commands.key import new_key
 ITEMS, TICKS, TICK_MS = 10_000, 1_000, 10_000
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 ROWS = 200_000
-TARGETS = {"jsonl": 600_000, "parquet": 2_000_000}
+TARGETS = {"jsonl": 1_600_000, "parquet": 3_000_000}
 SETTINGS = """
 [worker]
 name = "bench"

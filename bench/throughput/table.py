@@ -31,6 +31,7 @@ class Row:
     since_start: float = 0.0
     cpu_us: float = 0.0
     peak: int = 0
+    short: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def tables(given: Namespace, names: tuple[str, ...]) -> None:
 def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
     """Print the worker beside its peers, ratios first."""
     cases = [
-        Case(f"{unit}s, {domain:,} items, {partitions} partitions", shape, partitions, given.events)
+        Case(f"{unit}s, {domain:,} items, {partitions} partition{'s' * (partitions > 1)}", shape, partitions, given.events)
         for unit, shape in (("event", Shape()), ("user", Shape(users=given.users)))
         for domain in given.domain
         for partitions in given.partitions
@@ -121,7 +122,7 @@ def _peers(place: Site, given: Namespace) -> list[Row]:
         if done.returncode != 0:
             raise RuntimeError(f"the plain Faust agent failed:\n{done.stderr[-3000:]}")
         rate = float(done.stdout.rpartition("rate=")[2].split()[0])
-        rows.append(Row(f"plain Faust table agent ({given.plain_events:,} events)", rate))
+        rows.append(Row(f"plain Faust table agent ({given.plain_events:,} events)", rate, short="Faust"))
         print(f"  plain Faust: {rate:,.0f} events/s", flush=True)
     number = given.events if given.streams_events is None else given.streams_events
     for threads in given.streams_threads if number else ():
@@ -129,7 +130,8 @@ def _peers(place: Site, given: Namespace) -> list[Row]:
         title = f"Kafka Streams {streams.version()} EOS v2, {threads} thread{'s' * (threads > 1)}"
         if number != given.events:
             title += f" ({number:,} events)"
-        rows.append(Row(title, number / run.whole_s, number / 2 / run.half_s, cpu_us=run.cpu_s / number * 1e6))
+        steady, cpu_us = number / 2 / run.half_s, run.cpu_s / number * 1e6
+        rows.append(Row(title, number / run.whole_s, steady, cpu_us=cpu_us, short=f"Streams {threads}"))
         print(f"  {title}: {number:,} events in {run.whole_s:.1f} s", flush=True)
     return rows
 
@@ -152,15 +154,15 @@ def _print_run(case: Case, run: Run) -> None:
 
 def _print_rows(peers: list[Row], rows: list[Row]) -> None:
     """Print one table: each row's whole run beside those of the peers, its rates, CPU and memory."""
-    heads = [f"/ {peer.title.partition(' ')[0]} {i + 1}" for i, peer in enumerate(peers)]
+    heads = [f"/ {peer.short}" for peer in peers]
     wide = max(len(row.title) for row in [*peers, *rows])
     print("\n(whole run: from the first event, or the partitions' being taken over, to the last; steady: see docs/performance.md)")
     print(
-        f"{'':{wide}} {''.join(f'{head:>10}' for head in heads)} {'whole/s':>11} {'steady/s':>11} {'with start':>11}"
+        f"{'':{wide}} {''.join(f'{head:>12}' for head in heads)} {'whole/s':>11} {'steady/s':>11} {'with start':>11}"
         f" {'CPU us':>7} {'peak MB':>8}"
     )
     for row in [*peers, *rows]:
-        ratios = "".join(f"{row.whole / peer.whole:10.1f}" for peer in peers)
+        ratios = "".join(f"{row.whole / peer.whole:12.1f}" for peer in peers)
         figures = [
             f"{row.whole:11,.0f}",
             f"{row.steady:11,.0f}" if row.steady else f"{'':11}",
