@@ -1,10 +1,16 @@
-"""All benchmarks in one run, on one real broker: `make bench`, or `python -m bench [--events N] [--only NAME]`.
+"""All benchmarks in one run, on one real broker: `make bench`, or `python -m bench [--events N] [--only NAME ...]`.
 
-worker   events/s of one `quietcount run` beside a plain Faust table agent on the same topic
-core     nanoseconds a row and tick of the core's releases
-items    a tick of a million items with every per-item mechanism, beside `unk_base`; 1,000 columns: exit 1 where a tick takes over 100 us
-replay   events/s of `quietcount replay` from JSON lines and Parquet; a sweep: exit 1 where 24 combinations cost 6 single runs
-utility  measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
+worker      events/s of one `quietcount run`, of events and of users, beside a plain Faust table and Kafka Streams on the same topic
+latency     how long after its tick a snapshot can be read, at steady rates
+many-items  memory an item and recovery of a worker with 10 M items in one owner partition
+core        nanoseconds a row and tick of the core's releases
+items       a tick of a million items with every per-item mechanism, beside `unk_base`; 1,000 columns: exit 1 where a tick takes over 100 us
+replay      events/s of `quietcount replay` from JSON lines and Parquet
+sweep       one replay of 24 combinations of settings: exit 1 where they cost 6 single runs
+users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
+utility     measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
+
+docs/performance.md has the figures of the first three, of `replay` and of `users`.
 """
 
 from __future__ import annotations
@@ -12,54 +18,12 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
-from bench import columns, mechanism_step, per_item, release_columns, replay, sweep, utility, worker
-from bench.events import KEYS, produce
-from tests.broker import broker
-from tests.worker.harness import ROOT
+from bench import columns, mechanism_step, per_item, release_columns, replay, sweep, users_table, utility
+from bench.throughput import table
 
-PARTITIONS = 4
-
-
-def bench_worker(number: int, domain: int, owners: int, runs: int, plain_events: int, densities: list[int]) -> None:
-    """One worker beside plain Faust, which gets two tries of which the better one counts; ours are all shown."""
-    print(
-        f"\n{number:,} events, 2 items each, {KEYS} stream keys, {domain:,} items (Zipf), {PARTITIONS} source partitions, "
-        f"{owners} owner partitions"
-    )
-    table: list[tuple[str, float]] = []
-    plain = 0.0
-    with broker() as bootstrap, tempfile.TemporaryDirectory() as directory:
-        for density in densities:
-            for i in range(runs):
-                place = worker.site(bootstrap, Path(directory) / f"{density}-{i}", PARTITIONS, owners)
-                last_ms = produce(bootstrap, place.topic, PARTITIONS, number, domain, density)
-                if i == 0:
-                    plain = max(plain, plain_rate(bootstrap, place.topic, plain_events))
-                run = worker.run(place, number, last_ms)
-                table.append((f"quietcount run, {density:,} events a tick, run {i + 1}", run.rate))
-                print(
-                    f"  {run.events:,} events in {run.seconds:.2f} s (done {run.since_start_s:.1f} s after the process "
-                    f"began), {run.commits} commits, {run.snapshots:,} snapshots",
-                    flush=True,
-                )
-    print(f"\n{'':52} {'events/s':>10} {'ratio':>8}")
-    print(f"{f'plain Faust table agent ({plain_events:,} events)':52} {plain:10,.0f} {1.0:8.1f}")
-    for name, rate in table:
-        print(f"{name:52} {rate:10,.0f} {rate / plain:8.1f}")
-
-
-def plain_rate(bootstrap: str, topic: str, number: int) -> float:
-    """Events a second of the plain agent, in a process of its own."""
-    command = [sys.executable, "-m", "bench.plain_faust", bootstrap, topic, str(PARTITIONS), str(number)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"the plain Faust agent failed:\n{done.stderr[-3000:]}")
-    return float(done.stdout.rpartition("rate=")[2].split()[0])
+NAMES = (*table.NAMES, "core", "items", "replay", "sweep", "users", "utility")
 
 
 def bench_core(rows: int, ticks: int) -> None:
@@ -79,32 +43,32 @@ def bench_core(rows: int, ticks: int) -> None:
 def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("worker", "core", "items", "replay", "utility"), default=None)
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--domain", type=int, default=10_000)
-    parser.add_argument("--owners", type=int, default=2)
-    parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--plain-events", type=int, default=20_000)
-    parser.add_argument("--events-a-tick", type=int, nargs="+", default=[10_000, 50_000])
+    parser.add_argument("--only", choices=NAMES, nargs="+", default=NAMES)
+    table.options(parser)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--ticks", type=int, default=64)
     parser.add_argument("--replay-events", type=int, default=10_000_000)
+    parser.add_argument("--user-ticks", type=int, nargs="+", default=[100, 1_000], help="horizons of `users`")
+    parser.add_argument("--user-share", type=float, default=1.0, help="of the 10 M users, for a quicker run")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--horizon", type=int, default=512)
     given = parser.parse_args()
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
     kept = True  # targets and promises
-    if given.only in (None, "worker"):
-        bench_worker(given.events, given.domain, given.owners, given.runs, given.plain_events, given.events_a_tick)
-    if given.only in (None, "core"):
+    if through := tuple(name for name in table.NAMES if name in given.only):
+        table.tables(given, through)
+    if "core" in given.only:
         bench_core(given.rows, given.ticks)
-    if given.only in (None, "items"):
+    if "items" in given.only:
         per_item.table(given.rows, ticks=8, horizon=1_024, only=())
         kept = columns.table(columns=1_000, ticks=20_000, touched=3, horizon=1 << 16)
-    if given.only in (None, "replay"):
+    if "replay" in given.only:
         replay.table(given.replay_events)
+    if "sweep" in given.only:
         kept = sweep.table(given.replay_events) and kept
-    if given.only in (None, "utility"):
+    if "users" in given.only:
+        users_table.table(tuple(given.user_ticks), given.user_share)
+    if "utility" in given.only:
         kept = utility.table(given.seeds, given.horizon) and kept
     if not kept:
         sys.exit(1)

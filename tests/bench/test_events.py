@@ -1,0 +1,59 @@
+"""The benchmarks' events: record batches that Kafka's clients read, with what was drawn in them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from aiokafka.partitioner import murmur2
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from bench.throughput import events
+from bench.throughput.events import RECORD_BYTES_MAX, Events, Shape
+from bench.throughput.producing import batches, blocks
+from tests.kernels.uncompiled import WAYS
+
+PARTITIONS, NUMBER, END_MS = 4, 30_000, 1_767_225_600_000
+SHAPES = (Shape(), Shape(domain=3, users=1_000), Shape(domain=2 * NUMBER, in_turn=True, keys=1))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_record_batches_hold_what_was_drawn(shape: Shape) -> None:
+    """A benchmark whose events are not what it says measures something else."""
+    seen, last = 0, 0
+    for drawn, times in blocks(shape, PARTITIONS, NUMBER, END_MS, 1_000):
+        for partition, data in batches(drawn, times, PARTITIONS).items():
+            batch = DefaultRecordBatch(data)
+            assert batch.validate_crc()
+            rows = np.flatnonzero(drawn.partitions == partition).tolist()
+            for i, record in zip(rows, batch, strict=True):
+                event = json.loads(record.value)
+                users = {"user": f"user-{drawn.users[i]}"} if shape.users else {}
+                items = [f"product-{item}" for item in drawn.items[i]]
+                assert event == {"key": f"shop-{drawn.keys[i]}", "items": items, "ts": times[i], **users}
+                assert record.timestamp == times[i] and items[0] != items[1]
+                assert record.key == (event["user"].encode() if shape.users else None)
+                if shape.users:
+                    assert (murmur2(record.key) & 0x7FFFFFFF) % PARTITIONS == partition
+            seen += len(rows)
+        last = int(times[-1])
+    assert (seen, last) == (NUMBER, END_MS)
+
+
+def test_items_in_turn_occur_once() -> None:
+    """Memory an item is divided by their number."""
+    drawn = Events(Shape(domain=2 * NUMBER, in_turn=True), 1).draw(NUMBER)
+    assert np.array_equal(np.sort(drawn.items.ravel()), np.arange(2 * NUMBER))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_records_are_the_same_uncompiled(shape: Shape) -> None:
+    """A kernel is what it says as plain Python."""
+    drawn, times = Events(shape, 1).draw(200), END_MS + 7 * np.arange(200)
+    written = []
+    for way in WAYS:
+        out = np.zeros(RECORD_BYTES_MAX * 200, dtype=np.uint8)
+        end = way(events.put_records)(out, drawn.keys, drawn.items, times, drawn.users)
+        written.append(out[:end].tobytes())
+    assert written[0] == written[1]
