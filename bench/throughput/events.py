@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel_with_arrays
 from workers.kernels.placement import murmur2
 
 Bytes = NDArray[np.uint8]
@@ -110,7 +110,7 @@ def payload(drawn: Drawn, rows: Longs, times: Longs) -> Bytes:
     return out[: put_records(out, drawn.keys[rows], drawn.items[rows], times[rows], users)]
 
 
-@kernel
+@kernel_with_arrays
 def put_text(out: Bytes, at: int, text: Bytes) -> int:
     """Write a text at `at`; return the place after it."""
     for byte in text:
@@ -119,7 +119,7 @@ def put_text(out: Bytes, at: int, text: Bytes) -> int:
     return at
 
 
-@kernel
+@kernel_with_arrays
 def put_number(out: Bytes, at: int, number: int) -> int:
     """Write a number that is not negative, in decimal; return the place after it."""
     power = 1
@@ -132,7 +132,7 @@ def put_number(out: Bytes, at: int, number: int) -> int:
     return at
 
 
-@kernel
+@kernel_with_arrays
 def put_varint(out: Bytes, at: int, number: int) -> int:
     """Write a number as Kafka's records have it, 7 bits a byte with the sign in the lowest; return the place after it."""
     left = (number << 1) ^ (number >> 63)
@@ -144,7 +144,7 @@ def put_varint(out: Bytes, at: int, number: int) -> int:
     return at + 1
 
 
-@kernel
+@kernel_with_arrays
 def put_event(out: Bytes, key: int, one: int, other: int, time: int, user: int) -> int:
     """Write an event's JSON at the beginning of `out`, without a user where that is -1; return its length."""
     at = put_number(out, put_text(out, 0, _KEY), key)
@@ -159,7 +159,7 @@ def put_event(out: Bytes, key: int, one: int, other: int, time: int, user: int) 
     return at + 1
 
 
-@kernel
+@kernel_with_arrays
 def put_records(out: Bytes, keys: Longs, items: Longs, times: Longs, users: Longs) -> int:
     """Write the records of a batch.
 
@@ -192,7 +192,7 @@ def put_records(out: Bytes, keys: Longs, items: Longs, times: Longs, users: Long
     return end
 
 
-@kernel
+@kernel_with_arrays
 def place_users(home: Longs, partitions: int) -> None:
     """Write each user's partition, as Java's clients choose it, into int64 (users,)."""
     text = np.empty(RECORD_BYTES_MAX, dtype=np.uint8)
