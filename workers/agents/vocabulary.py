@@ -90,12 +90,7 @@ class Vocabulary:
 
     def texts(self, codes: NDArray[np.int32]) -> Texts:
         """Return the texts of codes, in their order."""
-        lengths = np.empty(len(codes), dtype=np.int64)
-        codes = fixed(codes)
-        size = kernels.gather_lengths(self._ends, codes, lengths)
-        text = np.empty(size, dtype=np.uint8)
-        kernels.gather_text(self._text, self._ends, codes, text)
-        return Texts(text, np.cumsum(lengths))
+        return Texts(self._text[: self._bytes], self._ends[: self._used]).take(codes)
 
     def name(self, code: int) -> str:
         """Return the text of one code."""

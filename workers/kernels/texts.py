@@ -1,4 +1,4 @@
-"""Texts as numbers: a hash table from the bytes of a text to its code, and texts gathered by code.
+"""Texts as numbers: a hash table from the bytes of a text to its code.
 
 The table is probed linearly and at most half full. Labels come from outside, so the hash is
 SipHash-1-3 under a secret of this process: nobody can choose texts that all meet in one slot.
@@ -210,27 +210,3 @@ def fill_slots(hashes: Words, used: int, slots: Codes) -> None:
         while slots[slot] >= 0:
             slot = slot + np.uint64(1) & mask
         slots[slot] = code
-
-
-@kernel
-def gather_lengths(ends: Longs, codes: Codes, lengths: Longs) -> int:
-    """Write the bytes of each code's text to `lengths`, int64 (n,); return their sum."""
-    total = 0
-    for i in range(len(codes)):
-        code = codes[i]
-        length = ends[code] - (ends[code - 1] if code else 0)
-        lengths[i] = length
-        total += length
-    return total
-
-
-@kernel
-def gather_text(text: Bytes, ends: Longs, codes: Codes, out: Bytes) -> None:
-    """Write the texts of codes end to end to `out`, uint8 (the sum of their lengths,)."""
-    at = 0
-    for i in range(len(codes)):
-        code = codes[i]
-        start = ends[code - 1] if code else 0
-        for k in range(start, ends[code]):
-            out[at] = text[k]
-            at += 1
