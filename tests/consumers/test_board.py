@@ -94,5 +94,7 @@ def test_what_is_not_there_is_told_in_one_line(scene: Scene) -> None:
     ):
         done = run("board.py", "--bootstrap", address, "--topic", topic)
         assert done.returncode == 1
-        [line] = [line for line in done.stderr.splitlines() if not line.startswith("%")]  # those are librdkafka's own
+        lines = [line for line in done.stderr.splitlines() if not line.startswith("%")]  # those are librdkafka's own
+        assert len(lines) == 1, done.stderr
+        [line] = lines
         assert line.startswith(word)
