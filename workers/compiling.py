@@ -14,20 +14,14 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-
-from aiokafka import TopicPartition
-from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from workers.agents.contributions import decode
 from workers.agents.events import EventReader
 from workers.agents.intake import Intake
 from workers.agents.source_reader import SourceReader
-from workers.changes import Change
 from workers.histogram import ledger_blocks
-from workers.kafka.decoding import ColumnRecords, RecordSet
 from workers.kafka.placement import PARTITIONERS, Placement
 from workers.kernels import compiled
 from workers.mechanisms.config import Lane
@@ -77,40 +71,35 @@ def _events() -> list[bytes]:
     ]
 
 
-class _Kept(dict[bytes, bytes]):
-    """What a worker's store would keep."""
-
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:  # type: ignore[override]  # as a store has it
-        return iter(sorted((name, value) for name, value in super().items() if name.startswith(prefix)))
-
-    def write(self, changes: list[Change]) -> None:
-        for name, value in changes:
-            if value is not None:
-                self[name] = value
-
-
 def _of_batches() -> None:
     """Take record batches to contributions, as a worker does, with users and without."""
+    # `replay` of a file needs none of these once everything is compiled.
+    from aiokafka import TopicPartition
+    from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+    from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+    from workers.kafka.decoding import ColumnRecords, RecordSet
+    from workers.kafka.store import Changelog, Store
+
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i, value in enumerate(_events()):
         builder.append(i, i * 100, f"u{i % 7}".encode(), value, [])
     lanes = [Lane(_TICK_MS, 0, 2, 1), Lane(_TICK_MS, 0, 2, 3, 2, 4)]
-    kept = _Kept()
-    for fields, user in ((("key", "ts", "user"), "user"), (("$key", None, "$key"), "$key"), (("$all", "ts", None), "user")):
+    store = Store(None, Changelog("state", 0)).open()
+    for key, timestamp, user in (("key", "ts", "user"), ("$key", None, "$key"), ("$all", "ts", "user")):
         response = PartitionRecords(
             TopicPartition("t", 0), RecordSet(bytes(builder.build())), None, 0, None, None, True, READ_COMMITTED
         )
         records = ColumnRecords.of(response).take(0, _EVENTS).batch().records
-        key, timestamp, _ = fields
         events = EventsSettings(topic="t", key=key, items="items", timestamp=timestamp)
         for partitioner in PARTITIONERS:
             reader = SourceReader(EventReader(events, user), None, Placement(partitioner, 0, 1))
-            intake = Intake(lanes, 0, _KEY, kept)
+            intake = Intake(lanes, 0, _KEY, store)
             sequences = [0, 0]
             for part in (records, records.part(0, _EVENTS // 2)):
                 found, _ = reader.read(part, None)
                 intake.add(found)
-                kept.write(intake.user_changes())
+                store.write(intake.user_changes(), 0)
                 for _, message in intake.commit(source=0, sequences=sequences, offset=0):
                     for section in decode(message.encoded()).sections:
                         section.contributions(_KEY)
@@ -155,4 +144,5 @@ def _settings(unit: str, more: Mapping[str, object]) -> Settings:
 
 
 if __name__ == "__main__":
-    print(f"compiled the loops that count in {compile_kernels():.1f} s")
+    print("Compiling the loops that count (once) ...", flush=True)
+    print(f"... in {compile_kernels():.1f} s")

@@ -95,8 +95,8 @@ class Stage:
         """Return a batch as the transport would: counted as on its way."""
         at = list(offsets or (start,))
         n = len(at)
-        records = Batch(start, end, Records.of([b"x"] * n, offsets=at))
-        batch = FetchedRecords.of(records, self.handover.shard(("events", partition)))
+        records = Records.of([b"x"] * n, offsets=at)
+        batch = FetchedRecords(start, end, n, 0, lambda: records, self.handover.shard(("events", partition)))
         self.handover.expect(batch)
         return batch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,20 @@ def test_the_text_of_every_kernel_names_the_directory(monkeypatch: pytest.Monkey
     text = tmp_path / "tallies.py"
     text.write_text(text.read_text().replace("min(", "max(", 1))
     assert compiled._name() != before
+
+
+def test_what_other_versions_compiled_stays_up_to_a_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two interpreters on one checkout must not throw each other's loops away at every start."""
+    monkeypatch.setattr(compiled, "_HERE", tmp_path)
+    others = [tmp_path / "__pycache__" / f"kernels-{number}" for number in range(10)]
+    for number, path in enumerate(others):
+        path.mkdir(parents=True)
+        os.utime(path, (number, number))
+    own = compiled._kept()
+    assert own is not None and own.name == compiled._name()
+    os.utime(own, (0, 0))  # the oldest of all, and it stays all the same
+    assert compiled._kept() == own
+    assert {path.name for path in own.parent.iterdir()} == {own.name, *(path.name for path in others[3:])}
 
 
 def test_a_complete_directory_need_not_be_writable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -105,6 +105,13 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
         assert done == (300, 70) and codes.tolist() == wanted
 
 
+def test_first_texts_have_the_first_codes() -> None:
+    """A stream key is declared if its code says so: one that is not must never have such a code."""
+    vocabulary = Vocabulary(["b", "a"])
+    assert [vocabulary.code_of(text) for text in ("a", "c", "b", "c")] == [1, 2, 0, 2]
+    assert len(Vocabulary()) == 0
+
+
 def test_a_place_outside_the_data_is_refused() -> None:
     """The loops trust places: this is where they are checked."""
     for place in ([-1, 2], [0, 4], [3, 2]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,14 +76,19 @@ class Coder:
     space.
     """
 
-    def __init__(self) -> None:
-        self.keys, self.labels = Vocabulary(), Vocabulary()
+    def __init__(self, declared: Collection[str] = ()) -> None:
+        """
+        Args:
+            declared: stream keys that have the first codes of every vocabulary of keys.
+        """
+        self._declared = tuple(declared)
+        self.keys, self.labels = Vocabulary(self._declared), Vocabulary()
         self._met = np.empty(0, dtype=np.int64)
 
     def begin(self) -> None:
         """Begin a batch, whose codes are those of one pair of vocabularies."""
         if self.keys.full:
-            self.keys = Vocabulary()
+            self.keys = Vocabulary(self._declared)
         if self.labels.full:
             self.labels = Vocabulary()
 

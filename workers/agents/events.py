@@ -10,27 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.agents.event_columns import AMOUNT_MAX
 from workers.agents.event_decoding import GeneralReader
 from workers.kafka.records import Records
 from workers.kernels.json_events import DECLINED, ITEMS, KEY, TIME, TIME_MAX, USER, scan
 from workers.kernels.json_parts import are_texts, depths
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.mechanisms.frozen import Frozen, read_only
+from workers.mechanisms.texts import fixed
 from workers.settings import ALL_KEYS, RECORD_KEY, EventsSettings
 
-# Far above the largest `max_count`, and so far below 2^63 that a batch of them adds up in 64 bits.
-AMOUNT_MAX = 1 << 40
 # Room for labels of an event, on average, before there has to be more.
 LABELS_FORESEEN = 4
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
-A = TypeVar("A", bound=np.generic)
 
 __all__ = ["AMOUNT_MAX", "TIME_MAX", "EventReader", "EventSpans", "Records", "Reject"]
 
@@ -123,7 +122,7 @@ class EventReader(Frozen):
     def _named(self, records: Records) -> NDArray[np.bool_]:
         """Return which records have a key that is a label, where it has to be one."""
         if self._key_is_key or self._user_is_key:
-            return are_texts(_given(records.data), _given(records.keys), LABEL_BYTES_MAX)
+            return are_texts(fixed(records.data), fixed(records.keys), LABEL_BYTES_MAX)
         return np.ones(len(records), dtype=np.bool_)
 
     def _scanned(self, records: Records, values: Longs) -> EventSpans:
@@ -136,7 +135,7 @@ class EventReader(Frozen):
         first, number = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
         room = LABELS_FORESEEN * n
         labels, amounts = np.empty((room, 2), dtype=np.int64), np.empty(room, dtype=np.int64)
-        data, values = _given(records.data), _given(values)
+        data, values = fixed(records.data), fixed(values)
         done, used, counting = 0, 0, False
         while True:
             done, used, counted = scan(
@@ -172,7 +171,7 @@ class EventReader(Frozen):
             return rows, []
         found, rejects = _Found(rows), []
         spans = records.values[declined]
-        deep = depths(_given(records.data), _given(spans))
+        deep = depths(fixed(records.data), fixed(spans))
         for row, (start, stop), depth in zip(
             declined.tolist(), spans.tolist(), deep.tolist(), strict=True
         ):
@@ -251,16 +250,6 @@ class _Found:
             amounts,
             declined,
         )
-
-
-def _given(array: NDArray[A]) -> NDArray[A]:
-    """Return an array as kernels take it, contiguous and read-only.
-
-    For each other kind of array they would be compiled again.
-    """
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 def _spans(texts: Sequence[bytes], begin: int) -> Longs:

@@ -14,7 +14,7 @@ and on what was closed before it, never on where a batch or a commit ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,7 +173,6 @@ class Intake:
         source: int,
         sequences: list[int],
         offset: int,
-        to_all: bool = False,
         max_bytes: int | None = VALUE_BYTES,
     ) -> list[tuple[int, Message]]:
         """Return what to tell the owners, as (owner partition, message); then nothing is open any
@@ -186,7 +185,6 @@ class Intake:
             source: this source partition.
             sequences: next sequence number for each owner; advanced here.
             offset: where the source partition is read on.
-            to_all: tell every owner, whatever was counted.
             max_bytes: upper limit of an encoded message; None: none (replay).
         """
         owners = len(sequences)
@@ -194,8 +192,8 @@ class Intake:
         for lane, tick, tally in self._tallies.take():
             for owner, rows in self._shares(lane, tick, tally, owners):
                 shares[owner].append(rows)
-        to_all = to_all or self.closes()
-        told: Iterable[int] = range(owners) if to_all else [to for to in range(owners) if shares[to]]
+        closes = self.closes()
+        told = [to for to in range(owners) if closes or shares[to]]
         found: list[tuple[int, Message]] = []
         for to in told:
             pages = messages(
@@ -218,7 +216,6 @@ class Intake:
     def _shares(self, lane: Lane, tick: int, tally: Tally, owners: int) -> Iterator[tuple[int, Rows]]:
         """Yield the rows of a tally by owner partition."""
         rows = tally.rows(owners)
-        names = [tally.key_names.name(code) for code in rows.keys.tolist()]
         labels = tally.label_names.texts(rows.labels)
         keys = np.repeat(rows.keys, np.diff(rows.starts))
         tags = self._tags.of(keys, rows.labels, tally.key_names, tally.label_names, labels)
@@ -232,7 +229,7 @@ class Intake:
                     Rows(
                         lane=lane,
                         tick=tick,
-                        names=names[start:stop],
+                        names=rows.names[start:stop],
                         starts=rows.starts[start : stop + 1] - first,
                         labels=labels.part(first, last),
                         counts=rows.counts[first:last],

@@ -4,16 +4,13 @@ reason.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.agents.event_columns import NO_AMOUNTS, Coder, EventColumns
 from workers.agents.events import EventReader, Reject
 from workers.agents.pairs import user_digests
+from workers.kafka.placement import Placement
 from workers.kafka.records import Records
-from workers.mechanisms.texts import Texts
 from workers.settings import ALL_STREAM_KEY
 
 MISPLACED = "user's records belong in another partition"
@@ -21,17 +18,11 @@ AHEAD = "dated too far ahead"
 NOT_DECLARED = "key not declared"
 
 
-class Places(Protocol):
-    """Tells which users' records belong in the partition that is read."""
-
-    def here(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.bool_]: ...
-
-
 class SourceReader:
     """Reads batches of one source partition, in order. Not for two threads."""
 
     def __init__(
-        self, reader: EventReader, declared: frozenset[str] | None, placement: Places | None = None
+        self, reader: EventReader, declared: frozenset[str] | None, placement: Placement | None = None
     ) -> None:
         """
         Args:
@@ -41,8 +32,8 @@ class SourceReader:
             placement: whether a user's records belong in this source partition; None: they all do.
         """
         self._reader, self._placement = reader, placement
-        self._declared = None if declared is None else Texts.of(sorted(key.encode() for key in declared))
-        self._coder = Coder()
+        self._declared = None if declared is None else len(declared)
+        self._coder = Coder(declared or ())
         #: Events of the last batch that only the general reader could read.
         self.declined = 0
 
@@ -60,16 +51,19 @@ class SourceReader:
         spans, rejects = self._reader.read(records)
         self.declined = spans.declined
         self._coder.begin()
-        keys = self._keys(spans.data, spans.keys, len(spans.times))
-        refused = np.zeros(len(spans.times), dtype=np.int8)
+        if spans.keys is None:
+            keys = np.full(len(spans), self._coder.keys.code_of(ALL_STREAM_KEY), dtype=np.int32)
+        else:
+            keys = self._coder.keys.codes(spans.data, spans.keys)
+        refused = np.zeros(len(spans), dtype=np.int8)
         reasons = ("", MISPLACED, AHEAD, NOT_DECLARED)
         if self._placement is not None and spans.users is not None:
             refused[~self._placement.here(spans.data, spans.users)] = 1
         if latest_ms is not None:
             refused[(spans.times > latest_ms) & (refused == 0)] = 2
         if self._declared is not None:
-            # Declared keys have the first codes of every vocabulary.
-            refused[(keys >= len(self._declared)) & (refused == 0)] = 3
+            # Declared keys have the first codes.
+            refused[(keys >= self._declared) & (refused == 0)] = 3
         users = None if spans.users is None else user_digests(spans.data, spans.users)
         labels = self._coder.labels.codes(spans.data, spans.labels)
         amounts = NO_AMOUNTS if spans.amounts is None else spans.amounts
@@ -84,15 +78,3 @@ class SourceReader:
             times, keys, first, number = times[good], keys[good], first[good], number[good]
             users = None if users is None else users[good]
         return self._coder.columns(times, keys, first, number, labels, amounts, users), rejects
-
-    def _keys(
-        self, data: NDArray[np.uint8], places: NDArray[np.int64] | None, n: int
-    ) -> NDArray[np.int32]:
-        """Return the code of each event's stream key."""
-        keys = self._coder.keys
-        if not len(keys) and self._declared is not None:
-            keys.codes_of(self._declared)
-        if places is None:
-            code = keys.codes_of(Texts.of([ALL_STREAM_KEY.encode()]))[0]
-            return np.full(n, code, dtype=np.int32)
-        return keys.codes(data, places)

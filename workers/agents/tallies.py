@@ -25,13 +25,15 @@ class KeyRows(NamedTuple):
 
     Attributes:
         keys: int32 (k,), codes of the stream keys, also of those without rows.
-        starts: int64 (k + 1,), where each key's rows begin.
+        names: the stream keys themselves.
         owners: int64 (k,), each key's owner partition, ascending.
+        starts: int64 (k + 1,), where each key's rows begin.
         labels: int32 (n,), codes.
         counts: int64 (n,), each above 0.
     """
 
     keys: Codes
+    names: list[str]
     owners: Longs
     starts: Longs
     labels: Codes
@@ -87,15 +89,17 @@ class Tally:
         pairs = self._pairs[: self._used]
         of_keys = (pairs & _LABEL) == _LABEL
         keys = (pairs[of_keys] >> _KEY_BITS).astype(np.int32)
-        owner = np.array([owner_of(self.key_names.name(code), owners) for code in keys.tolist()], dtype=np.int64)
+        met = [self.key_names.name(code) for code in keys.tolist()]
+        owner = np.array([owner_of(name, owners) for name in met], dtype=np.int64)
         by_owner = np.argsort(owner, kind="stable")
         keys, owner = keys[by_owner], owner[by_owner]
+        names = [met[place] for place in by_owner.tolist()]
         places = np.empty(len(self.key_names), dtype=np.int32)
         places[keys] = np.arange(len(keys), dtype=np.int32)
         starts = np.zeros(len(keys) + 1, dtype=np.int64)
         rows = np.empty(self._used - len(keys), dtype=np.int64)
         kernels.group_by_key(self._pairs, self._used, places, starts, rows)
-        return KeyRows(keys, owner, starts, (pairs[rows] & _LABEL).astype(np.int32), self._counts[rows])
+        return KeyRows(keys, names, owner, starts, (pairs[rows] & _LABEL).astype(np.int32), self._counts[rows])
 
     def _make_room(self, rows: int) -> None:
         if rows > len(self._pairs):

@@ -135,7 +135,7 @@ class UserEpoch:
             self._sequence, self._tail = (sequence + 1, _NO_ROWS) if full else (sequence, columns)
 
     def read_entries(self, stored: Iterator[tuple[bytes, bytes]]) -> None:
-        """Read what versions up to 1.1 left: one entry a user."""
+        """Read what earlier versions left: one entry a user."""
         while some := list(islice(stored, _READ_AT_ONCE)):
             for _, value in some:
                 if value[:1] != VERSION or len(value) % 8 != 1:
@@ -186,7 +186,7 @@ def _with_users(table: kernels.Table) -> kernels.Table:
 
 
 def _with_pairs(table: kernels.Table, rows: int) -> kernels.Table:
-    """Return a table with room for so many more pairs, and some more."""
+    """Return a table with room for at least `rows` more pairs."""
     pairs = int(table.sizes[1])
     room = _room(pairs, rows)
     table.owners.resize(room, refcheck=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,11 @@ class Vocabulary:
     It only grows: a code means the same text as long as the vocabulary lives. Not for two threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: Iterable[str] = ()) -> None:
+        """
+        Args:
+            first: texts that have the first codes, in their order.
+        """
         # Secret, so that nobody can choose labels that all meet in one slot.
         self._secret = np.frombuffer(secrets.token_bytes(16), dtype=np.uint64)
         self._slots = np.full(4 * _FIRST_TEXTS, -1, dtype=np.int32)
@@ -33,6 +38,7 @@ class Vocabulary:
         self._text = np.empty(16 * _FIRST_TEXTS, dtype=np.uint8)
         self._used = 0
         self._found = np.empty(kernels.AHEAD, dtype=np.uint64)
+        self.codes_of(Texts.of(text.encode() for text in first))
 
     def __repr__(self) -> str:
         return f"Vocabulary({self._used} texts)"
@@ -87,6 +93,10 @@ class Vocabulary:
     def codes_of(self, texts: Texts) -> Codes:
         """Return the codes of a column of texts; those that are new are added."""
         return self.codes(texts.text, np.stack((texts.ends - texts.lengths, texts.ends), axis=1))
+
+    def code_of(self, text: str) -> int:
+        """Return the code of one text; if it is new it is added."""
+        return int(self.codes_of(Texts.of([text.encode()]))[0])
 
     def texts(self, codes: NDArray[np.int32]) -> Texts:
         """Return the texts of codes, in their order."""

@@ -4,50 +4,30 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import msgspec
 
 from workers.agents.contributions import Section
 from workers.errors import StateRefused
 from workers.mechanisms.config import Lane
-from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.noise.keyed import NoiseKey
-
-
-class Part(Protocol):
-    """One commit's contributions to one tick: a message's `Section`, or replay's columns."""
-
-    @property
-    def lane(self) -> Lane: ...
-    @property
-    def tick(self) -> int: ...
-    @property
-    def nbytes(self) -> int:
-        """About the bytes that it takes in memory."""
-
-    def encoded(self) -> bytes:
-        """Return it as a section in MessagePack."""
-
-    def contributions(self, key: NoiseKey) -> Contributions:
-        """Return its columns, with the tags that `key` gives its rows."""
 
 
 class Waiting:
-    """Parts of ticks that are not complete, by (lane, tick)."""
+    """Sections of ticks that are not complete, by (lane, tick): a part of a tick each."""
 
     def __init__(self, directory: Path | None, limit: int) -> None:
         """Keep `limit` bytes in memory, the rest in a file in `directory` (None: the system's)."""
         self._directory, self._limit = directory, limit
         self.held_bytes = 0  # about what waits in memory
         # A part, or its place in the file.
-        self._parts: dict[tuple[Lane, int], list[tuple[int, Part | tuple[int, int]]]] = {}
+        self._parts: dict[tuple[Lane, int], list[tuple[int, Section | tuple[int, int]]]] = {}
         self._file: IO[bytes] | None = None
         self._spilled = self._end = 0
 
-    def add(self, offset: int, part: Part) -> None:
+    def add(self, offset: int, part: Section) -> None:
         """Keep a part of the message at `offset`."""
-        entry: Part | tuple[int, int] = part
+        entry: Section | tuple[int, int] = part
         if self.held_bytes + part.nbytes > self._limit:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115  # lives as long as this object
@@ -65,7 +45,7 @@ class Waiting:
         """The bytes in the file, with those dropped since it was last empty."""
         return self._end if self._spilled else 0
 
-    def get(self, lane: Lane, tick: int) -> list[Part]:
+    def get(self, lane: Lane, tick: int) -> list[Section]:
         """Return the parts of one tick, in the order of the topic."""
         return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
 
@@ -89,7 +69,7 @@ class Waiting:
         """Return the offset from which everything that waits can be read again."""
         return min((entries[0][0] for entries in self._parts.values()), default=default)
 
-    def _read(self, entry: Part | tuple[int, int]) -> Part:
+    def _read(self, entry: Section | tuple[int, int]) -> Section:
         if not isinstance(entry, tuple):
             return entry
         if self._file is None:

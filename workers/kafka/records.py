@@ -150,12 +150,6 @@ class FetchedRecords:
     decode: Callable[[], Records]
     shard: object | None = None
 
-    @classmethod
-    def of(cls, batch: Batch, shard: object | None = None) -> FetchedRecords:
-        """Return a batch that is decoded already."""
-        last_ms = int(batch.records.times.max(initial=-1))
-        return cls(batch.start, batch.end, len(batch), last_ms, lambda: batch.records, shard)
-
     def __repr__(self) -> str:
         return f"FetchedRecords({self.start}..{self.end}, about {self.number} records)"
 

@@ -31,6 +31,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _HERE = Path(__file__).parent
 # In it when every kernel was compiled that counting needs.
 _COMPLETE = "complete"
+# Directories of other versions that are left in a place, 4 MB each: the oldest go.
+_OTHERS_KEPT = 7
 
 
 def _name() -> str:
@@ -55,9 +57,11 @@ def _kept() -> Path | None:
         with suppress(OSError):
             (place / name).mkdir(parents=True, exist_ok=True)
             if os.access(place / name, os.W_OK):
-                for old in place.glob("kernels-*"):
-                    if old.name != name:
-                        shutil.rmtree(old, ignore_errors=True)
+                # Other versions of Python, or of Quietcount, may be in use beside this one.
+                others = [path for path in place.glob("kernels-*") if path.name != name]
+                others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+                for old in others[_OTHERS_KEPT:]:
+                    shutil.rmtree(old, ignore_errors=True)
                 return place / name
     return None
 

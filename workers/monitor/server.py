@@ -39,7 +39,8 @@ def registry_of(
 ) -> CollectorRegistry:
     """Return everything that /metrics shows; `partitions` are those of each stage's input topic."""
     # When each series began would be told too, and there would be twice as many series.
-    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    # When a series began would be a second series for each.
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no types
     ticks_ms = {config.name: config.tick_ms for config in settings.histograms}
     gauges = Partitions(handover, health, partitions, ticks_ms, settings.events.grace_ms)
     for name in ticks_ms:

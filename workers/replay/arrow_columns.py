@@ -19,7 +19,6 @@ from workers.agents.events import TIME_MAX
 from workers.agents.pairs import user_digests
 from workers.agents.vocabulary import Codes, Vocabulary
 from workers.mechanisms.config import LABEL_BYTES_MAX
-from workers.mechanisms.texts import Texts
 
 # What stands for a text that is none; and for an amount or a time.
 NULL, NOT_UTF8, TOO_LONG, NOT_DECLARED = -1, -2, -3, -4
@@ -36,7 +35,7 @@ class TextColumn:
         Args:
             declared: the only texts that are allowed; None: all.
         """
-        self._declared = None if declared is None else Texts.of(sorted(text.encode() for text in declared))
+        self._declared = declared
         self._dictionary: Any = None
         self._table: Codes = np.empty(0, dtype=np.int32)
         self._begin()
@@ -47,11 +46,8 @@ class TextColumn:
             self._begin()
 
     def _begin(self) -> None:
-        self.vocabulary = Vocabulary()
+        self.vocabulary = Vocabulary(self._declared or ())
         self._dictionary = None
-        if self._declared is not None:
-            # They have the first codes.
-            self.vocabulary.codes_of(self._declared)
 
     def codes(self, array: Any) -> Codes:
         """Return a code for each value; below zero for one that is no valid text."""
@@ -69,6 +65,7 @@ class TextColumn:
             good = np.flatnonzero(spans.wrong == 0)
             codes[good] = self.vocabulary.codes(spans.data, spans.places[good])
             if self._declared is not None:
+                # Declared texts have the first codes.
                 codes[codes >= len(self._declared)] = NOT_DECLARED
             self._dictionary, self._table = dictionary, np.append(codes, np.int32(NULL))
         return self._table

@@ -28,7 +28,6 @@ from workers.agents.event_columns import NO_AMOUNTS, Coder, EventColumns, Longs
 from workers.agents.factory import declared_keys
 from workers.agents.vocabulary import Codes
 from workers.errors import SettingsError
-from workers.mechanisms.texts import Texts
 from workers.replay import arrow_columns as arrow
 from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG, WRONG, TextColumn, UserColumn
 from workers.replay.source import EventBatch, InOrder, as_read
@@ -197,8 +196,7 @@ class ParquetRows:
     def _key_codes(self, rows: Any) -> Codes:
         self._keys.begin()
         if self._key is None:
-            code = self._keys.vocabulary.codes_of(Texts.of([ALL_STREAM_KEY.encode()]))[0]
-            return np.full(rows.num_rows, code, dtype=np.int32)
+            return np.full(rows.num_rows, self._keys.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32)
         return self._keys.codes(rows.column(self._key))
 
 
