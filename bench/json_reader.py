@@ -20,7 +20,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from workers.agents.events import EventReader, Records
+from workers.events.reader import EventReader, Records
 from workers.settings import EventsSettings
 
 TARGET_NS = 150.0

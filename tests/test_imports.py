@@ -27,8 +27,10 @@ LAYERS = (
     "monitor",
     "agents",
     "histogram",
+    "events",
     "kafka",
     "settings",
+    "sections",
     "files",
     "mechanisms.registry",
     "mechanisms.running",
@@ -40,6 +42,7 @@ LAYERS = (
     "mechanisms.mechanism",
     "mechanisms.noise",
     "mechanisms",
+    "paths",
     "progress",
     "changes",
     "metrics",
@@ -54,7 +57,7 @@ LAYERS = (
 CORE = {
     "__future__", "cryptography", "bisect", "collections", "dataclasses", "datetime", "decimal", "fractions", "functools", "hashlib",
     "heapq", "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "struct", "threading", "types", "typing",
-    "workers.errors", "workers.kernels", "workers.mechanisms",
+    "workers.errors", "workers.kernels", "workers.mechanisms", "workers.paths",
 }  # fmt: skip
 LINES_MAX = 400
 FILES_MAX = 16

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterable
 from pathlib import Path
 
 from workers.agents.contribute import ContributeShard, Stream
-from workers.agents.events import EventReader
 from workers.agents.factory import declared_keys, histograms, lanes, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import ReleaseShard
 from workers.errors import SettingsError
+from workers.events.reader import EventReader
 from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from workers.agents.contributions import decode
-from workers.agents.events import EventReader
 from workers.agents.intake import Intake
-from workers.agents.source_reader import SourceReader
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
 from workers.histogram import ledger_blocks
 from workers.kafka.placement import PARTITIONERS, Placement
 from workers.kernels import compiled

@@ -14,19 +14,32 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from workers.durations import ALLOWED as DURATIONS_ALLOWED
-from workers.durations import format_duration, parse_duration
+from workers.durations import parse_duration
 from workers.errors import SettingsError
 from workers.files import client_values, read_domain, read_file, read_key
-from workers.mechanisms.config import TOPIC_NAME, Checked, Duration, HistogramConfig, display, rules
+from workers.mechanisms.config import Checked, HistogramConfig, display, rules
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
+from workers.sections import (
+    ALL_KEYS,
+    ALL_STREAM_KEY,
+    FIELD,
+    RECORD_KEY,
+    EventsSettings,
+    KafkaSettings,
+    PrivacySettings,
+    Section,
+    WorkerSettings,
+)
 
 __all__ = [
+    "ALL_KEYS",
+    "ALL_STREAM_KEY",
+    "RECORD_KEY",
     "EventsSettings",
     "KafkaSettings",
     "PrivacySettings",
@@ -36,129 +49,8 @@ __all__ = [
     "read_key",
 ]
 
-ALL_KEYS = "$all"
-RECORD_KEY = "$key"
-ALL_STREAM_KEY = "all"
-
-_HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
-_FIELD = "the name of a JSON field, at most 1,000 characters"
-_KEY = f'{_FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
-_USER = f'{_FIELD} or "{RECORD_KEY}" (the record key)'
-
 Record = TypeVar("Record", bound=Checked)
 T = TypeVar("T")
-FieldName = Annotated[str, Meta(min_length=1, max_length=1_000)]
-
-
-def _whole(least: int, most: int, of: str = "") -> Meta:
-    return Meta(ge=least, le=most, description=f"a whole number {of}from {least:,} to {most:,}")
-
-
-def _lasting(least: int, most: int) -> Meta:
-    words = f"a duration from {format_duration(least)} to {format_duration(most)}"
-    return Meta(ge=least, le=most, description=words)
-
-
-def _says(allowed: str, pattern: str | None = None) -> Meta:
-    return Meta(description=allowed, pattern=pattern)
-
-
-class Section(Checked, frozen=True, kw_only=True):
-    """A section of the settings file, named after its class."""
-
-    def where(self) -> str:
-        return type(self).__name__.removesuffix("Settings").lower() + "."
-
-
-class WorkerSettings(Section, frozen=True, kw_only=True):
-    """[worker]: the worker's name and where it keeps its data."""
-
-    name: Annotated[
-        str,
-        _says(
-            'letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
-        ),
-    ]
-    data_dir: Annotated[Path, _says("a directory name in quotes")]
-    key_file: Annotated[Path, _says("a file name in quotes; `quietcount key new FILE` makes the file")]
-    commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = msgspec.field(
-        name="commit_interval", default=5_000
-    )
-    owner_partitions: Annotated[
-        Annotated[int, _whole(1, 10_000)] | None,
-        _says("a whole number from 1 to 10,000; if left out, the events topic's number of partitions"),
-    ] = None
-    metrics_port: Annotated[
-        Annotated[int, _whole(0, 65_535)] | None,
-        _says("a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"),
-    ] = None
-    metrics_host: Annotated[
-        str,
-        _says(
-            'an address of this machine, such as "127.0.0.1" or "0.0.0.0"',
-            pattern=r"^[A-Za-z0-9._:-]+\Z",
-        ),
-    ] = "127.0.0.1"
-    log_format: Annotated[Literal["text", "json"], _says('"text" or "json"')] = "text"
-
-
-class KafkaSettings(Section, frozen=True, kw_only=True):
-    """[kafka]: where the cluster is, and options for librdkafka.
-
-    May hold secrets: the repr shows only names.
-    """
-
-    bootstrap: Annotated[str, _says('"host:port", or several separated by commas', pattern=rf"^{_HOST}(, ?{_HOST})*\Z")]
-    client: Annotated[dict[str, str], _says("librdkafka names with their values")] = msgspec.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"KafkaSettings(bootstrap={self.bootstrap!r}, client=<{', '.join(self.client)}>)"
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("bootstrap", self.bootstrap), ("client", sorted(self.client))]
-
-
-class EventsSettings(Section, frozen=True, kw_only=True):
-    """[events]: the topic, and where an event has its stream key, items and time."""
-
-    topic: Annotated[
-        str,
-        _says(
-            'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them',
-            pattern=TOPIC_NAME,
-        ),
-    ]
-    key: Annotated[FieldName, _says(_KEY)]
-    items: Annotated[FieldName, _says(_FIELD)]
-    timestamp: Annotated[FieldName | None, _says(_FIELD)] = None
-    user: Annotated[FieldName | None, _says(_USER)] = None
-    partitioner: Annotated[
-        Literal["murmur2", "crc32"],
-        _says('"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'),
-    ] = "murmur2"
-    grace_ms: Annotated[Duration, _lasting(0, 604_800_000)] = msgspec.field(name="grace", default=0)
-    max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = msgspec.field(name="max_ahead", default=300_000)
-    max_bytes: Annotated[int, _whole(1, 100_000_000, "of bytes ")] = 1_000_000
-
-    def complaints(self) -> Iterator[str]:
-        if self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
-            yield f"key = {display(self.key)}: {_KEY}"
-        if self.user is not None and self.user.startswith("$") and self.user != RECORD_KEY:
-            yield f"user = {display(self.user)}: {_USER}"
-        taken = {self.key: "key"}
-        for name in ("items", "timestamp", "user"):
-            field = getattr(self, name)
-            if field in taken:
-                yield f"{name} = {display(field)}: must be a JSON field other than {taken[field]}'s"
-            if field is not None:
-                taken[field] = name
-
-
-class PrivacySettings(Section, frozen=True, kw_only=True):
-    """[privacy]: the unit of protection."""
-
-    unit: Annotated[Literal["event", "user"], _says('"event" or "user"')] = "event"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,7 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             yield "histogram is missing: give at least one [[histogram]]"
         of_users = self.privacy.unit == "user"
         if of_users and self.events.user is None:
-            yield f'events.user is missing: privacy.unit = "user" needs it: {_FIELD} or "{RECORD_KEY}"'
+            yield f'events.user is missing: privacy.unit = "user" needs it: {FIELD} or "{RECORD_KEY}"'
         if not of_users and self.events.partitioner != "murmur2":
             yield f'events.partitioner = {display(self.events.partitioner)}: only with privacy.unit = "user"'
         names: set[str] = set()

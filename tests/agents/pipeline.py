@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tests.agents.reading import columns, reader
 from tests.bounding import Items, bound
+from tests.events.reading import columns, reader
 from workers.agents.intake import Intake
 from workers.agents.merge import Merge, ReleaseProgress
 from workers.histogram.histogram import Histogram

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.agents.reading import rows
+from tests.events.reading import rows
 from workers.agents.contributions import Message, Section, decode, messages
 from workers.errors import StateRefused
 from workers.mechanisms.config import Lane

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.agents.reading import columns
+from tests.events.reading import columns
 from workers.agents.contributions import Section
 from workers.agents.intake import Intake
 from workers.histogram.owners import owner_of

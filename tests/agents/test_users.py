@@ -15,16 +15,16 @@ from aiokafka.partitioner import murmur2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.agents import reading
+from tests.events import reading
 from workers.agents import user_epoch
 from workers.agents import users as module
 from workers.agents.contributions import Message
-from workers.agents.event_columns import EventColumns
-from workers.agents.events import EventReader
 from workers.agents.intake import Intake
-from workers.agents.source_reader import SourceReader
 from workers.agents.users import Users
 from workers.errors import StateRefused
+from workers.events.columns import EventColumns
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
 from workers.kafka.store import Changelog, Store

@@ -9,7 +9,7 @@ from functools import cache, partial
 import msgspec
 import numpy as np
 
-from tests.agents.reading import rows as tallied
+from tests.events.reading import rows as tallied
 from workers.agents import contribute
 from workers.agents.contribute import rejected
 from workers.agents.contributions import messages

@@ -23,9 +23,9 @@ from tests.contract.soak import Soak
 from tests.contract.stage import KEY
 from tests.contract.variants import VARIANTS, Variant
 from workers.agents.contributions import decode
-from workers.agents.events import EventReader
 from workers.agents.intake import Intake
-from workers.agents.source_reader import SourceReader
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config import Lane
 from workers.mechanisms.mechanism import Mechanism

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
-from workers.agents.events import EventReader, EventSpans, Records, Reject
+from workers.events.reader import EventReader, EventSpans, Records, Reject
 from workers.settings import EventsSettings
 
 Row = tuple[int, int, bytes | None, bytes | None, list[bytes], list[int]]

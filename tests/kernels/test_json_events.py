@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.kernels.json_corpus import ESCAPES, INSIDE, VALUES, Generator, corpus, difference, mutations, readers, record
-from workers.agents import events
-from workers.agents.events import EventReader, Records
+from workers.events import reader as events
+from workers.events.reader import EventReader, Records
 from workers.kernels import json_events, json_parts
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.settings import EventsSettings

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS, uncompiled
-from workers.agents.pairs import PairDigests
-from workers.agents.vocabulary import Vocabulary
+from workers.events.pairs import PairDigests
+from workers.events.vocabulary import Vocabulary
 from workers.kernels import texts as kernels
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.texts import Texts

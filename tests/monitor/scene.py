@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from workers.agents.contribute import ContributeShard, Stream
-from workers.agents.events import EventReader
 from workers.agents.factory import histograms, lanes, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import ReleaseShard
+from workers.events.reader import EventReader
 from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover

@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.agents.reading import shape
+from tests.events.reading import shape
 from tests.replay.site import T0, settings_of
-from workers.agents.event_columns import EventColumns
 from workers.errors import SettingsError
+from workers.events.columns import EventColumns
 from workers.replay import sources_lines, sources_parquet
 from workers.replay.source import EventBatch
 from workers.replay.sources import open_source

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.agents.reading import shape
+from tests.events.reading import shape
 from tests.worker.harness import Site, known, unk
 from workers.cli import execute
 from workers.histogram.snapshots import Snapshot

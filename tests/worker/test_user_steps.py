@@ -15,7 +15,7 @@ from tests.kafka.harness import create_topic, read, settled, unique
 from workers.agents import user_epoch
 from workers.agents.contribute import ContributeShard, Stream
 from workers.agents.contributions import decode
-from workers.agents.events import EventReader
+from workers.events.reader import EventReader
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Records
 from workers.kafka.store import Changelog, Store

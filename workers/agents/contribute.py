@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from workers.agents.events import EventReader, Reject
 from workers.agents.intake import Intake
-from workers.agents.source_reader import SourceReader
 from workers.errors import StateRefused
+from workers.events.reader import EventReader, Reject
+from workers.events.source_reader import SourceReader
 from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End

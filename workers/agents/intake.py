@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.agents.contributions import Message, Rows, messages
-from workers.agents.event_columns import EventColumns, Longs
-from workers.agents.pairs import PairDigests, pair_state
 from workers.agents.tallies import Tallies, Tally
 from workers.agents.users import Stored, Users
 from workers.changes import Change
+from workers.events.columns import EventColumns, Longs
+from workers.events.pairs import PairDigests, pair_state
 from workers.kernels.tallies import bound_events
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workers.agents.event_columns import EventColumns, Longs
-from workers.agents.vocabulary import Codes, Vocabulary
+from workers.events.columns import EventColumns, Longs
+from workers.events.vocabulary import Codes, Vocabulary
 from workers.histogram.owners import owner_of
 from workers.kernels import tallies as kernels
 from workers.mechanisms.config import Lane

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.event_columns import AMOUNT_MAX
+from workers.events.columns import AMOUNT_MAX
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config import HistogramConfig, Lane
 from workers.mechanisms.frozen import thawed

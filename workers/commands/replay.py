@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Self
 
-from workers.agents.events import TIME_MAX
 from workers.commands.backtest import Options, Prepared
 from workers.compiling import ensure_compiled
 from workers.errors import SettingsError
+from workers.events.reader import TIME_MAX
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.progress import ProgressLine

@@ -1,7 +1,7 @@
 """Plain JSON events, read by a compiled scanner that says yes only where it is sure.
 
 For each record the scanner says where its stream key, user, labels and time are, or it declines:
-then the general reader (`agents.events`) decides about that record alone. It never rejects one.
+then the general reader (`events.reader`) decides about that record alone. It never rejects one.
 `tests/kernels/json_corpus.py` holds the two against each other. What the scanner reads is:
 
     record  one object between white space, with each wanted field once; names without a backslash

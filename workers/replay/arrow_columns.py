@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from workers.agents.event_columns import AMOUNT_MAX, Longs
-from workers.agents.events import TIME_MAX
-from workers.agents.pairs import user_digests
-from workers.agents.vocabulary import Codes, Vocabulary
+from workers.events.columns import AMOUNT_MAX, Longs
+from workers.events.pairs import user_digests
+from workers.events.reader import TIME_MAX
+from workers.events.vocabulary import Codes, Vocabulary
 from workers.mechanisms.config import LABEL_BYTES_MAX
 
 # What stands for a text that is none; and for an amount or a time.

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.event_columns import EventColumns
 from workers.durations import format_duration
 from workers.errors import SettingsError
+from workers.events.columns import EventColumns
 from workers.settings import RECORD_KEY, EventsSettings, Settings
 
 

@@ -11,10 +11,10 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.events import EventReader, Reject
 from workers.agents.factory import declared_keys
-from workers.agents.source_reader import SourceReader
 from workers.errors import SettingsError
+from workers.events.reader import EventReader, Reject
+from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.replay.source import EventBatch, InOrder, as_read
 from workers.settings import Settings

@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from workers.agents.event_columns import NO_AMOUNTS, Coder, EventColumns, Longs
 from workers.agents.factory import declared_keys
-from workers.agents.vocabulary import Codes
 from workers.errors import SettingsError
+from workers.events.columns import NO_AMOUNTS, Coder, EventColumns, Longs
+from workers.events.vocabulary import Codes
 from workers.replay import arrow_columns as arrow
 from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG, WRONG, TextColumn, UserColumn
 from workers.replay.source import EventBatch, InOrder, as_read

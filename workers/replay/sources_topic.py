@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from workers.agents.events import EventReader
 from workers.agents.factory import declared_keys, lanes
-from workers.agents.source_reader import SourceReader
 from workers.errors import SettingsError
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.records import Records

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.agents.reading import columns, reader, shape
 from tests.bounding import bound
-from workers.agents import pairs, vocabulary
-from workers.agents.event_columns import AMOUNT_MAX, NO_AMOUNTS, Coder, EventColumns
+from tests.events.reading import columns, reader, shape
 from workers.agents.intake import Intake
+from workers.events import pairs, vocabulary
+from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, EventColumns
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from workers.agents.contributions import Rows
-from workers.agents.event_columns import EventColumns
-from workers.agents.events import EventReader
-from workers.agents.source_reader import SourceReader
+from workers.events.columns import EventColumns
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.event_columns import AMOUNT_MAX
-from workers.agents.event_decoding import GeneralReader
+from workers.events.columns import AMOUNT_MAX
+from workers.events.decoding import GeneralReader
 from workers.kafka.records import Records
 from workers.kernels.json_events import DECLINED, ITEMS, KEY, TIME, TIME_MAX, USER, scan
 from workers.kernels.json_parts import are_texts, depths

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.kernels.json_corpus import read_back
-from workers.agents.event_decoding import NESTED_MAX
-from workers.agents.events import EventReader, Records
+from workers.events.decoding import NESTED_MAX
+from workers.events.reader import EventReader, Records
 from workers.settings import EventsSettings
 
 SETTINGS = EventsSettings(topic="orders", key="shop", items="products", timestamp="ts")

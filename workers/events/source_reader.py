@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from workers.agents.event_columns import NO_AMOUNTS, Coder, EventColumns
-from workers.agents.events import EventReader, Reject
-from workers.agents.pairs import user_digests
+from workers.events.columns import NO_AMOUNTS, Coder, EventColumns
+from workers.events.pairs import user_digests
+from workers.events.reader import EventReader, Reject
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
 from workers.settings import ALL_STREAM_KEY

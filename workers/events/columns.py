@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.vocabulary import Codes, Vocabulary
+from workers.events.vocabulary import Codes, Vocabulary
 from workers.kernels.tallies import distinct_labels
 from workers.mechanisms.frozen import read_only
 from workers.mechanisms.texts import fixed

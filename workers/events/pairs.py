@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.vocabulary import Codes, Vocabulary
+from workers.events.vocabulary import Codes, Vocabulary
 from workers.kernels.blake2b import State, digests, start
 from workers.kernels.pair_cache import FREE, recall, remember
 from workers.mechanisms.texts import Texts, fixed
