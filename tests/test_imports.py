@@ -30,8 +30,6 @@ LAYERS = (
     "events",
     "kafka",
     "settings",
-    "sections",
-    "files",
     "mechanisms.registry",
     "mechanisms.running",
     "mechanisms.misra_gries",
@@ -42,7 +40,7 @@ LAYERS = (
     "mechanisms.mechanism",
     "mechanisms.noise",
     "mechanisms",
-    "paths",
+    "shapes",
     "progress",
     "changes",
     "metrics",
@@ -57,7 +55,7 @@ LAYERS = (
 CORE = {
     "__future__", "cryptography", "bisect", "collections", "dataclasses", "datetime", "decimal", "fractions", "functools", "hashlib",
     "heapq", "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "struct", "threading", "types", "typing",
-    "workers.errors", "workers.kernels", "workers.mechanisms", "workers.paths",
+    "workers.errors", "workers.kernels", "workers.mechanisms", "workers.shapes",
 }  # fmt: skip
 LINES_MAX = 400
 FILES_MAX = 16

@@ -8,8 +8,8 @@ import pytest
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
 from workers.errors import SettingsError
-from workers.files import CLIENT_OURS
 from workers.kafka.clients import Connection, faust_credentials
+from workers.settings.files import CLIENT_OURS
 
 SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.password": "hush-hush"}
 

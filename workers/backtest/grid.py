@@ -27,12 +27,12 @@ import msgspec
 
 from workers.durations import format_duration
 from workers.errors import SettingsError
-from workers.files import read_file
 from workers.mechanisms.config import HistogramConfig, display, rules
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.algorithms import KNOWN
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.settings import Settings, settings_of
+from workers.settings.files import read_file
 
 COMBINATIONS_MAX = 1_000
 # They name a histogram and whom it serves; nothing that is measured depends on them.

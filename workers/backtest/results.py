@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import SettingsError
-from workers.files import replacing, write_whole
+from workers.settings.files import replacing, write_whole
 
 if TYPE_CHECKING:
     import pyarrow as pa

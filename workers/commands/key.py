@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from workers.errors import SettingsError
-from workers.files import KEY_BYTES
+from workers.settings.files import KEY_BYTES
 
 
 def new_key(path: Path) -> str:

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from workers.errors import SettingsError
-from workers.files import client_values, read_file
 from workers.kafka.clients import Connection
 from workers.mechanisms.config import Checked, HistogramConfig, Rule, display, rules
 from workers.settings import KafkaSettings, WorkerSettings, from_file
+from workers.settings.files import client_values, read_file
 
 TOKEN_CHARACTERS = 16
 

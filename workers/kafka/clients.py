@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[a
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
 from workers.errors import SettingsError, describe
-from workers.files import CLIENT_OURS
+from workers.settings.files import CLIENT_OURS
 
 logger = logging.getLogger(__name__)
 

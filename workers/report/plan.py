@@ -9,13 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from workers.durations import format_duration
-from workers.files import write_whole
 from workers.plan.model import HistogramPlan, Plan
 from workers.plan.text import WIDTH, show
 from workers.report import charts_plan as draw
 from workers.report.charts import write_charts
 from workers.report.pages import page
 from workers.report.report import PLOTS
+from workers.settings.files import write_whole
 
 PAGE = "plan.html"
 

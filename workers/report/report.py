@@ -14,7 +14,6 @@ from workers.backtest import results
 from workers.backtest.outcomes import Outcome
 from workers.backtest.recommend import Recommendation, recommend
 from workers.backtest.results import Input
-from workers.files import write_whole
 from workers.replay.offline import REJECTS_LISTED
 from workers.report import charts_backtest as draw
 from workers.report.charts import Chart, write_charts
@@ -22,6 +21,7 @@ from workers.report.charts_boards import boards
 from workers.report.data import Measured, measured, when
 from workers.report.pages import Table, page
 from workers.report.runs import board_tables, epoch_of, factor_of, place, run_table
+from workers.settings.files import write_whole
 
 PAGE, PLOTS = "report.html", "plots"
 # Runs that are drawn one by one, and stream keys whose boards are.

@@ -21,10 +21,10 @@ import msgspec
 from workers.durations import ALLOWED as DURATIONS_ALLOWED
 from workers.durations import parse_duration
 from workers.errors import SettingsError
-from workers.files import client_values, read_domain, read_file, read_key
 from workers.mechanisms.config import Checked, HistogramConfig, display, rules
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
-from workers.sections import (
+from workers.settings.files import client_values, read_domain, read_file, read_key
+from workers.settings.sections import (
     ALL_KEYS,
     ALL_STREAM_KEY,
     FIELD,

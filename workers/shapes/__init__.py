@@ -1,0 +1,1 @@
+"""How events are shaped: paths to their fields, and conditions on them."""
