@@ -1,0 +1,153 @@
+"""A shape as kernels take it: a slot for each wanted field, and the views as rows of numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.events.tree import NO_SLOT, Node, Wanted, build
+from workers.kernels import views as kernels
+from workers.kernels.log_values import ISO, MS, NS, US, S
+from workers.mechanisms.frozen import Frozen, read_only
+from workers.shapes.conditions import Condition
+from workers.shapes.paths import Path, parse
+from workers.shapes.views import ALL_KEYS, RECORD_KEY, Shape, View
+
+Longs = NDArray[np.int64]
+
+_UNITS = {"ms": MS, "s": S, "us": US, "ns": NS, "iso": ISO}
+
+
+class _Slots:
+    """Slots of fields and lists, by their places, in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self.wanted: dict[tuple[tuple[str, ...], int | None], Wanted] = {}
+        self.lists: dict[tuple[str, ...], int] = {}
+        self.number = 0
+
+    def _new(self) -> int:
+        self.number += 1
+        return self.number - 1
+
+    def of(self, path: Path, *, many: bool = False) -> int:
+        """Return the slot of a field; `many`: a list or an object there is opened."""
+        list_at = path.list_at
+        if list_at == len(path.steps):
+            list_at = None
+        place = path.steps, list_at
+        list_slot = NO_SLOT if list_at is None else self.of_list(path.steps[:list_at])
+        known = self.wanted.get(place)
+        slot = self._new() if known is None else known.slot
+        many |= known is not None and known.many
+        self.wanted[place] = Wanted(path.steps, list_at, slot, many, list_slot)
+        return slot
+
+    def of_list(self, steps: tuple[str, ...]) -> int:
+        """Return the slot of the list at a path."""
+        if steps not in self.lists:
+            self.lists[steps] = self._new()
+        return self.lists[steps]
+
+
+class Layout(Frozen):
+    """What is read of an event: a tree for the scanners, rows for `kernels.views`; all are shared.
+
+    Attributes:
+        shape: what it was made of.
+        tree: the wanted fields.
+        slots: how many there are.
+        time_slot, unit, user_slot, key_slots, views, conditions, text, words, reals, edges: see
+            `kernels.views.see`.
+        names: of the views.
+        keys: the distinct stream keys, a path or "$key" or "$all", in the order of `key_slots`.
+        key_of: int, the place in `keys` of each view's.
+    """
+
+    tree: Node
+    key_slots: Longs
+    views: Longs
+    conditions: Longs
+    words: Longs
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        slots = _Slots()
+        self.names = tuple(shape.views)
+        self.keys = tuple(dict.fromkeys(view.key for view in shape.views.values()))
+        self.key_of = tuple(self.keys.index(view.key) for view in shape.views.values())
+        self.key_slots = read_only(np.array([_slot_of(slots, key) for key in self.keys], dtype=np.int64))
+        self.time_slot = NO_SLOT if shape.time is None else slots.of(shape.time)
+        self.unit = _UNITS[shape.unit]
+        self.user_slot = NO_SLOT if shape.user is None else _slot_of(slots, shape.user)
+        asked = _Conditions(slots)
+        edges: list[float] = []
+        rows = [
+            _row(view, key, slots, asked, edges)
+            for view, key in zip(shape.views.values(), self.key_of, strict=True)
+        ]
+        self.views = read_only(np.array(rows, dtype=np.int64).reshape(-1, kernels.VIEW_COLUMNS))
+        self.conditions = read_only(np.array(asked.rows, dtype=np.int64).reshape(-1, 4))
+        ends = np.cumsum([len(word) for word in asked.words], dtype=np.int64)
+        starts = ends - np.array([len(word) for word in asked.words], dtype=np.int64)
+        self.words = read_only(np.stack((starts, ends), axis=1))
+        self.text = read_only(np.frombuffer(b"".join(asked.words), dtype=np.uint8).copy())
+        self.reals = read_only(np.array(asked.reals, dtype=np.float64))
+        self.edges = read_only(np.array(edges, dtype=np.float64))
+        self.tree = build(list(slots.wanted.values()))
+        self.slots = slots.number
+
+
+class _Conditions:
+    """The conditions of all views as rows, with the words and bounds that they name."""
+
+    def __init__(self, slots: _Slots) -> None:
+        self._slots = slots
+        self.rows: list[tuple[int, int, int, int]] = []
+        self.words: list[bytes] = []
+        self.reals: list[float] = []
+
+    def add(self, condition: Condition) -> None:
+        """Add a row for each thing that a condition asks."""
+        field = self._slots.of(parse(condition.field))
+        for asks, given in ((kernels.IN, condition.in_), (kernels.NOT_IN, condition.not_in)):
+            if given is not None:
+                first = len(self.words)
+                self.words += [word.encode() for word in given]
+                self.rows.append((field, asks, first, len(self.words)))
+        for asks, bound in ((kernels.AT_LEAST, condition.min), (kernels.AT_MOST, condition.max)):
+            if bound is not None:
+                self.rows.append((field, asks, len(self.reals), 0))
+                self.reals.append(bound)
+        if condition.exists is not None:
+            self.rows.append((field, kernels.EXISTS, int(condition.exists), 0))
+
+
+def _slot_of(slots: _Slots, field: Path | str) -> int:
+    """Return the slot of a stream key or user, which may be no field."""
+    if isinstance(field, Path):
+        return slots.of(field)
+    return {ALL_KEYS: kernels.NOWHERE, RECORD_KEY: kernels.RECORD_KEY}[field]
+
+
+def _row(view: View, key: int, slots: _Slots, asked: _Conditions, edges: list[float]) -> list[int]:
+    """Return a view's row of numbers."""
+    items = view.items
+    within = items.list_at is not None and items.list_at < len(items.steps)
+    row = [kernels.NOWHERE] * kernels.VIEW_COLUMNS
+    row[kernels.VIEW_KEY] = key
+    row[kernels.ITEMS] = slots.of(items, many=not within)
+    if within:
+        row[kernels.ELEMENTS] = slots.of_list(items.steps[: items.list_at])
+    if view.count is not None:
+        row[kernels.COUNT] = slots.of(view.count)
+    row[kernels.ONLY_LIST] = int(items.list_at == len(items.steps))
+    row[kernels.BUCKETS] = int(view.edges is not None)
+    row[kernels.EDGE] = len(edges)
+    edges += view.edges or ()
+    row[kernels.EDGES_STOP] = len(edges)
+    row[kernels.CONDITION] = len(asked.rows)
+    for condition in view.where:
+        asked.add(condition)
+    row[kernels.CONDITIONS_STOP] = len(asked.rows)
+    return row

@@ -1,0 +1,357 @@
+"""What an event is, said of plain Python objects: the rule that every reader of events follows.
+
+A decoder of any format gives dictionaries, lists, texts, numbers, booleans and None. The compiled
+readers decide about plain records only; about each of the others this module decides alone, and
+tests hold the two against each other. Reasons name fields of the configuration only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import ROUND_FLOOR, Context, Decimal
+from typing import Any, NamedTuple
+
+from workers.events.columns import AMOUNT_MAX
+from workers.kernels.views import TIME_MAX
+from workers.mechanisms.config import LABEL_BYTES_MAX
+from workers.mechanisms.frozen import Frozen
+from workers.shapes.conditions import Condition, as_label
+from workers.shapes.paths import Path, parse
+from workers.shapes.views import Shape, View
+
+# Whole numbers in a time unit to a second.
+PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+ISO = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?", re.ASCII
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLI, _EXACT = Decimal("0.001"), Context(prec=40)
+# A whole number with more bits has more digits than a label may have bytes.
+_LABEL_BITS_MAX = 3_410
+# Its field is absent; None is a null.
+_ABSENT: Any = object()
+
+
+class Seen(NamedTuple):
+    """What one view sees of an event.
+
+    Attributes:
+        key: its stream key, "" where that is not a field.
+        labels: its labels in their order, or the numbers of the buckets.
+        amounts: how often it brings each, at most AMOUNT_MAX.
+    """
+
+    key: str
+    labels: Sequence[str] | Sequence[int]
+    amounts: Sequence[int]
+
+
+class Event(NamedTuple):
+    """A valid event.
+
+    Attributes:
+        time: ms since 1970; 0 where that is the record's, -1 where no view looks and it is not
+            there.
+        user: "" where it is not a field, or no view looks.
+        views: what each view sees; None: its conditions do not hold.
+    """
+
+    time: int
+    user: str
+    views: tuple[Seen | None, ...]
+
+
+class _Wrong(Exception):
+    """The reason why an object is no event."""
+
+
+class Projection(Frozen):
+    """Says of decoded records what events they are."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._views = tuple(_ViewOf(view, shape.empty) for view in shape.views.values())
+
+    def event(self, record: object) -> Event | str:
+        """Return the event that a decoded record is, or the reason why it is none.
+
+        Args:
+            record: a dictionary, or what is no event.
+        """
+        if not isinstance(record, Mapping):
+            return "not a JSON object"
+        try:
+            views = tuple(view.seen(record) for view in self._views)
+            wanted = any(view is not None for view in views)
+            event = Event(self._time(record, wanted), self._user(record) if wanted else "", views)
+        except _Wrong as why:
+            return str(why)
+        return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
+
+    def _time(self, record: Mapping[str, Any], wanted: bool) -> int:
+        path, unit = self._shape.time, self._shape.unit
+        if path is None:
+            return 0
+        try:
+            time = time_ms(_there(record, path), unit)
+            if time is None:
+                raise _Wrong(f"field {_name(path)} is not {'an ISO' if unit == 'iso' else 'a'} time{_IN[unit]}")
+        except _Wrong:
+            if wanted:
+                raise
+            return -1
+        return time
+
+    def _user(self, record: Mapping[str, Any]) -> str:
+        path = self._shape.user
+        if not isinstance(path, Path):
+            return ""
+        user = _there(record, path)
+        if isinstance(user, bool) or not isinstance(user, str | int):
+            raise _Wrong(f"field {_name(path)} is not a string or a whole number")
+        return user if isinstance(user, str) else _digits(user)
+
+
+_IN = {"ms": " in ms", "s": " in s", "us": " in us", "ns": " in ns", "iso": ""}
+
+
+class _ViewOf(Frozen):
+    """One view of a projection."""
+
+    def __init__(self, view: View, empty: bool) -> None:
+        self._view, self._empty = view, empty
+        self._where = tuple((condition, parse(condition.field).steps) for condition in view.where)
+
+    def seen(self, record: Mapping[str, Any]) -> Seen | None:
+        """Return what is seen of a record; None where a condition does not hold."""
+        if not all(holds(condition, _value(record, steps)) for condition, steps in self._where):
+            return None
+        key = self._view.key
+        name = ""
+        if isinstance(key, Path):
+            given = _there(record, key)
+            if not isinstance(given, str | int):
+                raise _Wrong(f"field {_name(key)} is not a string, whole number or boolean")
+            name = _text(given)
+        values, amounts = self._items(record)
+        if self._view.edges is None:
+            return Seen(name, values, amounts)
+        return Seen(name, [bucket(self._view.edges, value) for value in values], amounts)
+
+    def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+        """Return labels, or numbers, with their amounts."""
+        items, count = self._view.items, self._view.count
+        if items.list_at is not None and items.list_at < len(items.steps):
+            return self._of_elements(record, items.steps[: items.list_at], items.steps[items.list_at :])
+        found = _at(record, items.steps)
+        if found is None and self._empty:
+            found = _ABSENT
+        if found is _ABSENT:
+            if self._empty:
+                return [], []
+            raise _Wrong(f"missing field {_name(items)}")
+        if isinstance(found, list):
+            if count is not None:
+                raise _Wrong(f"field {_name(items)} is not one item, as {_name(count)} is")
+            return self._of_list(found)
+        if items.list_at is not None:
+            raise _Wrong(f"field {_name(Path(items.steps))} is not a list")
+        if isinstance(found, Mapping) and self._view.edges is None and count is None:
+            return self._of_object(found)
+        if not self._fits(found):
+            kinds = "a number or a list of them" if self._view.edges is not None else "a string, list or object"
+            raise _Wrong(f"field {_name(items)} is not {kinds}")
+        return [self._label(found)], [1 if count is None else _amount(_there(record, count), count)]
+
+    def _of_list(self, found: list[Any]) -> tuple[list[Any], list[int]]:
+        kept = [value for value in found if value is not None] if self._empty else found
+        if not all(map(self._fits, kept)):
+            raise _Wrong(f"field {_name(Path(self._view.items.steps))} has an item that is not {self._kind}")
+        return [self._label(value) for value in kept], [1] * len(kept)
+
+    def _of_object(self, found: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+        counts = list(found.values())
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise _Wrong(f"a count in {_name(self._view.items)} is not a non-negative integer")
+        return list(found), [min(count, AMOUNT_MAX) for count in counts]
+
+    def _of_elements(
+        self, record: Mapping[str, Any], steps: tuple[str, ...], rest: tuple[str, ...]
+    ) -> tuple[list[Any], list[int]]:
+        """Return the items of a list of objects, each with its count."""
+        items, count, of_list = self._view.items, self._view.count, Path(steps)
+        elements = _at(record, steps)
+        if self._empty and (elements is None or elements is _ABSENT):
+            return [], []
+        if elements is _ABSENT:
+            raise _Wrong(f"missing field {_name(of_list)}")
+        if not isinstance(elements, list):
+            raise _Wrong(f"field {_name(of_list)} is not a list")
+        values: list[Any] = []
+        amounts: list[int] = []
+        for element in elements:
+            if not isinstance(element, Mapping):
+                raise _Wrong(f"field {_name(of_list)} has an item that is not an object")
+            value = _at(element, rest, of_list)
+            if self._empty and (value is None or value is _ABSENT):
+                continue
+            if value is _ABSENT:
+                raise _Wrong(f"missing field {_name(items)}")
+            if not self._fits(value):
+                raise _Wrong(f"field {_name(items)} is not {self._kind}")
+            values.append(self._label(value))
+            if count is None:
+                amounts.append(1)
+            else:
+                given = _at(element, count.steps[len(steps) :], of_list)
+                if given is _ABSENT:
+                    raise _Wrong(f"missing field {_name(count)}")
+                amounts.append(_amount(given, count))
+        return values, amounts
+
+    @property
+    def _kind(self) -> str:
+        return "a string, whole number or boolean" if self._view.edges is None else "a number"
+
+    def _fits(self, value: object) -> bool:
+        if self._view.edges is None:
+            return isinstance(value, str | int)
+        return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and not _is_nan(value)
+
+    def _label(self, value: Any) -> Any:
+        return _text(value) if self._view.edges is None else value
+
+
+def holds(condition: Condition, value: object) -> bool:
+    """Return whether a value, None where there is none, fulfils a condition."""
+    there = value is not None
+    text = _text(value) if isinstance(value, str | int) else None
+    number = number_of(value)
+    return (
+        (condition.exists is None or condition.exists == there)
+        and (condition.in_ is None or (text is not None and text in condition.in_))
+        and (condition.not_in is None or text is None or text not in condition.not_in)
+        and (condition.min is None or (number is not None and number >= condition.min))
+        and (condition.max is None or (number is not None and number <= condition.max))
+    )
+
+
+def number_of(value: object) -> float | None:
+    """Return a number as the nearest float64, also an infinite one; None: it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or _is_nan(value):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def bucket(edges: Sequence[float], value: float | Decimal) -> int:
+    """Return how many of the edges are at most a number: the bucket that it is in."""
+    number = number_of(value)
+    assert number is not None, "looked at before"
+    return sum(edge <= number for edge in edges)
+
+
+def time_ms(value: object, unit: str) -> int | None:
+    """Return a time in ms since 1970, rounded down; None: it is none that an event can have."""
+    if unit == "iso":
+        found = _iso(value)
+    elif type(value) is int:
+        found = value * 1000 // PER_SECOND[unit]
+    elif unit == "s" and isinstance(value, Decimal) and value.is_finite() and abs(value) <= TIME_MAX:
+        found = int(value.quantize(_MILLI, ROUND_FLOOR, _EXACT).scaleb(3, _EXACT))
+    elif unit == "s" and isinstance(value, float) and abs(value) <= TIME_MAX:
+        # A float in a binary format is the nearest to what was meant: to the microsecond.
+        found = round(value * 1e6) // 1000
+    else:
+        found = None
+    if isinstance(value, int | float | Decimal) and value < 0:
+        return None
+    return None if found is None or not 0 <= found <= TIME_MAX else found
+
+
+def _iso(value: object) -> int | None:
+    """Return the time that a text writes as ISO 8601 does, in UTC where it names no zone."""
+    parts = ISO.fullmatch(value) if isinstance(value, str) else None
+    if parts is None:
+        return None
+    year, month, day, hour, minute, second = (int(part or 0) for part in parts.groups()[:6])
+    sign, hours, minutes = parts[9] or "+", int(parts[10] or 0), int(parts[11] or 0)
+    if hours > 23 or minutes > 59:
+        return None
+    offset = timedelta(hours=hours, minutes=minutes) * (-1 if sign == "-" else 1)
+    try:
+        at = datetime(year, month, day, hour, minute, second, tzinfo=timezone(offset))
+    except ValueError:
+        return None
+    fraction = int((parts[7] or "").ljust(3, "0")[:3])
+    return (at - _EPOCH) // timedelta(milliseconds=1) + fraction
+
+
+def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None = None) -> Any:
+    """Return what is at a path, `_ABSENT` where nothing is; what it goes through must be objects."""
+    found: Any = record
+    for place, name in enumerate(steps):
+        if found is None:
+            return _ABSENT
+        if not isinstance(found, Mapping):
+            before = steps[:place]
+            path = Path(before) if within is None else Path(within.steps + before, len(within.steps))
+            raise _Wrong(f"field {_name(path)} is not an object")
+        found = found.get(name, _ABSENT)
+        if found is _ABSENT:
+            return _ABSENT
+    return found
+
+
+def _there(record: Mapping[str, Any], path: Path) -> Any:
+    """Return what is at a path that must be there."""
+    found = _at(record, path.steps)
+    if found is _ABSENT:
+        raise _Wrong(f"missing field {_name(path)}")
+    return found
+
+
+def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
+    """Return what is at a path, None where nothing is."""
+    found: Any = record
+    for name in steps:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _amount(value: object, path: Path) -> int:
+    if type(value) is not int or value < 0:
+        raise _Wrong(f"field {_name(path)} is not a non-negative integer")
+    return min(value, AMOUNT_MAX)
+
+
+def _text(value: str | int) -> str:
+    return _digits(value) if type(value) is int else as_label(value)
+
+
+def _digits(value: int) -> str:
+    # Python writes no numbers of many thousands of digits; this one is longer than any label.
+    return str(value) if value.bit_length() <= _LABEL_BITS_MAX else "9" * (LABEL_BYTES_MAX + 1)
+
+
+def _is_nan(value: float | Decimal) -> bool:
+    return value != value
+
+
+def _name(path: Path) -> str:
+    return repr(str(path))
+
+
+def _longest(event: Event) -> int:
+    """Return the bytes of the longest label, key or user of an event."""
+    texts = [event.user]
+    for seen in event.views:
+        if seen is not None:
+            texts.append(seen.key)
+            texts += [label for label in seen.labels if isinstance(label, str)]
+    return max(len(text.encode()) for text in texts)

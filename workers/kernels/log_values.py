@@ -1,0 +1,236 @@
+"""Values in the log of an event: as numbers, labels, counts and times.
+
+Like the scanners, these say yes only where they are sure; the rule is in `events.project`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.kernels.compiled import reads_outside
+from workers.kernels.json_parts import ZERO
+from workers.kernels.log import FALSE, KIND, NUMBER, REAL, START, STOP, TEXT, TRUE, VALUE, WHOLE
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+
+# The longest label, stream key or user, in bytes of UTF-8; `mechanisms.config` says the same.
+LABEL_BYTES_MAX = 1024
+TIME_MAX = 2**53
+COUNT_DIGITS, COUNT_MAX = 12, 1 << 40
+# Digits of a number with a point that are sure to give the nearest float64.
+EXACT_DIGITS = 15
+# Units of a time, as numbers.
+MS, S, US, NS, ISO = 0, 1, 2, 3, 4
+
+TRUE_WORD = np.frombuffer(b"true", dtype=np.uint8)
+FALSE_WORD = np.frombuffer(b"false", dtype=np.uint8)
+# Longest text that `written` makes.
+WRITTEN_MAX = 20
+
+
+@reads_outside
+def digits_of(data: Bytes, start: int, stop: int) -> int:
+    """Return the number that at most 18 digits write, with a minus or without."""
+    value, at = 0, start
+    minus = data[start] == 45
+    if minus:
+        at += 1
+    while at < stop:
+        value = value * 10 + (int(data[at]) - ZERO)
+        at += 1
+    return -value if minus else value
+
+
+@reads_outside
+def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
+    """Return the float64 nearest to a number with a point, and whether it is sure to be that."""
+    value, behind, digits, at = 0, -1, 0, start
+    minus = data[start] == 45
+    if minus:
+        at += 1
+    while at < stop:
+        if data[at] == 46:
+            behind = 0
+        else:
+            value = value * 10 + (int(data[at]) - ZERO)
+            digits += 1
+            if behind >= 0:
+                behind += 1
+        at += 1
+    if digits > EXACT_DIGITS:
+        return 0.0, False
+    # Both are exact, so their quotient is rounded once.
+    power = 1.0
+    for _ in range(max(behind, 0)):
+        power *= 10.0
+    real = value / power
+    return (-real if minus else real), True
+
+
+@reads_outside
+def number(data: Bytes, log: Longs, row: int) -> tuple[float, bool, bool]:
+    """Return a number, whether it is one, and whether that is sure."""
+    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    if kind == WHOLE:
+        return float(digits_of(data, start, stop)), True, True
+    if kind == NUMBER:
+        real, sure = real_of(data, start, stop)
+        return real, True, sure
+    if kind == VALUE:
+        return float(start), True, True
+    if kind == REAL:
+        real = np.int64(start).view(np.float64)
+        return real, real == real, True
+    return 0.0, False, True
+
+
+@reads_outside
+def written(data: Bytes, used: int, value: int) -> int:
+    """Write a whole number as JSON does, from data[used] on, and return where it ends."""
+    at = used
+    if value < 0:
+        data[at] = 45
+        at += 1
+    begin = at
+    while True:
+        digit = value % 10 if value >= 0 else (10 - value % 10) % 10
+        data[at] = ZERO + digit
+        at += 1
+        value = (value - digit) // 10 if value >= 0 else (value + digit) // 10
+        if value == 0:
+            break
+    stop = at - 1
+    while begin < stop:
+        data[begin], data[stop] = data[stop], data[begin]
+        begin += 1
+        stop -= 1
+    return at
+
+
+@reads_outside
+def copied(data: Bytes, used: int, word: Bytes) -> int:
+    """Write a word from data[used] on, and return where it ends."""
+    for at in range(len(word)):
+        data[used + at] = word[at]
+    return used + len(word)
+
+
+@reads_outside
+def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[int, int, int]:
+    """Return start and stop of a value that is a label, and how much of `made` is used then.
+
+    Where the value has no text of its own that is made behind the data. A start of -1: it is no
+    label, or one that is too long.
+    """
+    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    if kind == TEXT or kind == WHOLE:
+        return (start, stop, used) if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)
+    end = -1
+    if kind == VALUE:
+        end = written(made, used, start)
+    elif kind == TRUE or kind == FALSE:
+        if start >= 0:
+            return start, stop, used
+        end = copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD)
+    if end < 0:
+        return -1, -1, used
+    return len(data) + used, len(data) + end, end
+
+
+@reads_outside
+def amount(data: Bytes, log: Longs, row: int) -> int:
+    """Return how often an event brings an item; -1: that is no count, or a very long one."""
+    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    if kind == WHOLE:
+        return digits_of(data, start, stop) if stop - start <= COUNT_DIGITS and data[start] != 45 else -1
+    if kind == VALUE:
+        return min(start, COUNT_MAX) if start >= 0 else -1
+    return -1
+
+
+@reads_outside
+def two(data: Bytes, at: int) -> int:
+    """Return the number that two digits write; -1: they are none."""
+    tens, ones = int(data[at]) - ZERO, int(data[at + 1]) - ZERO
+    return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else -1
+
+
+@reads_outside
+def iso_time(data: Bytes, start: int, stop: int) -> int:
+    """Return the ms since 1970 of YYYY-MM-DDThh:mm:ss[.f]Z, with a blank for the T, +00:00 or nothing
+    for the Z; -1: it is written in another way.
+    """
+    length = stop - start
+    if length < 19:
+        return -1
+    century, year, month, day = two(data, start), two(data, start + 2), two(data, start + 5), two(data, start + 8)
+    hour, minute, second = two(data, start + 11), two(data, start + 14), two(data, start + 17)
+    if min(century, year, month, day, hour, minute, second) < 0:
+        return -1
+    if (
+        data[start + 4] != 45 or data[start + 7] != 45 or data[start + 13] != 58 or data[start + 16] != 58
+        or (data[start + 10] != 84 and data[start + 10] != 32)
+    ):  # fmt: skip
+        return -1
+    year += 100 * century
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    days = 30 + ((month + (month > 7)) & 1) if month != 2 else 28 + leap
+    if year < 1970 or not 1 <= month <= 12 or not 1 <= day <= days or hour > 23 or minute > 59 or second > 59:
+        return -1
+    at, fraction, scale = start + 19, 0, 100
+    if at < stop and data[at] == 46:
+        at += 1
+        begin = at
+        while at < stop and 0 <= int(data[at]) - ZERO <= 9:
+            fraction += (int(data[at]) - ZERO) * scale
+            scale //= 10
+            at += 1
+        if at == begin or at - begin > 9:
+            return -1
+    if at < stop:
+        utc = stop - at == 6 and data[at] == 43 and data[at + 3] == 58
+        if utc:
+            utc = two(data, at + 1) == 0 and two(data, at + 4) == 0
+        if not utc and not (stop - at == 1 and data[at] == 90):
+            return -1
+    # Days since 1970 in the Gregorian calendar, of years that begin in March.
+    years, months = (year, month - 3) if month > 2 else (year - 1, month + 9)
+    passed = 365 * years + years // 4 - years // 100 + years // 400 + (153 * months + 2) // 5 + day - 1 - 719_468
+    return (((passed * 24 + hour) * 60 + minute) * 60 + second) * 1000 + fraction
+
+
+@reads_outside
+def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
+    """Return a time in ms since 1970; -1: the general reader has to look."""
+    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    if unit == ISO:
+        found = iso_time(data, start, stop) if kind == TEXT else -1
+    elif kind == WHOLE or kind == VALUE:
+        value = digits_of(data, start, stop) if kind == WHOLE else start
+        if value < 0:
+            return -1
+        if unit == MS:
+            found = value
+        elif unit == S:
+            found = value * 1000 if value <= TIME_MAX // 1000 else -1
+        else:
+            found = value // (1000 if unit == US else 1_000_000)
+    elif unit == S and kind == NUMBER and data[start] != 45:
+        found, behind = 0, -1
+        for at in range(start, stop):
+            if data[at] == 46:
+                behind = 0
+            elif behind < 3:
+                found = found * 10 + (int(data[at]) - ZERO)
+                behind += behind >= 0
+        while behind < 3:
+            found *= 10
+            behind += 1
+    elif unit == S and kind == REAL:
+        real = np.int64(start).view(np.float64)
+        found = int(round(real * 1e6)) // 1000 if 0.0 <= real <= 1e12 else -1
+    else:
+        found = -1
+    return found if 0 <= found <= TIME_MAX else -1

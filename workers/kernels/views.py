@@ -1,0 +1,346 @@
+"""From the logs of events to what each view sees of them, whatever format they came in.
+
+A *view* is what one histogram looks at: stream key, items, counts, conditions, buckets. This kernel
+says yes only where it is sure; about every other event the general reader decides
+(`events.project`), whose rule this one follows: no event of any view is accepted in part.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.kernels.compiled import reads_outside
+from workers.kernels.json_parts import same
+from workers.kernels.log import (
+    DECLINED,
+    FALSE,
+    KIND,
+    LIST,
+    MAP,
+    NULL,
+    OTHER,
+    SLOT,
+    START,
+    STOP,
+    TEXT,
+    TRUE,
+    VALUE,
+    WHOLE,
+)
+from workers.kernels.log_values import (
+    FALSE_WORD,
+    TRUE_WORD,
+    WRITTEN_MAX,
+    amount,
+    copied,
+    label,
+    number,
+    time_of,
+    written,
+)
+
+Bytes = NDArray[np.uint8]
+Flags = NDArray[np.int8]
+Longs = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# What becomes of an event.
+READ, SKIPPED = 0, 1
+# The number of labels in a view that does not look at an event.
+UNSEEN = -1
+
+# Columns of `views`.
+VIEW_KEY, ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP, CONDITION, CONDITIONS_STOP = range(10)
+VIEW_COLUMNS = 10
+# Columns of `conditions`, and what they ask.
+FIELD, ASKS, FIRST, LAST = 0, 1, 2, 3
+IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = 0, 1, 2, 3, 4
+# Slots of a stream key or user that is no field.
+NOWHERE, RECORD_KEY = -1, -2
+
+
+@reads_outside
+def is_word(
+    data: Bytes, made: Bytes, used: int, log: Longs, row: int, text: Bytes, words: Longs, first: int, last: int
+) -> tuple[bool, bool]:
+    """Return whether a value is written as one of words[first:last], and whether it has a text."""
+    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    made_here = False
+    if kind == VALUE:
+        start, stop, made_here = used, written(made, used, start), True
+    elif (kind == TRUE or kind == FALSE) and start < 0:
+        start, stop, made_here = used, copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD), True
+    elif not (kind == TEXT or kind == WHOLE or kind == TRUE or kind == FALSE):
+        return False, False
+    for word in range(first, last):
+        if same(made if made_here else data, start, stop, text, words[word, 0], words[word, 1]):
+            return True, True
+    return False, True
+
+
+@reads_outside
+def fulfilled(
+    data: Bytes, made: Bytes, used: int, log: Longs, row: int, condition: Longs, text: Bytes, words: Longs, reals: Floats
+) -> int:
+    """Return whether a condition holds, 1 or 0; DECLINED where that is not sure.
+
+    Args:
+        row: of the field in the log; -1: it is absent.
+        condition: int64 (4,), a row of `conditions`.
+    """
+    asks, first, last = condition[ASKS], condition[FIRST], condition[LAST]
+    there = row >= 0 and log[row, KIND] != NULL
+    if asks == EXISTS:
+        return int(there == (first == 1))
+    if not there:
+        return int(asks == NOT_IN)
+    if asks == IN or asks == NOT_IN:
+        found, _ = is_word(data, made, used, log, row, text, words, first, last)
+        return int(found == (asks == IN))
+    value, is_number, sure = number(data, log, row)
+    if not sure:
+        return DECLINED
+    if not is_number:
+        return 0
+    return int(value >= reals[first]) if asks == AT_LEAST else int(value <= reals[first])
+
+
+@reads_outside
+def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
+    """Return how many of edges[first:stop], ascending, are at most `value`."""
+    low, high = first, stop
+    while low < high:
+        middle = (low + high) >> 1
+        if edges[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low - first
+
+
+@reads_outside
+def add(
+    data: Bytes, made: Bytes, done: int, log: Longs, row: int, times: int, edges: Floats, view: Longs,
+    labels: Longs, amounts: Longs, used: int,
+) -> int:  # fmt: skip
+    """Add one item of a view, the value in row `row`, and return how much of `made` is used then.
+
+    Returns:
+        DECLINED where the value is no label (no number, of buckets) or `times` is no count.
+    """
+    amounts[used] = times
+    if view[BUCKETS]:
+        value, is_number, sure = number(data, log, row)
+        labels[used, 0] = bucket_of(value, edges, view[EDGE], view[EDGES_STOP])
+        return done if is_number and sure and times >= 0 else DECLINED
+    labels[used, 0], labels[used, 1], done = label(data, made, done, log, row)
+    return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
+
+
+@reads_outside
+def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
+    """Return the first row from `row` on that is about a slot; `stop`: there is none."""
+    while row < stop and log[row, SLOT] != slot:
+        row += 1
+    return row
+
+
+@reads_outside
+def of_elements(
+    data: Bytes, made: Bytes, done: int, log: Longs, row: int, stop: int, edges: Floats, view: Longs, empty: bool,
+    labels: Longs, amounts: Longs, used: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Add the items of a list of objects, log[row:stop] its rows, with one item in each element.
+
+    Returns:
+        how much of `made` is used then, or DECLINED; how many labels are.
+    """
+    elements, item, count = log[row, START], row + 1, row + 1
+    for _ in range(elements):
+        item = next_of(log, item, stop, view[ITEMS])
+        times = 1
+        if view[COUNT] >= 0:
+            count = next_of(log, count, stop, view[COUNT])
+            if count == stop:
+                return DECLINED, used
+            times = amount(data, log, count)
+            count += 1
+        if item == stop:
+            return DECLINED, used
+        if log[item, KIND] != NULL or not empty:
+            done = add(data, made, done, log, item, times, edges, view, labels, amounts, used)
+            if done < 0:
+                return DECLINED, used
+            used += 1
+        item += 1
+    return done, used
+
+
+@reads_outside
+def of_value(
+    data: Bytes, made: Bytes, done: int, log: Longs, row: int, count: int, edges: Floats, view: Longs, empty: bool,
+    labels: Longs, amounts: Longs, used: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Add the items of a view whose path has no `[]` before its end; `count` is the row of the count.
+
+    Returns:
+        as `of_elements`.
+    """
+    kind = log[row, KIND]
+    if kind == LIST:
+        if view[COUNT] >= 0:
+            return DECLINED, used
+        for item in range(row + 1, row + 1 + log[row, START]):
+            if log[item, KIND] == NULL and empty:
+                continue
+            done = add(data, made, done, log, item, 1, edges, view, labels, amounts, used)
+            if done < 0:
+                return DECLINED, used
+            used += 1
+        return done, used
+    if view[ONLY_LIST] or kind == OTHER:
+        return DECLINED, used
+    if kind == MAP:
+        if view[COUNT] >= 0 or view[BUCKETS]:
+            return DECLINED, used
+        for entry in range(log[row, START]):
+            name = row + 1 + 2 * entry
+            times = amount(data, log, name + 1)
+            done = add(data, made, done, log, name, times, edges, view, labels, amounts, used)
+            if done < 0:
+                return DECLINED, used
+            used += 1
+        return done, used
+    times = 1
+    if view[COUNT] >= 0:
+        if count < 0:
+            return DECLINED, used
+        times = amount(data, log, count)
+    done = add(data, made, done, log, row, times, edges, view, labels, amounts, used)
+    return done, used + 1
+
+
+@reads_outside
+def see(
+    data: Bytes, log: Longs, ends: Longs, begin: int,
+    time_slot: int, unit: int, user_slot: int, key_slots: Longs, views: Longs, conditions: Longs,
+    text: Bytes, words: Longs, reals: Floats, edges: Floats, empty: bool,
+    at: Longs, made: Bytes, made_used: int,
+    status: Flags, times: Longs, users: Longs, keys: Longs, first: Longs, number: Longs,
+    labels: Longs, amounts: Longs, used: Longs,
+) -> tuple[int, int]:  # fmt: skip
+    """Write what the views see of the events from `begin` on, until the room is used.
+
+    Args:
+        data: uint8 (b,), the bytes of the batch.
+        log: int64 (rows, 4), the logs of its events end to end; see `kernels.log`.
+        ends: int64 (n,), where the log of each event ends.
+        begin: the first event to look at.
+        time_slot: of the time; NOWHERE: it is the record's. unit: of the time.
+        user_slot: of the user; NOWHERE and RECORD_KEY: it is no field.
+        key_slots: int64 (k,), of the distinct stream keys, likewise.
+        views: int64 (v, 10), see above; slots are NOWHERE where a view has no such field.
+        conditions: int64 (c, 4): slot, what is asked, and what with: rows of `words` from FIRST to
+            LAST, a place in `reals`, or 1 and 0.
+        text, words: uint8, and int64 (w, 2): the words of all conditions.
+        reals: float64 (r,), the bounds of all conditions.
+        edges: float64 (e,), the edges of all views' buckets.
+        empty: whether items that are absent or null are none.
+        at: int64 (slots,), scratch.
+        made: uint8, texts that the data does not hold; places from len(data) on mean these.
+        made_used: how much of it is used.
+        status: int8 (n,), DECLINED by a scanner before; written: READ, SKIPPED, DECLINED.
+        times: int64 (n,), ms; written where there is such a field, and so are the next two.
+        users: int64 (n, 2), start and stop.
+        keys: int64 (k, n, 2), start and stop; (0, 0) where nothing looks.
+        first, number: int64 (v, n), each event's first label and how many it has, or UNSEEN.
+        labels: int64 (v, room, 2), start and stop of each label, or the number of a bucket first.
+        amounts: int64 (v, room).
+        used: int64 (v,), how many labels of each view are there; advanced.
+
+    Returns:
+        the event to go on with when there is more room, n at the end; how much of `made` is used.
+    """
+    for event in range(begin, len(ends)):
+        if status[event] == DECLINED:
+            continue
+        row, stop = ends[event - 1] if event > 0 else 0, ends[event]
+        if made_used + WRITTEN_MAX * (len(views) + 2) * (stop - row + 2) > len(made):
+            return event, made_used
+        for view in range(len(views)):
+            if used[view] + stop - row > labels.shape[1]:
+                return event, made_used
+        for slot in range(len(at)):
+            at[slot] = -1
+        for place in range(row, stop):
+            if at[log[place, SLOT]] < 0:
+                at[log[place, SLOT]] = place
+        status[event] = READ
+        done = made_used
+        for key in range(len(key_slots)):
+            keys[key, event, 0], keys[key, event, 1] = 0, 0
+            if key_slots[key] >= 0 and at[key_slots[key]] >= 0:
+                start, end, done = label(data, made, done, log, at[key_slots[key]])
+                keys[key, event, 0], keys[key, event, 1] = start, end
+        wanted = False
+        for view in range(len(views)):
+            number[view, event], first[view, event] = UNSEEN, used[view]
+            holds = 1
+            for condition in range(views[view, CONDITION], views[view, CONDITIONS_STOP]):
+                asked = conditions[condition]
+                given = fulfilled(data, made, done, log, at[asked[FIELD]], asked, text, words, reals)
+                if given == DECLINED:
+                    status[event] = DECLINED
+                holds &= given
+            if holds == 0:
+                continue
+            wanted = True
+            of_key = key_slots[views[view, VIEW_KEY]]
+            if of_key >= 0 and (at[of_key] < 0 or keys[views[view, VIEW_KEY], event, 0] < 0):
+                status[event] = DECLINED
+            opened = views[view, ELEMENTS]
+            place = at[opened] if opened >= 0 else at[views[view, ITEMS]]
+            now = used[view]
+            if place < 0 or log[place, KIND] == NULL:
+                if not empty:
+                    status[event] = DECLINED
+            elif opened < 0:
+                count = at[views[view, COUNT]] if views[view, COUNT] >= 0 else -1
+                done, now = of_value(
+                    data, made, done, log, place, count, edges, views[view], empty, labels[view], amounts[view], now
+                )
+            elif log[place, KIND] == LIST:
+                done, now = of_elements(
+                    data, made, done, log, place, stop, edges, views[view], empty, labels[view], amounts[view], now
+                )
+            else:
+                status[event] = DECLINED
+            if done < 0:
+                status[event], done = DECLINED, made_used
+            number[view, event] = now - used[view]
+        if time_slot >= 0:
+            times[event] = time_of(data, log, at[time_slot], unit) if at[time_slot] >= 0 else -1
+            if times[event] < 0:
+                if wanted:
+                    status[event] = DECLINED
+                elif status[event] == READ:
+                    status[event] = SKIPPED
+        if user_slot >= 0:
+            users[event, 0], users[event, 1] = 0, 0
+            if wanted:
+                place = at[user_slot]
+                if place < 0 or log[place, KIND] in (TRUE, FALSE):
+                    status[event] = DECLINED
+                else:
+                    users[event, 0], users[event, 1], done = label(data, made, done, log, place)
+                    if users[event, 0] < 0:
+                        status[event] = DECLINED
+        for key in range(len(key_slots)):
+            if keys[key, event, 0] < 0:
+                keys[key, event, 0], keys[key, event, 1] = 0, 0
+        if status[event] != DECLINED:
+            made_used = done
+            for view in range(len(views)):
+                used[view] += max(number[view, event], 0)
+    return len(ends), made_used
