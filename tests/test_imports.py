@@ -27,6 +27,7 @@ LAYERS = (
     "monitor",
     "agents",
     "histogram",
+    "events",
     "kafka",
     "settings",
     "files",
