@@ -1,0 +1,354 @@
+"""JSON records, scanned along the tree of wanted paths into the log of an event.
+
+The scanner says what is at the wanted places only where it is sure; else it declines, and the
+general reader (`events.json_objects`) decides about that record alone. What it reads is:
+
+    record  one object between white space
+    names   strings without a backslash in each object that is walked; each wanted one once
+    values  at a wanted place: strings without a backslash; whole numbers of at most WHOLE_DIGITS
+            digits, not -0; decimals of at most POINT_DIGITS digits on either side of the point;
+            true, false, null; what `json_parts.skip` knows, where a list or an object is not opened
+    items   at a place that is opened: such values, lists of them, and objects of at most
+            MAP_NAMES_MAX of them, each name once and without a backslash
+    inner   null, or an object or a list as the paths through the place say; nothing else
+    others  what `json_parts.skip` knows
+"""
+
+from __future__ import annotations
+
+from workers.kernels.compiled import reads_outside
+from workers.kernels.json_parts import (
+    CLOSE_LIST,
+    CLOSE_OBJECT,
+    COLON,
+    COMMA,
+    MINUS,
+    OPEN_LIST,
+    OPEN_OBJECT,
+    POINT,
+    QUOTE,
+    REFUSED,
+    Bytes,
+    Longs,
+    digits,
+    look,
+    same,
+    skip,
+    skip_word,
+    space,
+    text,
+    whole,
+)
+from workers.kernels.json_parts import FALSE as FALSE_WORD
+from workers.kernels.json_parts import NULL as NULL_WORD
+from workers.kernels.json_parts import TRUE as TRUE_WORD
+from workers.kernels.log import (
+    COLUMNS,
+    DECLINED,
+    FALSE,
+    FULL,
+    LIST,
+    MAP,
+    MAP_NAMES_MAX,
+    NULL,
+    NUMBER,
+    OTHER,
+    POINT_DIGITS,
+    START,
+    STOP,
+    TEXT,
+    TRUE,
+    WHOLE,
+    WHOLE_DIGITS,
+    put,
+)
+
+# Columns of `nodes`. Children of a node lie side by side, from FIRST to LAST.
+NODE_SLOT, SORT, FIRST, LAST, ELEMENTS, LIST_SLOT = 0, 1, 2, 3, 4, 5
+# Where the node's own name is in `names`, its `signature`, and which `bit`s its children have.
+NAME_START, NAME_STOP, SIGNATURE, BITS = 6, 7, 8, 9
+NODE_COLUMNS = 10
+# What is looked for at a node: one value; items; an object with children; a list with elements.
+# Where several of the last three are wanted of one place, it is read only if it is null.
+ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = 0, 1, 2, 3, 4
+# No node, no slot, no row.
+NONE = -1
+
+# Columns of `stack`: the node of a level (of a list: that of its elements); the LIST row of a list,
+# NONE for an object; the child that is looked at first.
+HELD_NODE, HELD_ROW, HELD_HINT = 0, 1, 2
+HELD_COLUMNS = 3
+
+
+@reads_outside
+def signature(data: Bytes, start: int, stop: int) -> int:
+    """Return length, first and last byte of a name in one number.
+
+    The name is in quotes, so the bytes before and behind it are there, also of an empty one.
+    """
+    return (stop - start) << 16 | int(data[start]) << 8 | int(data[stop - 1])
+
+
+@reads_outside
+def bit(sign: int) -> int:
+    """Return one of 64 bits for a signature: a name whose bit no child has is none of them."""
+    return (sign + (sign >> 7) + (sign >> 13)) & 63
+
+
+@reads_outside
+def child_named(
+    data: Bytes, start: int, stop: int, nodes: Longs, names: Bytes, node: int, hint: int
+) -> int:
+    """Return the child of a node that data[start:stop] names; NONE: none of them.
+
+    Args:
+        hint: the child to look at first: fields most often come in the same order.
+    """
+    sign = signature(data, start, stop)
+    if not nodes[node, BITS] >> bit(sign) & 1:
+        return NONE
+    first, last = nodes[node, FIRST], nodes[node, LAST]
+    child = hint
+    for _ in range(last - first):
+        if child == last:
+            child = first
+        if nodes[child, SIGNATURE] == sign:
+            begin, end = nodes[child, NAME_START], nodes[child, NAME_STOP]
+            if same(data, start, stop, names, begin, end):
+                return child
+        child += 1
+    return NONE
+
+
+@reads_outside
+def number(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) -> tuple[int, int]:
+    """Log the number at `at`; see `scalar`."""
+    begin = at
+    if look(data, at, stop) == MINUS:
+        at += 1
+    value, end = whole(data, at, stop, WHOLE_DIGITS)
+    if end == REFUSED:
+        return REFUSED, used
+    if look(data, end, stop) != POINT:
+        if value == 0 and end > begin + 1:
+            return REFUSED, used
+        return end, put(log, used, slot, WHOLE, begin, end)
+    if end - at > POINT_DIGITS:
+        return REFUSED, used
+    at = end + 1
+    end = digits(data, at, stop, POINT_DIGITS)
+    if end == at:
+        return REFUSED, used
+    return end, put(log, used, slot, NUMBER, begin, end)
+
+
+@reads_outside
+def scalar(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) -> tuple[int, int]:
+    """Log the string, number or word at `at`.
+
+    Returns:
+        where it ends, or REFUSED; how many rows are used now, or FULL.
+    """
+    byte = look(data, at, stop)
+    if byte == QUOTE:
+        end = text(data, at, stop)
+        if end == REFUSED:
+            return REFUSED, used
+        return end + 1, put(log, used, slot, TEXT, at + 1, end)
+    if byte == TRUE_WORD[0]:
+        end, kind = skip_word(data, at, stop, TRUE_WORD), TRUE
+    elif byte == FALSE_WORD[0]:
+        end, kind = skip_word(data, at, stop, FALSE_WORD), FALSE
+    elif byte == NULL_WORD[0]:
+        end, kind = skip_word(data, at, stop, NULL_WORD), NULL
+    else:
+        return number(data, at, stop, log, used, slot)
+    return end, put(log, used, slot, kind, at, end)
+
+
+@reads_outside
+def one(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) -> tuple[int, int]:
+    """Log the value at `at`, where one value is wanted; see `scalar`."""
+    byte = look(data, at, stop)
+    if byte not in (OPEN_LIST, OPEN_OBJECT):
+        return scalar(data, at, stop, log, used, slot)
+    return skip(data, at, stop), put(log, used, slot, OTHER, NONE, NONE)
+
+
+@reads_outside
+def opened(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) -> tuple[int, int]:
+    """Log the list or the object at `at` as items: a row for each value in it; see `scalar`."""
+    row, count = used, 0
+    mapped = look(data, at, stop) == OPEN_OBJECT
+    close = CLOSE_OBJECT if mapped else CLOSE_LIST
+    used = put(log, used, slot, MAP if mapped else LIST, 0, NONE)
+    at = space(data, at + 1, stop)
+    if look(data, at, stop) == close:
+        return at + 1, used
+    while used != FULL:
+        if mapped:
+            end = text(data, at, stop)
+            if end == REFUSED or count == MAP_NAMES_MAX:
+                return REFUSED, used
+            for other in range(row + 1, used, 2):
+                if same(data, at + 1, end, data, log[other, START], log[other, STOP]):
+                    return REFUSED, used
+            used = put(log, used, slot, TEXT, at + 1, end)
+            at = space(data, end + 1, stop)
+            if look(data, at, stop) != COLON:
+                return REFUSED, used
+            at = space(data, at + 1, stop)
+        at, used = one(data, at, stop, log, used, slot)
+        if at == REFUSED:
+            return REFUSED, used
+        count += 1
+        at = space(data, at, stop)
+        byte = look(data, at, stop)
+        if byte == close:
+            break
+        if byte != COMMA:
+            return REFUSED, used
+        at = space(data, at + 1, stop)
+    if used != FULL:
+        log[row, START] = count
+    return at + 1, used
+
+
+@reads_outside
+def event(
+    data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, log: Longs,
+    stack: Longs, seen: Longs,
+) -> int:  # fmt: skip
+    """Log one record, data[at:stop].
+
+    Args:
+        data: uint8 (b,), the bytes of the batch.
+        nodes: int64 (n, NODE_COLUMNS), the tree as `JsonTree` lays it out; its root is the first.
+        names: uint8, the names of the nodes, end to end.
+        log: int64 (room, 4), written from its first row on.
+        stack: int64 (levels of the tree, HELD_COLUMNS), scratch: the levels around the innermost.
+        seen: int64 (n,), scratch: whether a child occurred in the object that is walked.
+
+    Returns:
+        how many rows are used; DECLINED; or FULL.
+    """
+    used, level = 0, 0
+    node, row, hint = NONE, NONE, NONE
+    child = 0
+    at = space(data, at, stop)
+    if look(data, at, stop) != OPEN_OBJECT:
+        return DECLINED
+    while True:
+        # `at` is where the value of `child` begins; NONE: nobody wants it.
+        opens = False
+        if child == NONE:
+            at = skip(data, at, stop)
+        else:
+            slot, sort = nodes[child, NODE_SLOT], nodes[child, SORT]
+            byte = look(data, at, stop)
+            if sort == ONE:
+                at, used = one(data, at, stop, log, used, slot)
+            elif sort == ITEMS:
+                if byte in (OPEN_LIST, OPEN_OBJECT):
+                    at, used = opened(data, at, stop, log, used, slot)
+                else:
+                    at, used = scalar(data, at, stop, log, used, slot)
+            elif byte == NULL_WORD[0] and row == NONE:
+                # What is wanted within it is absent.
+                end = skip_word(data, at, stop, NULL_WORD)
+                if slot != NONE:
+                    used = put(log, used, slot, NULL, at, end)
+                at = end
+            elif byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST) or sort == SEVERAL:
+                return DECLINED
+            else:
+                opens = True
+                at += 1
+                if slot != NONE:
+                    used = put(log, used, slot, OTHER, NONE, NONE)
+                if level > 0:
+                    stack[level - 1, HELD_NODE] = node
+                    stack[level - 1, HELD_ROW] = row
+                    stack[level - 1, HELD_HINT] = hint
+                level += 1
+                if sort == OBJECT:
+                    node, row, hint = child, NONE, nodes[child, FIRST]
+                    for each in range(nodes[child, FIRST], nodes[child, LAST]):
+                        seen[each] = 0
+                else:
+                    node, row, hint = nodes[child, ELEMENTS], used, NONE
+                    used = put(log, used, nodes[child, LIST_SLOT], LIST, 0, NONE)
+            if used == FULL:
+                return FULL
+        if at == REFUSED:
+            return DECLINED
+        # A value is at its end, or one has been opened: close what closes here.
+        while True:
+            at = space(data, at, stop)
+            byte = look(data, at, stop)
+            if byte != (CLOSE_OBJECT if row == NONE else CLOSE_LIST):
+                break
+            opens = False
+            at += 1
+            level -= 1
+            if level == 0:
+                return used if space(data, at, stop) == stop else DECLINED
+            node = stack[level - 1, HELD_NODE]
+            row = stack[level - 1, HELD_ROW]
+            hint = stack[level - 1, HELD_HINT]
+        # Then the next value of the innermost level is due; behind another one a comma leads to it.
+        if not opens:
+            if byte != COMMA:
+                return DECLINED
+            at = space(data, at + 1, stop)
+        if row != NONE:
+            log[row, START] += 1
+            child = node
+            continue
+        end = text(data, at, stop)
+        if end == REFUSED:
+            return DECLINED
+        child = child_named(data, at + 1, end, nodes, names, node, hint)
+        if child != NONE:
+            if seen[child]:
+                return DECLINED
+            seen[child] = 1
+            hint = child + 1
+        at = space(data, end + 1, stop)
+        if look(data, at, stop) != COLON:
+            return DECLINED
+        at = space(data, at + 1, stop)
+
+
+@reads_outside
+def logs(
+    data: Bytes, values: Longs, nodes: Longs, names: Bytes, begin: int, log: Longs,
+    stack: Longs, seen: Longs, number: Longs, rows: Longs, used: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Log the records from `begin` on one by one, and keep their rows, until there is no room.
+
+    Args:
+        data, nodes, names, log, stack, seen: see `event`.
+        values: int64 (n, 2), start and stop of each record; a negative start: it has no value.
+        begin: the first record to read.
+        number: int64 (n,), written: how many rows each record has, or DECLINED.
+        rows: int64 (room, 4), the logs end to end, written from `used` on.
+        used: how many rows are there already.
+
+    Returns:
+        the record to begin with when `log` and `rows` have more room, n at the end; how many rows
+        are used now.
+    """
+    for i in range(begin, len(values)):
+        number[i] = DECLINED
+        if values[i, 0] < 0:
+            continue
+        more = event(data, values[i, 0], values[i, 1], nodes, names, log, stack, seen)
+        if more == FULL or used + max(more, 0) > len(rows):
+            return i, used
+        number[i] = more
+        for at in range(more):
+            for column in range(COLUMNS):
+                rows[used, column] = log[at, column]
+            used += 1
+    return len(values), used
