@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from workers.agents.contributions import decode
 from workers.agents.events import EventReader
 from workers.agents.intake import Intake
@@ -24,9 +26,11 @@ from workers.agents.source_reader import SourceReader
 from workers.histogram import ledger_blocks
 from workers.kafka.placement import PARTITIONERS, Placement
 from workers.kernels import compiled
+from workers.kernels.buckets import buckets
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import fixed
 from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources_lines import JsonLines
 from workers.settings import EventsSettings, Settings, settings_of
@@ -56,6 +60,7 @@ def ensure_compiled(say: Callable[[str], object] = _print) -> None:
 def compile_kernels() -> float:
     """Compile every kernel that counting needs; return how many seconds it took."""
     begun = time.perf_counter()
+    _of_numbers()
     _of_batches()
     _of_replay()
     compiled.mark_complete()
@@ -69,6 +74,11 @@ def _events() -> list[bytes]:
         json.dumps({"key": f"k{i % 3}", "items": shapes[i % len(shapes)], "user": f"u{i % 7}", "ts": i * 100}).encode()
         for i in range(_EVENTS)
     ]
+
+
+def _of_numbers() -> None:
+    """Find the buckets of a column of numbers."""
+    buckets(fixed(np.zeros(1)), fixed(np.arange(2.0)), np.empty(1, dtype=np.int64))
 
 
 def _of_batches() -> None:

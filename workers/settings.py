@@ -22,7 +22,7 @@ from msgspec import Meta
 from workers.durations import ALLOWED as DURATIONS_ALLOWED
 from workers.durations import format_duration, parse_duration
 from workers.errors import SettingsError
-from workers.files import client_values, read_domain, read_file, read_key
+from workers.files import client_values, declare, read_file, read_key
 from workers.mechanisms.config import TOPIC_NAME, Checked, Duration, HistogramConfig, display, rules
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
 
@@ -336,26 +336,9 @@ def _histogram(values: dict[str, Any], position: int, events: EventsSettings, ba
         values.setdefault("keys", [ALL_STREAM_KEY])
     record = MECHANISMS[mechanism]
     domain = next((field for field in msgspec.structs.fields(record) if field.name == "domain"), None)
-    if domain is not None:
-        given = sum(name in values for name in ("domain", "domain_file"))
-        if given > 1 or (domain.required and not given):
-            raise ValueError(
-                f"{where}give domain_file, a file with one label per line, or domain, a list: exactly one of them"
-            )
-        if "domain_file" in values:
-            values["domain"] = _domain(values.pop("domain_file"), where, base)
+    declare(values, None if domain is None else domain.required, where, base)
     further = ("mechanism",) if domain is None else ("mechanism", "domain_file")
     return _section(record, values, where, further)
-
-
-def _domain(value: object, where: str, base: Path) -> list[str]:
-    """Return the labels of the domain file that a histogram names."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{where}domain_file = {display(value)}: a file name in quotes")
-    try:
-        return read_domain(base / value)
-    except SettingsError as error:
-        raise ValueError(f"{where}domain_file = {display(value)}: {error}") from None
 
 
 def _section(record: type[Record], values: dict[str, Any], where: str, further: Iterable[str] = ()) -> Record:

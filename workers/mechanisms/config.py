@@ -21,6 +21,8 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from workers.mechanisms.buckets import ALLOWED as BUCKETS_ALLOWED
+from workers.mechanisms.buckets import QUANTILES_MAX, Buckets
 from workers.mechanisms.frozen import kept
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,6 +37,9 @@ COUNTERLESS = (
     "positive_laplace", "unk_gauss",
 )  # fmt: skip
 SQRT_MECHANISMS = ("known_base", "sparse_gumb")
+# They show every label of their domain at every tick, with Gaussian noise: quantiles follow.
+SHOWING_ALL = ("known_base", "known_gauss")
+DEFAULT_QUANTILES = (0.5,)
 TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
 
 Duration = Annotated[int, Meta(extra={"duration": True})]
@@ -130,6 +135,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         counter: how a running count is kept.
         radix: base of the "tree" counter; None is the best one for the horizon (5 if unbounded).
         keys: the declared stream keys, or "public".
+        buckets: the edges of a domain of intervals; `domain` is their labels.
+        quantiles: of the numbers in the buckets, said in each snapshot; None: the median, where it
+            can be said.
         generation: raised to begin a new mechanism, and a new charge, on purpose.
         topic: output topic; None is `<worker.name>.<name>`.
     """
@@ -167,6 +175,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         Annotated[tuple[Label, ...], Meta(min_length=1)] | Literal["public"],
         Meta(description='a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'),
     ]
+    buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
+    quantiles: Annotated[
+        Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(max_length=QUANTILES_MAX)] | None,
+        Meta(description=f"a list of at most {QUANTILES_MAX} numbers above 0 and below 1, such as [0.5, 0.95]"),
+    ] = None
     generation: Annotated[int, Meta(ge=1, le=2**31 - 1, description="a whole number from 1 to 2,147,483,647")] = 1
     topic: Annotated[
         Annotated[str, Meta(pattern=TOPIC_NAME)] | None,
@@ -205,6 +218,23 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         horizon = None if of_user is None else self.horizon_ticks
         return Lane(self.tick_ms, self.start_ms, self.max_items, self.max_count, of_user, horizon)
 
+    @property
+    def shows_all(self) -> bool:
+        """Return whether every label of a declared domain is shown at every tick."""
+        return getattr(self, "algorithm", self.mechanism) in SHOWING_ALL
+
+    @property
+    def shown_quantiles(self) -> tuple[float, ...]:
+        """Return the quantiles that snapshots say."""
+        if self.buckets is None or not self.shows_all:
+            return ()
+        return DEFAULT_QUANTILES if self.quantiles is None else self.quantiles
+
+    @property
+    def domain_from(self) -> str:
+        """Return the setting that the labels of a declared domain come from."""
+        return "domain" if self.buckets is None else "buckets"
+
     def where(self) -> str:
         return f"histogram {self.name!r}: "
 
@@ -227,6 +257,24 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield f'radix = {self.radix}: only with counter = "tree"'
         if self.keys != "public":
             yield from label_complaints("keys", self.keys)
+        yield from self._bucket_complaints()
+
+    def _bucket_complaints(self) -> Iterator[str]:
+        if self.quantiles is not None:
+            if self.buckets is None:
+                yield f"quantiles = {display(self.quantiles)}: only with buckets"
+            elif not self.shows_all:
+                yield (
+                    f"quantiles = {display(self.quantiles)}: needs a mechanism that shows every bucket at every tick: "
+                    'known_base, known_gauss, or meta with algorithm = "known_gauss"'
+                )
+            elif len(set(self.quantiles)) < len(self.quantiles):
+                yield f"quantiles = {display(self.quantiles)}: every one only once"
+        if self.buckets is not None:
+            if not hasattr(self, "domain"):
+                yield f'buckets is set: mechanism = "{self.mechanism}" has no declared domain'
+            elif self.domain != self.buckets.labels:
+                yield "domain: with buckets it is their labels"
 
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
