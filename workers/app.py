@@ -50,7 +50,7 @@ class Factory:
         self.metrics = Metrics()
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
-        self._reader = EventReader(settings.events, settings.user_field)
+        self._reader = EventReader(settings.shape, max_bytes=settings.events.max_bytes)
         contributions = settings.contributions_topic
         self._stream = Stream(
             events=settings.events,

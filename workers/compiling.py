@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from workers.agents.contributions import decode
 from workers.agents.intake import Intake
 from workers.events.reader import EventReader
@@ -24,12 +26,14 @@ from workers.events.source_reader import SourceReader
 from workers.histogram import ledger_blocks
 from workers.kafka.placement import PARTITIONERS, Placement
 from workers.kernels import compiled
+from workers.kernels.buckets import buckets
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import fixed
 from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources_lines import JsonLines
-from workers.settings import EventsSettings, Settings, settings_of
+from workers.settings import EventsSettings, Settings, settings_of, shape_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +60,7 @@ def ensure_compiled(say: Callable[[str], object] = _print) -> None:
 def compile_kernels() -> float:
     """Compile every kernel that counting needs; return how many seconds it took."""
     begun = time.perf_counter()
+    _of_numbers()
     _of_batches()
     _of_replay()
     compiled.mark_complete()
@@ -69,6 +74,11 @@ def _events() -> list[bytes]:
         json.dumps({"key": f"k{i % 3}", "items": shapes[i % len(shapes)], "user": f"u{i % 7}", "ts": i * 100}).encode()
         for i in range(_EVENTS)
     ]
+
+
+def _of_numbers() -> None:
+    """Find the buckets of a column of numbers."""
+    buckets(fixed(np.zeros(1)), fixed(np.arange(2.0)), np.empty(1, dtype=np.int64))
 
 
 def _of_batches() -> None:
@@ -91,9 +101,9 @@ def _of_batches() -> None:
             TopicPartition("t", 0), RecordSet(bytes(builder.build())), None, 0, None, None, True, READ_COMMITTED
         )
         records = ColumnRecords.of(response).take(0, _EVENTS).batch().records
-        events = EventsSettings(topic="t", key=key, items="items", timestamp=timestamp)
+        shape = shape_of(EventsSettings(topic="t", key=key, items="items", timestamp=timestamp), user)
         for partitioner in PARTITIONERS:
-            reader = SourceReader(EventReader(events, user), None, Placement(partitioner, 0, 1))
+            reader = SourceReader(EventReader(shape), {"": None}, Placement(partitioner, 0, 1))
             intake = Intake(lanes, 0, _KEY, store)
             sequences = [0, 0]
             for part in (records, records.part(0, _EVENTS // 2)):

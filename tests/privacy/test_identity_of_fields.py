@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from workers.mechanisms.buckets import Buckets
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.registry import MECHANISMS, build
@@ -121,6 +122,8 @@ def fields() -> list[tuple[str, str]]:
                 continue  # only one value is allowed
             if field.name == "radix" and name in COUNTERLESS and name not in TREE_ALONE:
                 continue  # the same
+            if field.name in ("buckets", "quantiles"):
+                continue  # they need each other and a domain: tested below
             found.append((name, field.name))
     return found
 
@@ -162,3 +165,28 @@ def test_the_unit_is_in_the_id(name: str) -> None:
     one, other = (dict(build(config(name), unit).public()) for unit in ("event", "user"))
     assert one.pop("unit") != other.pop("unit")
     assert one == other
+
+
+def with_buckets(name: str, edges: tuple[float, ...], **more: object) -> HistogramConfig:
+    buckets = Buckets(edges)
+    own: dict[str, object] = {"algorithm": "known_gauss", "k": None, "kbar": None} if name == "meta" else {}
+    own |= {"release": "pure"} if name == "misra_gries" else {}
+    return config(name, buckets=buckets, domain=buckets.labels, **own, **more)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__])
+def test_edges_are_in_the_mechanism_id(name: str) -> None:
+    """They say what a count is of; labels alone are in it already, and a domain may have the same."""
+    first, other = with_buckets(name, (0, 1, 2.5)), with_buckets(name, (0, 1, 2.25))
+    assert an_id(first) == an_id(with_buckets(name, (0.0, 1.0, 2.5)))
+    assert an_id(first) != an_id(other)
+    assert an_id(first) != an_id(msgspec.structs.replace(first, buckets=None))
+
+
+@pytest.mark.parametrize("name", ["known_base", "known_gauss", "meta"])
+def test_quantiles_are_in_the_mechanism_id(name: str) -> None:
+    """They change what is published: the same id must mean the same bytes, for audit."""
+    default = with_buckets(name, (0, 1, 2))
+    assert an_id(default) == an_id(with_buckets(name, (0, 1, 2), quantiles=(0.5,)))
+    assert an_id(default) != an_id(with_buckets(name, (0, 1, 2), quantiles=(0.5, 0.9)))
+    assert an_id(default) != an_id(with_buckets(name, (0, 1, 2), quantiles=()))

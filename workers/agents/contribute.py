@@ -20,7 +20,7 @@ import msgspec
 from workers.agents.intake import Intake
 from workers.errors import StateRefused
 from workers.events.reader import EventReader, Reject
-from workers.events.source_reader import SourceReader
+from workers.events.source_reader import Declared, SourceReader
 from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End
@@ -101,7 +101,7 @@ class ContributeShard(Shard):
         stream: Stream,
         lanes: Sequence[Lane],
         reader: EventReader,
-        declared: frozenset[str] | None,
+        declared: Declared,
         key: NoiseKey,
         commit_interval_s: float,
         metrics: Metrics | None = None,
@@ -116,7 +116,7 @@ class ContributeShard(Shard):
             stream: the topics around.
             lanes: tick grids and bounds to count for.
             reader: decodes events.
-            declared: the stream keys that any histogram serves; None: every key.
+            declared: the stream keys that histograms serve, by view; see `SourceReader`.
             key: the operator's root key.
             commit_interval_s: most seconds between a record's being read and its being committed.
             metrics: where it counts what it does.

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
+import msgspec
+
 from workers.errors import SettingsError
 from workers.histogram.histogram import Histogram
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config import HistogramConfig, Lane
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
-from workers.settings import ALL_KEYS, ALL_STREAM_KEY, Settings
+from workers.settings import Settings, view_of
 
 Kind = TypeVar("Kind", bound=Histogram)
 
@@ -21,12 +23,15 @@ def lanes(settings: Settings) -> list[Lane]:
     return list(dict.fromkeys(config.lane for config in settings.histograms))
 
 
-def declared_keys(settings: Settings) -> frozenset[str] | None:
-    """Return the stream keys that any histogram serves; None where one serves every key."""
-    if settings.events.key == ALL_KEYS:
-        return frozenset({ALL_STREAM_KEY})
-    declared = [config.keys for config in settings.histograms]
-    return None if "public" in declared else frozenset(key for keys in declared for key in keys)
+def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
+    """Return the stream keys that the histograms of each view serve, by the view's name; None where
+    one serves every key.
+    """
+    found: dict[str, frozenset[str] | None] = {}
+    for config in settings.histograms:
+        before = found.get(config.view, frozenset())
+        found[config.view] = None if before is None or config.keys == "public" else before.union(config.keys)
+    return found
 
 
 def mechanisms(settings: Settings) -> list[Mechanism]:
@@ -60,11 +65,6 @@ def histograms(
     `kind` is `Histogram` or a subclass, `built` is `mechanisms(settings)`; `stream` names the
     internal topics and their incarnations.
     """
-    events = settings.events
-    counted: dict[str, object] = {name: getattr(events, name) for name in ("topic", "key", "items", "timestamp")}
-    if settings.user_field is not None:
-        # These decide which of a user's items count; the mechanism only knows how many.
-        counted |= {"user": settings.user_field, "partitioner": events.partitioner}
     return [
         kind(
             config,
@@ -72,9 +72,37 @@ def histograms(
             worker=settings.worker.name,
             topic=settings.output_topic(config),
             stream=stream,
-            events=counted if config.max_items_per_user is None else counted | {"max_items": config.max_items},
+            events=_counted(settings, config),
             key=key,
             owner=(owner, owners),
         )
         for config, mechanism in zip(settings.histograms, built, strict=True)
     ]
+
+
+def _counted(settings: Settings, config: HistogramConfig) -> dict[str, object]:
+    """Return what decides which events and items count, for the mechanism id.
+
+    What is as it always was is left out, so that ids stay what they are.
+    """
+    events, view = settings.events, view_of(settings.events, config)
+    counted: dict[str, object] = {
+        "topic": events.topic,
+        "key": config.key or events.key,
+        "items": config.items or events.items,
+        "timestamp": events.timestamp,
+    }
+    if view.count is not None:
+        counted["count"] = str(view.count)
+    if view.where:
+        counted["where"] = msgspec.to_builtins(view.where)
+    if events.missing != "reject":
+        counted["missing"] = events.missing
+    if events.timestamp_unit != "ms":
+        counted["timestamp_unit"] = events.timestamp_unit
+    if settings.user_field is not None:
+        # These decide which of a user's items count; the mechanism only knows how many.
+        counted |= {"user": settings.user_field, "partitioner": events.partitioner}
+    if config.max_items_per_user is not None:
+        counted["max_items"] = config.max_items
+    return counted

@@ -23,7 +23,7 @@ from workers.agents.contributions import Message, Rows, messages
 from workers.agents.tallies import Tallies, Tally
 from workers.agents.users import Stored, Users
 from workers.changes import Change
-from workers.events.columns import EventColumns, Longs
+from workers.events.columns import EventColumns, Events, Longs
 from workers.events.pairs import PairDigests, pair_state
 from workers.kernels.tallies import bound_events
 from workers.mechanisms.config import Lane
@@ -46,8 +46,10 @@ class Intake:
             stored: what earlier commits left of users' pairs; None keeps those in memory.
         """
         self._lanes, self._key = lanes, key
-        self._tags = PairDigests(key.tag_state)
-        self._pairs = PairDigests(pair_state)
+        # By view, since codes mean something in their own vocabularies only.
+        views = {lane.view for lane in lanes}
+        self._tags = {view: PairDigests(key.tag_state) for view in views}
+        self._pairs = {view: PairDigests(pair_state) for view in views}
         self._users = Users(lanes, stored)
         self._grace = grace_ms
         self.watermark: int | None = None
@@ -66,7 +68,7 @@ class Intake:
         if watermark is not None:
             self._users.restore(watermark)
 
-    def add(self, events: EventColumns, read_ms: int | None = None) -> None:
+    def add(self, events: Events, read_ms: int | None = None) -> None:
         """Count a batch of events, in order.
 
         Args:
@@ -75,10 +77,13 @@ class Intake:
                 None where the events' own times are the only clock (replay).
         """
         for lane, ticks in self._ticks(events.times, read_ms):
-            amounts = events.amounts
+            columns = events.views[lane.view]
+            if columns.seen is not None:
+                ticks[~columns.seen] = 0
+            amounts = columns.amounts
             if lane.max_items_per_user is not None:
-                amounts = self._of_users(lane, ticks, events)
-            self._tallies.add(events, lane, ticks, amounts)
+                amounts = self._of_users(lane, ticks, columns, events.users)
+            self._tallies.add(columns, lane, ticks, amounts)
 
     def _ticks(self, times: NDArray[np.int64], read_ms: int | None) -> Iterator[tuple[Lane, NDArray[np.int64]]]:
         """Move the watermark by a batch; yield the tick of each event in each lane (0: none)."""
@@ -100,9 +105,11 @@ class Intake:
                 ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
             yield lane, ticks
 
-    def _of_users(self, lane: Lane, ticks: Longs, events: EventColumns) -> Longs:
+    def _of_users(
+        self, lane: Lane, ticks: Longs, events: EventColumns, users: NDArray[np.uint64] | None
+    ) -> Longs:
         """Return how much of each label its user may still add, int64 (m,), and use that up."""
-        if events.users is None:
+        if users is None:
             raise ValueError("events without users for a lane that bounds them")
         bounded = np.empty(len(events.labels), dtype=np.int64)
         bound_events(fixed(events.ends), fixed(events.amounts), lane.max_items, lane.max_count, bounded)
@@ -110,9 +117,9 @@ class Intake:
         epochs[ticks < 1] = -1
         number = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, number)
-        digests = self._pairs.of(keys, events.labels, events.key_names, events.label_names)
+        digests = self._pairs[lane.view].of(keys, events.labels, events.key_names, events.label_names)
         pairs = np.ascontiguousarray(digests[:, 0])
-        return self._users.take(lane, epochs, events.users, events.ends - number, number, pairs, bounded)
+        return self._users.take(lane, epochs, users, events.ends - number, number, pairs, bounded)
 
     def read_to_end(self, now_ms: int) -> None:
         """Close the ticks that were over at wall-clock time `now_ms`: the partition was read to the
@@ -218,7 +225,7 @@ class Intake:
         rows = tally.rows(owners)
         labels = tally.label_names.texts(rows.labels)
         keys = np.repeat(rows.keys, np.diff(rows.starts))
-        tags = self._tags.of(keys, rows.labels, tally.key_names, tally.label_names, labels)
+        tags = self._tags[lane.view].of(keys, rows.labels, tally.key_names, tally.label_names, labels)
         bounds = np.searchsorted(rows.owners, np.arange(owners + 1)).tolist()
         for owner in range(owners):
             start, stop = bounds[owner], bounds[owner + 1]

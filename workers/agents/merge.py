@@ -192,7 +192,7 @@ class Merge:
         size = 0
         while released.ticks < ticks_max and size < bytes_max:
             due = [
-                (end, [part or 0 for part in lane], lane)  # None is not compared with a number
+                (end, lane.view, [part or 0 for part in lane[:-1]], lane)  # None is not compared with a number
                 for lane in self._lanes
                 if (end := self._next_end(lane)) is not None and end <= until[lane]
             ]

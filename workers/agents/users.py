@@ -183,4 +183,4 @@ def _oldest(lane: Lane, watermark_ms: int) -> int:
 
 
 def _lane_digest(lane: Lane) -> bytes:
-    return blake2b(repr(tuple(lane)).encode(), digest_size=8, person=b"qc-lane").digest()
+    return blake2b(repr(tuple(lane if lane.view else lane[:-1])).encode(), digest_size=8, person=b"qc-lane").digest()

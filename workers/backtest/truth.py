@@ -207,7 +207,7 @@ def unbounded(lane: Lane) -> Lane:
 
     It is released after all others of the same tick (`Merge.release`).
     """
-    return Lane(lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX)
+    return Lane(lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX, view=lane.view)
 
 
 def truth_of(

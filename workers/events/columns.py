@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +22,9 @@ NO_AMOUNTS: Longs = read_only(np.empty(0, dtype=np.int64))
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """The valid events of a batch, in order. Sensitive: the repr shows their number only.
+    """What one view sees of the events of a batch, in order. Sensitive: the repr shows no content.
 
     Attributes:
-        times: int64 (n,), ms since 1970.
         keys: int32 (n,), code of each event's stream key in `key_names`.
         key_names: vocabulary of the stream keys.
         ends: int64 (n,), where each event's labels end.
@@ -33,100 +32,132 @@ class EventColumns:
             the order of first occurrence.
         amounts: int64 (m,), how often the event brings the label, at most AMOUNT_MAX; (0,): all 1.
         label_names: vocabulary of the labels.
-        users: uint64 (n, 2), digest of each event's user; None where users are not looked at.
+        seen: bool (n,), whether the view looks at the event; None: it looks at all of them.
     """
 
-    times: Longs
     keys: Codes
     key_names: Vocabulary
     ends: Longs
     labels: Codes
     amounts: Longs
     label_names: Vocabulary
-    users: NDArray[np.uint64] | None = None
-
-    def __len__(self) -> int:
-        return len(self.times)
+    seen: NDArray[np.bool_] | None = None
 
     def __repr__(self) -> str:
-        return f"EventColumns({len(self)} events)"
+        return f"EventColumns({len(self.ends)} events)"
 
     def select(self, events: Longs) -> EventColumns:
-        """Return some of the events.
-
-        Args:
-            events: int64 (k,), ascending.
-        """
+        """Return those of some of the events, int64 (k,), ascending."""
         number = np.diff(self.ends, prepend=0)[events]
         rows = rows_of(self.ends[events] - number, number)
         return EventColumns(
-            self.times[events],
             self.keys[events],
             self.key_names,
             np.cumsum(number),
             self.labels[rows],
             self.amounts[rows] if len(self.amounts) else self.amounts,
             self.label_names,
-            None if self.users is None else self.users[events],
+            None if self.seen is None else self.seen[events],
         )
 
 
-class Coder:
-    """What turns the texts of one partition's events into codes: two vocabularies and scratch
-    space.
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The valid events of a batch, in order. Sensitive: the repr shows their number only.
+
+    Attributes:
+        index: int64 (n,), which record of the batch each event is.
+        times: int64 (n,), ms since 1970.
+        users: uint64 (n, 2), digest of each event's user; None where users are not looked at.
+        views: what each view sees of them, by its name.
     """
 
-    def __init__(self, declared: Collection[str] = ()) -> None:
+    index: Longs
+    times: Longs
+    users: NDArray[np.uint64] | None
+    views: Mapping[str, EventColumns]
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __repr__(self) -> str:
+        return f"Events({len(self)})"
+
+    def select(self, events: Longs) -> Events:
+        """Return some of the events, int64 (k,), ascending."""
+        return Events(
+            self.index[events],
+            self.times[events],
+            None if self.users is None else self.users[events],
+            {name: columns.select(events) for name, columns in self.views.items()},
+        )
+
+
+class Names:
+    """The vocabulary of one partition's stream keys, or of the labels of one view, as it grows."""
+
+    def __init__(self, first: Collection[str] = ()) -> None:
         """
         Args:
-            declared: stream keys that have the first codes of every vocabulary of keys.
+            first: texts that have the first codes of every vocabulary.
         """
-        self._declared = tuple(declared)
-        self.keys, self.labels = Vocabulary(self._declared), Vocabulary()
-        self._met = np.empty(0, dtype=np.int64)
+        self._first = tuple(first)
+        self.vocabulary = Vocabulary(self._first)
 
     def begin(self) -> None:
-        """Begin a batch, whose codes are those of one pair of vocabularies."""
-        if self.keys.full:
-            self.keys = Vocabulary(self._declared)
-        if self.labels.full:
-            self.labels = Vocabulary()
+        """Begin a batch, whose codes are those of one vocabulary."""
+        if self.vocabulary.full:
+            self.vocabulary = Vocabulary(self._first)
+
+
+class Coder:
+    """What turns the labels of one view into columns; scratch space."""
+
+    def __init__(self, labels: Iterable[str] = ()) -> None:
+        """
+        Args:
+            labels: those of a view's buckets, which have the first codes.
+        """
+        self.labels = Names(tuple(labels))
+        self._met = np.empty(0, dtype=np.int64)
 
     def columns(
         self,
-        times: Longs,
         keys: Codes,
+        key_names: Vocabulary,
         first: Longs,
         number: Longs,
         labels: Codes,
         amounts: Longs,
-        users: NDArray[np.uint64] | None,
         *,
         last: bool = False,
     ) -> EventColumns:
-        """Return events whose labels are once each.
+        """Return columns with each label of an event once.
 
         Args:
-            times: int64 (n,), ms.
-            keys: int32 (n,), codes of `keys`.
-            first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]].
-            labels: int32 (m,), codes of `labels`.
+            keys: int32 (n,), codes of `key_names`.
+            key_names: of the stream keys.
+            first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]];
+                number[i] < 0: the view does not look at it.
+            labels: int32 (m,), codes of `self.labels`.
             amounts: int64 (m,), or (0,): 1 each. Amounts of a label that an event repeats add up.
-            users: uint64 (n, 2), or None.
             last: whether the last amount of a repeated label counts, instead of the sum.
         """
-        if len(self._met) < len(self.labels):
-            self._met = np.full(2 * len(self.labels), -1, dtype=np.int64)
-        n, most = len(times), int(number.sum())
+        names = self.labels.vocabulary
+        if len(self._met) < len(names):
+            self._met = np.full(2 * len(names), -1, dtype=np.int64)
+        seen = None
+        if len(number) and int(number.min()) < 0:
+            seen = number >= 0
+            number = np.maximum(number, 0)
+        n, most = len(first), int(number.sum())
         ends = np.empty(n, dtype=np.int64)
         found, sums = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int64)
         uneven = distinct_labels(
             fixed(first), fixed(number), fixed(labels), fixed(amounts), AMOUNT_MAX, last, self._met, ends, found, sums
         )
         m = int(ends[-1]) if n else 0
-        return EventColumns(
-            times, keys, self.keys, ends, found[:m], sums[:m] if uneven else NO_AMOUNTS, self.labels, users
-        )
+        return EventColumns(keys, key_names, ends, found[:m], sums[:m] if uneven else NO_AMOUNTS, names, seen)
 
 
 def rows_of(first: Longs, number: Longs) -> Longs:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,7 +63,8 @@ class Layout(Frozen):
             `kernels.views.see`.
         names: of the views.
         keys: the distinct stream keys, a path or "$key" or "$all", in the order of `key_slots`.
-        key_of: int, the place in `keys` of each view's.
+        key_of: the place in `keys` of each view's.
+        bucketed: whether each view puts numbers into buckets.
     """
 
     tree: Node
@@ -86,16 +89,22 @@ class Layout(Frozen):
             _row(view, key, slots, asked, edges)
             for view, key in zip(shape.views.values(), self.key_of, strict=True)
         ]
-        self.views = read_only(np.array(rows, dtype=np.int64).reshape(-1, kernels.VIEW_COLUMNS))
-        self.conditions = read_only(np.array(asked.rows, dtype=np.int64).reshape(-1, 4))
+        self.views = _rows(rows, kernels.VIEW_COLUMNS)
+        self.conditions = _rows(asked.rows, 4)
         ends = np.cumsum([len(word) for word in asked.words], dtype=np.int64)
         starts = ends - np.array([len(word) for word in asked.words], dtype=np.int64)
         self.words = read_only(np.stack((starts, ends), axis=1))
         self.text = read_only(np.frombuffer(b"".join(asked.words), dtype=np.uint8).copy())
         self.reals = read_only(np.array(asked.reals, dtype=np.float64))
         self.edges = read_only(np.array(edges, dtype=np.float64))
+        self.bucketed = tuple(view.edges is not None for view in shape.views.values())
         self.tree = build(list(slots.wanted.values()))
         self.slots = slots.number
+
+
+def _rows(rows: Sequence[Sequence[int]], width: int) -> Longs:
+    """Return rows of numbers as an array that nobody can change."""
+    return read_only(np.array(rows, dtype=np.int64) if rows else np.empty((0, width), dtype=np.int64))
 
 
 class _Conditions:

@@ -15,7 +15,7 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any, NamedTuple
 
 from workers.events.columns import AMOUNT_MAX
-from workers.kernels.views import TIME_MAX
+from workers.kernels.log_values import TIME_MAX
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.mechanisms.frozen import Frozen
 from workers.shapes.conditions import Condition, as_label
@@ -293,7 +293,7 @@ def _iso(value: object) -> int | None:
 
 
 def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None = None) -> Any:
-    """Return what is at a path, `_ABSENT` where nothing is; what it goes through must be objects."""
+    """Return what is at a path, `_ABSENT` where nothing is; it goes through objects only."""
     found: Any = record
     for place, name in enumerate(steps):
         if found is None:
@@ -340,7 +340,7 @@ def _digits(value: int) -> str:
 
 
 def _is_nan(value: float | Decimal) -> bool:
-    return value != value
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _name(path: Path) -> str:

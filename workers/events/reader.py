@@ -1,32 +1,35 @@
 """Events: from the bytes of records to where their stream keys, users, labels and times are, or to
 a reason why not.
 
-A compiled scanner reads the plain records of a batch (`kernels.json_events`). About each of the
-others the general reader decides alone (`event_decoding`). Nothing here keeps a label or a key in a
-message: reasons name fields of the configuration only.
+A compiled scanner of the format logs the wanted fields of the plain records of a batch, and
+`kernels.views` says what each view sees of them. About each other record the general reader decides
+alone: the format's decoder, and `events.project`. Nothing here keeps a label or a key in a message:
+reasons name fields of the configuration only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.events.columns import AMOUNT_MAX
-from workers.events.decoding import GeneralReader
+from workers.events.json import Json
+from workers.events.layout import Layout
+from workers.events.logs import Format, Logs
+from workers.events.project import Event, Projection
 from workers.kafka.records import Records
-from workers.kernels.json_events import DECLINED, ITEMS, KEY, TIME, TIME_MAX, USER, scan
-from workers.kernels.json_parts import are_texts, depths
+from workers.kernels.json_parts import are_texts
+from workers.kernels.log import DECLINED
+from workers.kernels.log_values import TIME_MAX, WRITTEN_MAX
+from workers.kernels.views import READ, UNSEEN, see
 from workers.mechanisms.config import LABEL_BYTES_MAX
-from workers.mechanisms.frozen import Frozen, read_only
+from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.texts import fixed
-from workers.settings import ALL_KEYS, RECORD_KEY, EventsSettings
-
-# Room for labels of an event, on average, before there has to be more.
-LABELS_FORESEEN = 4
+from workers.shapes.paths import Path
+from workers.shapes.views import ALL_KEYS, RECORD_KEY, Shape
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -43,35 +46,46 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class ViewSpans:
+    """What one view sees of the events of a batch.
+
+    Attributes:
+        first: int64 (n,), each event's first label.
+        number: int64 (n,), how many it has; UNSEEN where the view's conditions do not hold.
+        labels: int64 (m, 2), start and stop of each label; of buckets the number of each first. A
+            list may repeat one; those of an object are distinct.
+        amounts: int64 (m,), how often the event brings each, at most AMOUNT_MAX.
+    """
+
+    first: Longs
+    number: Longs
+    labels: Longs
+    amounts: Longs
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class EventSpans:
     """The valid events of a batch, in order; starts and stops are places in `data`, and all text is
     UTF-8.
 
     Attributes:
-        data: uint8, the bytes of the records, and behind them what the general reader decoded.
+        data: uint8, the bytes of the records, and behind them what the readers decoded.
         index: int64 (n,), which record each event is.
         times: int64 (n,), ms since 1970.
-        keys: int64 (n, 2), start and stop of each stream key; None: events have none (`$all`).
+        keys: for each distinct stream key of the layout, start and stop of each event's, int64
+            (n, 2); None: events have none (`$all`).
         users: int64 (n, 2), start and stop of each user, a whole number as its decimal digits; None
             where users are not looked at.
-        first: int64 (n,), each event's first label.
-        number: int64 (n,), how many labels it has.
-        labels: int64 (m, 2), start and stop of each label, m the sum of `number`. A list may repeat
-            one; those of an object are distinct, with the last count at the place of the first.
-        amounts: int64 (m,), counts of objects, at most AMOUNT_MAX; 1 for other labels. None: all
-            are 1.
+        views: in the order of the layout.
         declined: how many records the general reader decided about.
     """
 
     data: Bytes
     index: Longs
     times: Longs
-    keys: Longs | None
+    keys: tuple[Longs | None, ...]
     users: Longs | None
-    first: Longs
-    number: Longs
-    labels: Longs
-    amounts: Longs | None
+    views: tuple[ViewSpans, ...]
     declined: int
 
     def __len__(self) -> int:
@@ -79,147 +93,165 @@ class EventSpans:
 
 
 class EventReader(Frozen):
-    """Reader of events as `[events]` in the settings says; all threads of a worker share it."""
+    """Reader of events as the settings say; all threads of a worker share it."""
 
-    def __init__(self, events: EventsSettings, user_field: str | None = None) -> None:
+    def __init__(self, shape: Shape, form: Format | None = None, *, max_bytes: int = 1_000_000) -> None:
         """
         Args:
-            events: names of the JSON fields, limits.
-            user_field: what names an event's user (`Settings.user_field`); None where users are
-                not looked at.
+            shape: what is read of an event.
+            form: how events are encoded; None: JSON.
+            max_bytes: a longer record is rejected.
         """
-        self._general = GeneralReader(events, user_field)
-        self._max = events.max_bytes
-        self._users = user_field is not None
-        self._key_is_key, self._user_is_key = events.key == RECORD_KEY, user_field == RECORD_KEY
-        self._keys = events.key != ALL_KEYS
-        self._has_time = events.timestamp is not None
-        names: dict[int, str | None] = {
-            KEY: None if events.key in (ALL_KEYS, RECORD_KEY) else events.key,
-            ITEMS: events.items,
-            TIME: events.timestamp,
-            USER: None if self._user_is_key else user_field,
-        }
-        texts = [(names[row] or "").encode() for row in sorted(names)]
-        places = _spans(texts, 0)
-        places[[names[row] is None for row in sorted(names)]] = (0, -1)
-        self._names = np.frombuffer(b"".join(texts), dtype=np.uint8)
-        self._places = read_only(places)
+        self.layout = Layout(shape)
+        self._form, self._max = Json(self.layout.tree) if form is None else form, max_bytes
+        self._projection = Projection(shape)
+        self._of_record_key = tuple(view.key == RECORD_KEY for view in shape.views.values())
+        self._user_is_key = shape.user == RECORD_KEY
 
     def read(self, records: Records) -> tuple[EventSpans, list[Reject]]:
         """Return the valid events of a batch, and a reject for each other record, both in order."""
+        lengths = records.values[:, 1] - records.values[:, 0]
         named, values = self._named(records), records.values
-        if not named.all():
+        if not named.all() or int(lengths.max(initial=0)) > self._max:
             # The scanner declines what has no value; the general reader then looks for all faults.
-            values = np.where(named[:, None], values, -1)
-        return self._completed(records, named, self._scanned(records, values))
+            values = np.where((named & (lengths <= self._max))[:, None], values, -1)
+        return self._completed(records, named, self._form.scan(records.data, values))
 
     def read_one_by_one(self, records: Records) -> tuple[EventSpans, list[Reject]]:
         """Return what `read` does, but the general reader decides about all records."""
-        nothing = self._scanned(records, np.full_like(records.values, -1))
+        n = len(records)
+        nothing = Logs(
+            records.data, np.empty((0, 4), np.int64), np.zeros(n, np.int64), np.full(n, DECLINED, np.int8)
+        )
         return self._completed(records, self._named(records), nothing)
+
+    def of_objects(self, objects: Sequence[object]) -> tuple[EventSpans, list[Reject]]:
+        """Return the valid events of decoded records, whose fields hold all that is wanted."""
+        n, none = len(objects), np.empty(0, dtype=np.uint8)
+        rows = _Rows(self.layout, Logs(none, np.empty((0, 4), np.int64), np.zeros(n, np.int64), np.full(n, DECLINED, np.int8)))
+        found, rejects = _Found(self.layout, rows), []
+        for row, decoded in enumerate(objects):
+            event = self._projection.event(decoded)
+            if isinstance(event, str):
+                rejects.append(Reject(row, event))
+            elif event.time >= 0:
+                found.add(row, event)
+        nowhere = np.zeros((n, 2), dtype=np.int64)
+        return found.spans(nowhere[:, 0], nowhere), rejects
 
     def _named(self, records: Records) -> NDArray[np.bool_]:
         """Return which records have a key that is a label, where it has to be one."""
-        if self._key_is_key or self._user_is_key:
+        if self._user_is_key or any(self._of_record_key):
             return are_texts(fixed(records.data), fixed(records.keys), LABEL_BYTES_MAX)
         return np.ones(len(records), dtype=np.bool_)
 
-    def _scanned(self, records: Records, values: Longs) -> EventSpans:
-        """Return a row for each record: what the scanner reads of it, or DECLINED labels."""
-        n = len(values)
-        # Columns of fields that events do not have are not written to.
-        keys = np.empty((n if self._keys else 0, 2), dtype=np.int64)
-        users = np.empty((n if self._users else 0, 2), dtype=np.int64)
-        times = np.empty(n, dtype=np.int64)
-        first, number = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-        room = LABELS_FORESEEN * n
-        labels, amounts = np.empty((room, 2), dtype=np.int64), np.empty(room, dtype=np.int64)
-        data, values = fixed(records.data), fixed(values)
-        done, used, counting = 0, 0, False
-        while True:
-            done, used, counted = scan(
-                data, values, self._max, self._names, self._places, done,
-                times, keys, users, first, number, labels, amounts, used,
-            )  # fmt: skip
-            counting |= counted
-            if done == n:
-                break
-            # A label has two quotes at least: the record will go on now.
-            more = len(labels) + int(values[done, 1] - values[done, 0])
-            labels = np.concatenate([labels, np.empty((more, 2), dtype=np.int64)])
-            amounts = np.concatenate([amounts, np.empty(more, dtype=np.int64)])
-        return EventSpans(
-            records.data,
-            np.arange(n, dtype=np.int64),
-            times if self._has_time else records.times,
-            records.keys if self._key_is_key else keys if self._keys else None,
-            records.keys if self._user_is_key else users if self._users else None,
-            first,
-            number,
-            labels[:used],
-            amounts[:used] if counting else None,
-            0,
-        )
-
     def _completed(
-        self, records: Records, named: NDArray[np.bool_], rows: EventSpans
+        self, records: Records, named: NDArray[np.bool_], logs: Logs
     ) -> tuple[EventSpans, list[Reject]]:
-        """Have the general reader decide about declined rows, and keep those that are events."""
-        declined = np.flatnonzero(rows.number == DECLINED)
-        if not len(declined):
-            return rows, []
-        found, rejects = _Found(rows), []
-        spans = records.values[declined]
-        deep = depths(fixed(records.data), fixed(spans))
-        for row, (start, stop), depth in zip(
-            declined.tolist(), spans.tolist(), deep.tolist(), strict=True
+        """Have the general reader decide about declined records, and keep those that are events."""
+        rows = _Rows(self.layout, logs)
+        found, rejects = _Found(self.layout, rows), []
+        declined = np.flatnonzero(rows.status == DECLINED)
+        for row, (start, stop) in zip(
+            declined.tolist(), records.values[declined].tolist(), strict=True
         ):
-            if start < 0:
-                rejects.append(Reject(row, "no value"))
-                continue
-            event = self._general.read(records.data[start:stop].tobytes(), depth)
+            event = self._read_one(records.data, start, stop)
+            if isinstance(event, Event) and not named[row] and self._needs_name(event):
+                event = "record key is no label"
             if isinstance(event, str):
                 rejects.append(Reject(row, event))
-            elif not named[row]:
-                rejects.append(Reject(row, "record key is no label"))
-            else:
+            elif event.time >= 0:
                 found.add(row, event)
-        return found.spans(len(declined)), rejects
+        record_keys = records.keys if named.all() else np.where(named[:, None], records.keys, 0)
+        return found.spans(records.times, record_keys), rejects
+
+    def _read_one(self, data: Bytes, start: int, stop: int) -> Event | str:
+        """Return the event of one record, or the reason why it is none."""
+        if start < 0:
+            return "no value"
+        if stop - start > self._max:
+            return "record too large"
+        try:
+            decoded = self._form.decode(data[start:stop].tobytes())
+        except ValueError as reason:
+            return str(reason)
+        return self._projection.event(decoded)
+
+    def _needs_name(self, event: Event) -> bool:
+        """Return whether the record key is the stream key of a view that looks, or the user."""
+        looks = [view is not None for view in event.views]
+        of_key = any(needed and looked for needed, looked in zip(self._of_record_key, looks, strict=True))
+        return of_key or (self._user_is_key and any(looks))
+
+
+class _Rows:
+    """What the views see of a batch's logs: the columns of `kernels.views.see`, a row a record."""
+
+    def __init__(self, layout: Layout, logs: Logs) -> None:
+        n, views = len(logs.status), len(layout.views)
+        self.data, self.status = logs.data, logs.status
+        self.times = np.empty(n if layout.time_slot >= 0 else 0, dtype=np.int64)
+        self.users = np.empty((n if layout.user_slot >= 0 else 0, 2), dtype=np.int64)
+        self.keys = np.empty((len(layout.keys), n, 2), dtype=np.int64)
+        self.first, self.number = np.zeros((views, n), dtype=np.int64), np.zeros((views, n), dtype=np.int64)
+        self.used = np.zeros(views, dtype=np.int64)
+        room = len(logs.rows)
+        self.labels, self.amounts = np.empty((views, room, 2), dtype=np.int64), np.empty((views, room), dtype=np.int64)
+        self.made = np.empty(WRITTEN_MAX * 64, dtype=np.uint8)
+        scratch = np.empty(layout.slots, dtype=np.int64)
+        begin, made = 0, 0
+        data, rows, ends = fixed(logs.data), fixed(logs.rows), fixed(logs.ends)
+        while True:
+            begin, made = see(
+                data, rows, ends, begin,
+                layout.time_slot, layout.unit, layout.user_slot, layout.key_slots, layout.views, layout.conditions,
+                layout.text, layout.words, layout.reals, layout.edges, layout.shape.empty,
+                scratch, self.made, made,
+                self.status, self.times, self.users, self.keys, self.first, self.number,
+                self.labels, self.amounts, self.used,
+            )  # fmt: skip
+            if begin == n:
+                break
+            # One event needs at most this, and all of them together not much more.
+            more = WRITTEN_MAX * (views + 2) * (len(rows) + 2)
+            self.made = np.resize(self.made, len(self.made) + more)
+        if made:
+            self.data = np.concatenate([logs.data, self.made[:made]])
 
 
 class _Found:
-    """Rows of a batch, filled with what the general reader finds where the scanner declined."""
+    """The rows of a batch, filled with what the general reader finds where others declined."""
 
-    def __init__(self, rows: EventSpans) -> None:
-        """
-        Args:
-            rows: what the scanner read; its columns are written to.
-        """
-        self._rows = rows
+    def __init__(self, layout: Layout, rows: _Rows) -> None:
+        self._layout, self._rows = layout, rows
         self._texts: list[bytes] = []
         self._end = len(rows.data)
-        self._labels: list[tuple[int, int]] = []
-        self._amounts: list[int] = []
-        self._counting = False
+        views = range(len(layout.views))
+        self._labels: list[list[tuple[int, int]]] = [[] for _ in views]
+        self._amounts: list[list[int]] = [[] for _ in views]
+        self._declined = int(np.count_nonzero(rows.status == DECLINED))
 
-    def add(self, row: int, event: Any) -> None:
-        """Write a decoded event to the row of its record."""
-        rows, items = self._rows, event.items
-        for name, column in (("key", rows.keys), ("user", rows.users)):
-            if column is not None and hasattr(event, name):
-                column[row] = self._text(str(getattr(event, name)))
-        if hasattr(event, "time"):
+    def add(self, row: int, event: Event) -> None:
+        """Write an event to the row of its record."""
+        rows, layout = self._rows, self._layout
+        rows.status[row] = READ
+        if layout.time_slot >= 0:
             rows.times[row] = event.time
-        labels = [items] if isinstance(items, str) else list(items)
-        rows.first[row] = len(rows.labels) + len(self._labels)
-        rows.number[row] = len(labels)
-        self._labels += map(self._text, labels)
-        if isinstance(items, dict):
-            self._counting = True
-            self._amounts += (min(count, AMOUNT_MAX) for count in items.values())
-        else:
-            self._amounts += [1] * len(labels)
+        if layout.user_slot >= 0:
+            rows.users[row] = self._text(event.user)
+        rows.keys[:, row] = 0
+        for view, (seen, key) in enumerate(zip(event.views, layout.key_of, strict=True)):
+            if seen is None:
+                rows.number[view, row] = UNSEEN
+                continue
+            if isinstance(layout.keys[key], Path):
+                rows.keys[key, row] = self._text(seen.key)
+            rows.first[view, row] = rows.used[view] + len(self._labels[view])
+            rows.number[view, row] = len(seen.labels)
+            self._labels[view] += [
+                self._text(label) if isinstance(label, str) else (label, 0) for label in seen.labels
+            ]
+            self._amounts[view] += seen.amounts
 
     def _text(self, text: str) -> tuple[int, int]:
         """Return where a text is now in the bytes of the batch."""
@@ -227,32 +259,40 @@ class _Found:
         start, self._end = self._end, self._end + len(self._texts[-1])
         return start, self._end
 
-    def spans(self, declined: int) -> EventSpans:
-        """Return the rows that are events."""
-        rows = self._rows
-        index = np.flatnonzero(rows.number != DECLINED)
-        data, labels, amounts = rows.data, rows.labels, rows.amounts
-        if self._counting or amounts is not None:
-            before = np.ones(len(labels), dtype=np.int64) if amounts is None else amounts
-            amounts = np.concatenate([before, np.array(self._amounts, dtype=np.int64)])
+    def spans(self, record_times: Longs, record_keys: Longs) -> EventSpans:
+        """Return the rows that are events; times and keys of the records are where no field is."""
+        rows, layout = self._rows, self._layout
+        data = rows.data
         if self._texts:
             data = np.concatenate([data, np.frombuffer(b"".join(self._texts), dtype=np.uint8)])
-            labels = np.concatenate([labels, np.array(self._labels, dtype=np.int64).reshape(-1, 2)])
-        return EventSpans(
-            data,
-            index,
-            rows.times[index],
-            None if rows.keys is None else rows.keys[index],
-            None if rows.users is None else rows.users[index],
-            rows.first[index],
-            rows.number[index],
-            labels,
-            amounts,
-            declined,
+        whole = bool((rows.status == READ).all())
+        index = np.arange(len(rows.status)) if whole else np.flatnonzero(rows.status == READ)
+
+        def kept(column: Longs) -> Longs:
+            return column if whole else column[index]
+
+        keys = tuple(
+            None if key == ALL_KEYS else kept(record_keys if key == RECORD_KEY else rows.keys[place])
+            for place, key in enumerate(layout.keys)
         )
+        user = layout.shape.user
+        users = None if user is None else kept(record_keys if user == RECORD_KEY else rows.users)
+        views = tuple(
+            ViewSpans(
+                kept(rows.first[view]),
+                kept(rows.number[view]),
+                _joined(rows.labels[view, : rows.used[view]], self._labels[view], 2),
+                _joined(rows.amounts[view, : rows.used[view]], self._amounts[view], 0),
+            )
+            for view in range(len(layout.views))
+        )
+        times = rows.times if layout.time_slot >= 0 else record_times
+        return EventSpans(data, index, kept(times), keys, users, views, self._declined)
 
 
-def _spans(texts: Sequence[bytes], begin: int) -> Longs:
-    """Return start and stop of each of the texts, which lie end to end from `begin` on."""
-    ends = np.cumsum([begin, *map(len, texts)], dtype=np.int64)
-    return np.stack([ends[:-1], ends[1:]], axis=1)
+def _joined(column: Longs, more: Sequence[object], width: int) -> Longs:
+    """Return a column with further rows behind it."""
+    if not more:
+        return column
+    rows = np.array(more, dtype=np.int64)
+    return np.concatenate([column, rows.reshape(-1, width) if width else rows])

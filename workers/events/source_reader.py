@@ -4,40 +4,58 @@ reason.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping, Sequence
 
-from workers.events.columns import NO_AMOUNTS, Coder, EventColumns
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.events.columns import Coder, EventColumns, Events, Names
 from workers.events.pairs import user_digests
-from workers.events.reader import EventReader, Reject
+from workers.events.reader import EventReader, EventSpans, Reject
+from workers.events.vocabulary import Codes
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
+from workers.kernels.views import UNSEEN
+from workers.mechanisms.buckets import Buckets
 from workers.settings import ALL_STREAM_KEY
+from workers.shapes.views import View
 
 MISPLACED = "user's records belong in another partition"
 AHEAD = "dated too far ahead"
 NOT_DECLARED = "key not declared"
+_REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED)
+# In place of a reason: nothing counts it, and it may close no tick either.
+_PASSED_OVER = len(_REASONS)
+
+Declared = Mapping[str, frozenset[str] | None]
 
 
 class SourceReader:
     """Reads batches of one source partition, in order. Not for two threads."""
 
-    def __init__(
-        self, reader: EventReader, declared: frozenset[str] | None, placement: Placement | None = None
-    ) -> None:
+    def __init__(self, reader: EventReader, declared: Declared, placement: Placement | None = None) -> None:
         """
         Args:
             reader: decodes events; shared.
-            declared: the stream keys that any histogram serves; None where every key may be named
-                in public.
+            declared: the stream keys that the histograms of each view serve, by the view's name;
+                None where every key may be named in public.
             placement: whether a user's records belong in this source partition; None: they all do.
         """
         self._reader, self._placement = reader, placement
-        self._declared = None if declared is None else len(declared)
-        self._coder = Coder(declared or ())
+        layout = reader.layout
+        self._names = [Names() for _ in layout.keys]
+        self._declared: list[int | None] = [None for _ in layout.keys]
+        for place in range(len(layout.keys)):
+            served = [declared[name] for name, of in zip(layout.names, layout.key_of, strict=True) if of == place]
+            given = [keys for keys in served if keys is not None]
+            if len(given) == len(served):
+                first = frozenset().union(*given)
+                self._declared[place], self._names[place] = len(first), Names(first)
+        self._coders = [Coder(labels_of(view)) for view in layout.shape.views.values()]
         #: Events of the last batch that only the general reader could read.
         self.declined = 0
 
-    def read(self, records: Records, latest_ms: int | None = None) -> tuple[EventColumns, list[Reject]]:
+    def read(self, records: Records, latest_ms: int | None = None) -> tuple[Events, list[Reject]]:
         """Decode a batch.
 
         Args:
@@ -50,31 +68,83 @@ class SourceReader:
         """
         spans, rejects = self._reader.read(records)
         self.declined = spans.declined
-        self._coder.begin()
-        if spans.keys is None:
-            keys = np.full(len(spans), self._coder.keys.code_of(ALL_STREAM_KEY), dtype=np.int32)
-        else:
-            keys = self._coder.keys.codes(spans.data, spans.keys)
-        refused = np.zeros(len(spans), dtype=np.int8)
-        reasons = ("", MISPLACED, AHEAD, NOT_DECLARED)
-        if self._placement is not None and spans.users is not None:
-            refused[~self._placement.here(spans.data, spans.users)] = 1
-        if latest_ms is not None:
-            refused[(spans.times > latest_ms) & (refused == 0)] = 2
-        if self._declared is not None:
-            # Declared keys have the first codes.
-            refused[(keys >= self._declared) & (refused == 0)] = 3
+        return self._coded(spans, rejects, latest_ms)
+
+    def of_objects(self, objects: Sequence[object]) -> tuple[Events, list[Reject]]:
+        """Return what `read` does, of decoded records."""
+        return self._coded(*self._reader.of_objects(objects), None)
+
+    def _coded(
+        self, spans: EventSpans, rejects: list[Reject], latest_ms: int | None
+    ) -> tuple[Events, list[Reject]]:
+        """Return events as columns of codes, and rejects with those that are no event here."""
+        layout = self._reader.layout
+        keys = [self._keys(place, spans) for place in range(len(layout.keys))]
+        seen = [view.number != UNSEEN for view in spans.views]
+        looked = np.logical_or.reduce(seen) if len(spans) else np.zeros(0, dtype=np.bool_)
+        refused = self._refused(spans, keys, seen, looked, latest_ms)
         users = None if spans.users is None else user_digests(spans.data, spans.users)
-        labels = self._coder.labels.codes(spans.data, spans.labels)
-        amounts = NO_AMOUNTS if spans.amounts is None else spans.amounts
-        times, first, number = spans.times, spans.first, spans.number
+        index, times, good = spans.index, spans.times, None
         if refused.any():
-            bad = np.flatnonzero(refused)
-            for index, why in zip(spans.index[bad].tolist(), refused[bad].tolist(), strict=True):
-                reason = reasons[why]
-                rejects.append(Reject(index, reason))
+            bad = np.flatnonzero((refused != 0) & (refused != _PASSED_OVER))
+            rejects += [
+                Reject(index, _REASONS[why])
+                for index, why in zip(spans.index[bad].tolist(), refused[bad].tolist(), strict=True)
+            ]
             rejects.sort(key=lambda reject: reject.index)
             good = np.flatnonzero(refused == 0)
-            times, keys, first, number = times[good], keys[good], first[good], number[good]
-            users = None if users is None else users[good]
-        return self._coder.columns(times, keys, first, number, labels, amounts, users), rejects
+            index, times, users = index[good], times[good], None if users is None else users[good]
+        views = {
+            name: self._columns(place, spans, keys[key], good)
+            for place, (name, key) in enumerate(zip(layout.names, layout.key_of, strict=True))
+        }
+        return Events(index, times, users, views), rejects
+
+    def _keys(self, place: int, spans: EventSpans) -> Codes:
+        """Return the codes of the events' stream keys, of one of those that there are."""
+        names, places = self._names[place], spans.keys[place]
+        names.begin()
+        if places is None:
+            return np.full(len(spans), names.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32)
+        return names.vocabulary.codes(spans.data, places)
+
+    def _refused(
+        self,
+        spans: EventSpans,
+        keys: list[Codes],
+        seen: list[NDArray[np.bool_]],
+        looked: NDArray[np.bool_],
+        latest_ms: int | None,
+    ) -> NDArray[np.int8]:
+        """Return for each event the number of the reason why it is refused, 0: it is not."""
+        refused = np.zeros(len(spans), dtype=np.int8)
+        if self._placement is not None and spans.users is not None:
+            refused[looked & ~self._placement.here(spans.data, spans.users)] = 1
+        if latest_ms is not None:
+            late = (spans.times > latest_ms) & (refused == 0)
+            refused[late] = np.where(looked[late], 2, _PASSED_OVER)
+        for sees, key in zip(seen, self._reader.layout.key_of, strict=True):
+            declared = self._declared[key]
+            if declared is not None:
+                # Declared keys have the first codes.
+                refused[sees & (keys[key] >= declared) & (refused == 0)] = 3
+        return refused
+
+    def _columns(self, place: int, spans: EventSpans, keys: Codes, good: NDArray[np.int64] | None) -> EventColumns:
+        """Return what a view sees, of all events or of good ones."""
+        view, coder = spans.views[place], self._coders[place]
+        names = self._names[self._reader.layout.key_of[place]].vocabulary
+        coder.labels.begin()
+        if self._reader.layout.bucketed[place]:
+            labels = view.labels[:, 0].astype(np.int32)
+        else:
+            labels = coder.labels.vocabulary.codes(spans.data, view.labels)
+        first, number = view.first, view.number
+        if good is not None:
+            keys, first, number = keys[good], first[good], number[good]
+        return coder.columns(keys, names, first, number, labels, view.amounts)
+
+
+def labels_of(view: View) -> tuple[str, ...]:
+    """Return the labels of a view's buckets, in the order of their numbers."""
+    return () if view.edges is None else Buckets(view.edges).labels

@@ -5,6 +5,8 @@ Like the scanners, these say yes only where they are sure; the rule is in `event
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -82,7 +84,7 @@ def number(data: Bytes, log: Longs, row: int) -> tuple[float, bool, bool]:
         return float(start), True, True
     if kind == REAL:
         real = np.int64(start).view(np.float64)
-        return real, real == real, True
+        return real, not math.isnan(real), True
     return 0.0, False, True
 
 
@@ -125,12 +127,12 @@ def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[in
     label, or one that is too long.
     """
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
-    if kind == TEXT or kind == WHOLE:
+    if kind in (TEXT, WHOLE):
         return (start, stop, used) if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)
     end = -1
     if kind == VALUE:
         end = written(made, used, start)
-    elif kind == TRUE or kind == FALSE:
+    elif kind in (TRUE, FALSE):
         if start >= 0:
             return start, stop, used
         end = copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD)
@@ -159,8 +161,9 @@ def two(data: Bytes, at: int) -> int:
 
 @reads_outside
 def iso_time(data: Bytes, start: int, stop: int) -> int:
-    """Return the ms since 1970 of YYYY-MM-DDThh:mm:ss[.f]Z, with a blank for the T, +00:00 or nothing
-    for the Z; -1: it is written in another way.
+    """Return the ms since 1970 of YYYY-MM-DDThh:mm:ss[.f]Z; -1: it is written in another way.
+
+    A blank may stand for the T, and +00:00 or nothing for the Z.
     """
     length = stop - start
     if length < 19:
@@ -207,7 +210,7 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     if unit == ISO:
         found = iso_time(data, start, stop) if kind == TEXT else -1
-    elif kind == WHOLE or kind == VALUE:
+    elif kind in (WHOLE, VALUE):
         value = digits_of(data, start, stop) if kind == WHOLE else start
         if value < 0:
             return -1
@@ -230,7 +233,7 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
             behind += 1
     elif unit == S and kind == REAL:
         real = np.int64(start).view(np.float64)
-        found = int(round(real * 1e6)) // 1000 if 0.0 <= real <= 1e12 else -1
+        found = round(real * 1e6) // 1000 if 0.0 <= real <= 1e12 else -1
     else:
         found = -1
     return found if 0 <= found <= TIME_MAX else -1

@@ -69,9 +69,9 @@ def is_word(
     made_here = False
     if kind == VALUE:
         start, stop, made_here = used, written(made, used, start), True
-    elif (kind == TRUE or kind == FALSE) and start < 0:
+    elif (kind in (TRUE, FALSE)) and start < 0:
         start, stop, made_here = used, copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD), True
-    elif not (kind == TEXT or kind == WHOLE or kind == TRUE or kind == FALSE):
+    elif kind not in (TEXT, WHOLE, TRUE, FALSE):
         return False, False
     for word in range(first, last):
         if same(made if made_here else data, start, stop, text, words[word, 0], words[word, 1]):
@@ -95,7 +95,7 @@ def fulfilled(
         return int(there == (first == 1))
     if not there:
         return int(asks == NOT_IN)
-    if asks == IN or asks == NOT_IN:
+    if asks in (IN, NOT_IN):
         found, _ = is_word(data, made, used, log, row, text, words, first, last)
         return int(found == (asks == IN))
     value, is_number, sure = number(data, log, row)
@@ -182,7 +182,7 @@ def of_value(
     data: Bytes, made: Bytes, done: int, log: Longs, row: int, count: int, edges: Floats, view: Longs, empty: bool,
     labels: Longs, amounts: Longs, used: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Add the items of a view whose path has no `[]` before its end; `count` is the row of the count.
+    """Add the items of a view that are one value, row `row`; `count` is the row of their count.
 
     Returns:
         as `of_elements`.

@@ -11,6 +11,7 @@ instance that exists is valid. Nothing learned from data ever enters here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,13 @@ from typing import Annotated, Literal, NamedTuple, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from workers.mechanisms.buckets import ALLOWED as BUCKETS_ALLOWED
+from workers.mechanisms.buckets import QUANTILES_MAX, Buckets
 from workers.mechanisms.frozen import kept
+from workers.shapes.conditions import ALLOWED as CONDITIONS_ALLOWED
+from workers.shapes.conditions import Condition
+from workers.shapes.paths import SYNTAX
+from workers.shapes.views import ALL_KEYS, RECORD_KEY, path_complaints
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LABEL_BYTES_MAX = 1024
@@ -35,6 +42,9 @@ COUNTERLESS = (
     "positive_laplace", "unk_gauss",
 )  # fmt: skip
 SQRT_MECHANISMS = ("known_base", "sparse_gumb")
+# They show every label of their domain at every tick, with Gaussian noise: quantiles follow.
+SHOWING_ALL = ("known_base", "known_gauss")
+DEFAULT_QUANTILES = (0.5,)
 TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
 
 Duration = Annotated[int, Meta(extra={"duration": True})]
@@ -44,14 +54,19 @@ Domain = Annotated[
     tuple[Label, ...],
     Meta(min_length=1, description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
 ]
+FieldPath = Annotated[str, Meta(min_length=1, max_length=1_000)]
+"""A path to a field of an event, as `workers.shapes.paths` reads it."""
+KEY_ALLOWED = f'{SYNTAX}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
+Conditions = Annotated[tuple[Condition, ...], Meta(description=CONDITIONS_ALLOWED)]
 Budget = Annotated[Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")]
 
 
 class Lane(NamedTuple):
     """What stage 1 must know: histograms that agree in it share one set of contributions.
 
-    The last two bound users, who have `max_items_per_user` (stream key, item) pairs in each epoch
-    of `horizon` ticks (None: in the one epoch there is); without users they are None.
+    `max_items_per_user` and `horizon` bound users, who have so many (stream key, item) pairs in
+    each epoch of `horizon` ticks (None: in the one epoch there is); without users they are None.
+    `view` names what is looked at in an event; "" is what `[events]` says.
     """
 
     tick_ms: int
@@ -60,6 +75,7 @@ class Lane(NamedTuple):
     max_count: int
     max_items_per_user: int | None = None
     horizon: int | None = None
+    view: str = ""
 
     def epoch(self, tick: int) -> int:
         """Return the epoch, from 0, in which users' pairs are counted together."""
@@ -130,6 +146,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         counter: how a running count is kept.
         radix: base of the "tree" counter; None is the best one for the horizon (5 if unbounded).
         keys: the declared stream keys, or "public".
+        key, items, count, where: what is looked at in an event, in place of what `[events]` says.
+        buckets: the edges of a domain of intervals; `domain` is their labels.
+        quantiles: of the numbers in the buckets, said in each snapshot; None: the median, where it
+            can be said.
         generation: raised to begin a new mechanism, and a new charge, on purpose.
         topic: output topic; None is `<worker.name>.<name>`.
     """
@@ -167,6 +187,17 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         Annotated[tuple[Label, ...], Meta(min_length=1)] | Literal["public"],
         Meta(description='a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'),
     ]
+    key: Annotated[FieldPath | None, Meta(description=KEY_ALLOWED)] = None
+    items: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
+    count: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
+    where_: Annotated[Conditions | None, Meta(description=CONDITIONS_ALLOWED)] = msgspec.field(
+        name="where", default=None
+    )
+    buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
+    quantiles: Annotated[
+        Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(max_length=QUANTILES_MAX)] | None,
+        Meta(description=f"a list of at most {QUANTILES_MAX} numbers above 0 and below 1, such as [0.5, 0.95]"),
+    ] = None
     generation: Annotated[int, Meta(ge=1, le=2**31 - 1, description="a whole number from 1 to 2,147,483,647")] = 1
     topic: Annotated[
         Annotated[str, Meta(pattern=TOPIC_NAME)] | None,
@@ -203,7 +234,32 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         """Return which contributions this histogram is made from."""
         of_user = self.max_items_per_user
         horizon = None if of_user is None else self.horizon_ticks
-        return Lane(self.tick_ms, self.start_ms, self.max_items, self.max_count, of_user, horizon)
+        return Lane(self.tick_ms, self.start_ms, self.max_items, self.max_count, of_user, horizon, self.view)
+
+    @property
+    def view(self) -> str:
+        """Return a name for what is looked at in an event; "" for what `[events]` says."""
+        own = [self.key, self.items, self.count, self.where_, self.buckets]
+        if own == [None] * len(own):
+            return ""
+        return hashlib.blake2b(msgspec.json.encode(own), digest_size=8, person=b"qc-view").hexdigest()
+
+    @property
+    def shows_all(self) -> bool:
+        """Return whether every label of a declared domain is shown at every tick."""
+        return getattr(self, "algorithm", self.mechanism) in SHOWING_ALL
+
+    @property
+    def shown_quantiles(self) -> tuple[float, ...]:
+        """Return the quantiles that snapshots say."""
+        if self.buckets is None or not self.shows_all:
+            return ()
+        return DEFAULT_QUANTILES if self.quantiles is None else self.quantiles
+
+    @property
+    def domain_from(self) -> str:
+        """Return the setting that the labels of a declared domain come from."""
+        return "domain" if self.buckets is None else "buckets"
 
     def where(self) -> str:
         return f"histogram {self.name!r}: "
@@ -227,6 +283,27 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield f'radix = {self.radix}: only with counter = "tree"'
         if self.keys != "public":
             yield from label_complaints("keys", self.keys)
+        if self.key is not None and self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
+            yield f"key = {display(self.key)}: {KEY_ALLOWED}"
+        yield from path_complaints({"key": self.key, "items": self.items, "count": self.count})
+        yield from self._bucket_complaints()
+
+    def _bucket_complaints(self) -> Iterator[str]:
+        if self.quantiles is not None:
+            if self.buckets is None:
+                yield f"quantiles = {display(self.quantiles)}: only with buckets"
+            elif not self.shows_all:
+                yield (
+                    f"quantiles = {display(self.quantiles)}: needs a mechanism that shows every bucket at every tick: "
+                    'known_base, known_gauss, or meta with algorithm = "known_gauss"'
+                )
+            elif len(set(self.quantiles)) < len(self.quantiles):
+                yield f"quantiles = {display(self.quantiles)}: every one only once"
+        if self.buckets is not None:
+            if not hasattr(self, "domain"):
+                yield f'buckets is set: mechanism = "{self.mechanism}" has no declared domain'
+            elif self.domain != self.buckets.labels:
+                yield "domain: with buckets it is their labels"
 
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):

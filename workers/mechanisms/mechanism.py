@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from workers.errors import StateRefused
 from workers.mechanisms.accounting import Cost
+from workers.mechanisms.buckets import short
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.ledger import Ledger, Rows, Tags
@@ -40,6 +41,8 @@ class Guarantee:
 
 def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
     """Return what every mechanism's `public` begins with."""
+    buckets = config.buckets
+    numeric = {"buckets": list(map(short, buckets.edges)), "quantiles": list(map(repr, config.shown_quantiles))} if buckets else {}
     return {
         "mechanism": kind,
         "max_items": config.max_items,
@@ -47,6 +50,7 @@ def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, 
         "unit": guarantee.unit,
         "rho": repr(guarantee.rho),
         "delta": repr(guarantee.delta),
+        **numeric,
     }
 
 

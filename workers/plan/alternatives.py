@@ -116,7 +116,7 @@ def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternati
         values["domain"] = asked.domain
     if needs_domain and not asked.domain:
         # The noise of these does not depend on the list: figures for one that is long enough.
-        reason = "needs a list of labels: domain or domain_file"
+        reason = "needs a list of labels: domain, domain_file or buckets"
         values["domain"] = tuple(f"label {i}" for i in range(1 + int(assumed.get("top_k", assumed.get("k", 1)))))
     try:
         config = kind(**values)

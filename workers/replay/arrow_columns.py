@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from workers.events.columns import AMOUNT_MAX, Longs
+from workers.events.columns import AMOUNT_MAX, Longs, Names
 from workers.events.pairs import user_digests
 from workers.events.reader import TIME_MAX
-from workers.events.vocabulary import Codes, Vocabulary
+from workers.events.vocabulary import Codes
 from workers.mechanisms.config import LABEL_BYTES_MAX
 
 # What stands for a text that is none; and for an amount or a time.
@@ -30,24 +30,22 @@ _UNITS = {"s": -1000, "ms": 1, "us": 1000, "ns": 1_000_000}
 class TextColumn:
     """The codes of one column's texts, the same from batch to batch (see `Vocabulary`)."""
 
-    def __init__(self, declared: frozenset[str] | None = None) -> None:
+    def __init__(self, names: Names, declared: frozenset[str] | None = None) -> None:
         """
         Args:
+            names: the vocabulary, whose first texts are the declared ones.
             declared: the only texts that are allowed; None: all.
         """
-        self._declared = declared
+        self.names, self._declared = names, declared
         self._dictionary: Any = None
         self._table: Codes = np.empty(0, dtype=np.int32)
-        self._begin()
 
     def begin(self) -> None:
         """Begin a batch."""
-        if self.vocabulary.full:
-            self._begin()
-
-    def _begin(self) -> None:
-        self.vocabulary = Vocabulary(self._declared or ())
-        self._dictionary = None
+        before = self.names.vocabulary
+        self.names.begin()
+        if self.names.vocabulary is not before:
+            self._dictionary = None
 
     def codes(self, array: Any) -> Codes:
         """Return a code for each value; below zero for one that is no valid text."""
@@ -63,7 +61,7 @@ class TextColumn:
             spans = spans_of(dictionary)
             codes = np.where(spans.wrong == 0, 0, spans.wrong).astype(np.int32)
             good = np.flatnonzero(spans.wrong == 0)
-            codes[good] = self.vocabulary.codes(spans.data, spans.places[good])
+            codes[good] = self.names.vocabulary.codes(spans.data, spans.places[good])
             if self._declared is not None:
                 # Declared texts have the first codes.
                 codes[codes >= len(self._declared)] = NOT_DECLARED

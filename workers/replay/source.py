@@ -9,18 +9,20 @@ number and the worker's reason. Files must be sorted by time: an event dated fur
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Protocol
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.durations import format_duration
 from workers.errors import SettingsError
-from workers.events.columns import EventColumns
-from workers.settings import RECORD_KEY, EventsSettings, Settings
+from workers.events.columns import Events
+from workers.settings import Settings
+from workers.shapes.paths import Path
+from workers.shapes.views import RECORD_KEY, Shape, complaints
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class EventBatch:
     """
 
     partition: int
-    events: EventColumns
+    events: Events
     rejects: list[tuple[int, str]]
     position: int
     late: int = 0
@@ -98,26 +100,31 @@ class InOrder:
         self._latest = int(latest[-1])
 
 
-def as_read(settings: Settings) -> EventsSettings:
-    """Return how events are read from files, with `user` only if users are protected.
+def shape_of_files(settings: Settings) -> Shape:
+    """Return what is read of an event in a file.
 
     The time is in `events.timestamp` or else in `ts`; a record key, also a user's, is in `key`.
 
     Raises:
         SettingsError: one field would have two meanings.
     """
-    events, key, user = settings.events, settings.events.key, settings.user_field
-    try:
-        return msgspec.structs.replace(
-            events,
-            timestamp=events.timestamp or "ts",
-            key="key" if key == RECORD_KEY else key,
-            user="key" if user == RECORD_KEY else user,
-        )
-    except ValueError as error:
+    shape = settings.shape
+    views = {name: replace(view, key=_in_file(view.key)) for name, view in shape.views.items()}
+    found = replace(
+        shape,
+        views=MappingProxyType(views),
+        time=shape.time or Path(("ts",)),
+        user=None if shape.user is None else _in_file(shape.user),
+    )
+    for _, complaint in complaints(found):
         raise SettingsError(
-            f"{error}; in a file the record key is the field 'key', and the time is 'ts' if events.timestamp is left out"
-        ) from error
+            f"events.{complaint}; in a file the record key is the field 'key', and the time is 'ts' if events.timestamp is left out"
+        )
+    return found
+
+
+def _in_file(field: Path | str) -> Path | str:
+    return Path(("key",)) if field == RECORD_KEY else field
 
 
 def when(time_ms: int) -> str:

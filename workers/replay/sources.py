@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from workers.errors import SettingsError
-from workers.replay.source import Source
+from workers.replay.source import Source, shape_of_files
 from workers.replay.sources_lines import JsonLines
 from workers.settings import Settings
 
@@ -47,7 +47,11 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
 
 def _parquet(settings: Settings, name: str, file: IO[bytes]) -> Source:
     try:
-        from workers.replay.sources_parquet import ParquetRows
+        from workers.replay.parquet_objects import ParquetObjects
+        from workers.replay.sources_parquet import ParquetRows, has_texts, is_flat
     except ImportError as error:
         raise SettingsError(f"{name}: Parquet needs pyarrow: install quietcount[replay]") from error
-    return ParquetRows(settings, name, file)
+    shape = shape_of_files(settings)
+    whole_columns = is_flat(shape) and has_texts(shape, file)
+    file.seek(0)
+    return ParquetRows(settings, name, file) if whole_columns else ParquetObjects(settings, name, file)

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.agents.factory import declared_keys
 from workers.errors import SettingsError
-from workers.events.reader import EventReader, Reject
+from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
-from workers.replay.source import EventBatch, InOrder, as_read
+from workers.replay.source import EventBatch, InOrder, shape_of_files
 from workers.settings import Settings
 
 CHUNK_BYTES = 2 << 20
@@ -41,10 +40,12 @@ class JsonLines:
             total: bytes of the file, before it is unpacked; None for a pipe.
             raw: the file itself where `file` unpacks it: its position tells how far it is read.
         """
-        events = as_read(settings)
+        events = settings.events
         self.name, self.total = name, total
         self._file, self._raw, self._max = file, raw, events.max_bytes
-        self._reader = SourceReader(EventReader(events, events.user), declared_keys(settings))
+        self._reader = SourceReader(
+            EventReader(shape_of_files(settings), max_bytes=events.max_bytes), declared_keys(settings)
+        )
         self._order = InOrder(name, self.word, events.grace_ms)
         self._read = 0
 
@@ -52,7 +53,7 @@ class JsonLines:
         number = 1
         for lines in self._lines():
             found, rejected = self._reader.read(lines)
-            self._order.check(found.times, number + places(len(lines), rejected) if rejected else number)
+            self._order.check(found.times, number + found.index)
             # An empty line is no event, and nobody's mistake.
             rejects = [
                 (number + each.index, each.reason)
@@ -107,13 +108,6 @@ def lines_of(text: bytes) -> Records:
     lines = np.stack((np.concatenate(([0], stops[:-1] + 1)), stops), axis=1)
     n = len(stops)
     return Records(data, np.full((n, 2), -1), lines, np.zeros(n, dtype=np.int64), np.arange(n))
-
-
-def places(count: int, rejected: list[Reject]) -> NDArray[np.int64]:
-    """Where the valid ones of `count` stand."""
-    valid = np.ones(count, dtype=np.bool_)
-    valid[[reject.index for reject in rejected]] = False
-    return np.flatnonzero(valid)
 
 
 def _ready(file: IO[bytes]) -> bool:

@@ -26,12 +26,14 @@ from numpy.typing import NDArray
 
 from workers.agents.factory import declared_keys
 from workers.errors import SettingsError
-from workers.events.columns import NO_AMOUNTS, Coder, EventColumns, Longs
+from workers.events.columns import NO_AMOUNTS, Coder, Events, Longs, Names
 from workers.events.vocabulary import Codes
 from workers.replay import arrow_columns as arrow
 from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG, WRONG, TextColumn, UserColumn
-from workers.replay.source import EventBatch, InOrder, as_read
-from workers.settings import ALL_KEYS, ALL_STREAM_KEY, Settings
+from workers.replay.source import EventBatch, InOrder, shape_of_files
+from workers.settings import ALL_STREAM_KEY, Settings
+from workers.shapes.paths import Path
+from workers.shapes.views import ALL_KEYS, Shape
 
 # Of a row group the dictionary of its texts comes with every batch, and is looked up each time.
 ROWS_AT_ONCE = 1 << 18
@@ -58,11 +60,12 @@ class ParquetRows:
             SettingsError: it is no Parquet, or lacks a column, or one is of a type that no event
                 has.
         """
-        events = as_read(settings)
+        shape = shape_of_files(settings)
+        [(self._name_of_view, view)] = shape.views.items()
         self.name = name
-        self._key = None if events.key == ALL_KEYS else events.key
-        self._items, self._time = events.items, events.timestamp or "ts"
-        self._user = events.user
+        self._key = None if view.key == ALL_KEYS else _column(view.key)
+        self._items, self._time = _column(view.items), _column(shape.time)
+        self._user = None if shape.user is None else _column(shape.user)
         try:
             schema = pq.read_schema(file)
             file.seek(0)
@@ -79,9 +82,10 @@ class ParquetRows:
         self._check(schema)
         self.total: int | None = self._file.metadata.num_rows
         self._map = pa.types.is_map(schema.field(self._items).type)
-        self._keys, self._labels, self._users = TextColumn(declared_keys(settings)), TextColumn(), UserColumn()
         self._coder = Coder()
-        self._order = InOrder(name, self.word, events.grace_ms)
+        self._keys = TextColumn(Names(declared_keys(settings)[self._name_of_view] or ()), declared_keys(settings)[self._name_of_view])
+        self._labels, self._users = TextColumn(self._coder.labels), UserColumn()
+        self._order = InOrder(name, self.word, settings.events.grace_ms)
         self._reasons = [
             "",
             f"missing field {self._key!r}",
@@ -104,11 +108,9 @@ class ParquetRows:
             for rows in self._rows(wanted):
                 events, refused = self._events(rows)
                 rejects: list[tuple[int, str]] = []
-                numbers: Longs | int = read + 1
                 if refused.any():
                     rejects = [(read + 1 + at, self._reasons[refused[at]]) for at in np.flatnonzero(refused).tolist()]
-                    numbers = read + 1 + np.flatnonzero(refused == 0)
-                self._order.check(events.times, numbers)
+                self._order.check(events.times, read + 1 + events.index)
                 read += rows.num_rows
                 yield EventBatch(0, events, rejects, read)
         except (pa.ArrowException, OSError) as error:
@@ -146,7 +148,7 @@ class ParquetRows:
             if not fits(kind):
                 raise SettingsError(f"{self.name}: column {column!r} ({setting}) is {kind}; it must be {allowed}")
 
-    def _events(self, rows: Any) -> tuple[EventColumns, NDArray[np.int8]]:
+    def _events(self, rows: Any) -> tuple[Events, NDArray[np.int8]]:
         """The valid events of some rows, and for each row the number of the reason why it is none
         (0: it is one).
         """
@@ -184,20 +186,54 @@ class ParquetRows:
         refuse(_is(keys, NOT_DECLARED), 11)
         lengths = items.lengths
         first = np.cumsum(lengths) - lengths
+        index = np.arange(n)
         if refused.any():
-            valid = np.flatnonzero(refused == 0)
-            keys, times, first, lengths = keys[valid], times[valid], first[valid], lengths[valid]
-            users = None if users is None else users[valid]
-        self._coder.keys, self._coder.labels = self._keys.vocabulary, self._labels.vocabulary
+            index = np.flatnonzero(refused == 0)
+            keys, times, first, lengths = keys[index], times[index], first[index], lengths[index]
+            users = None if users is None else users[index]
         amounts = NO_AMOUNTS if items.amounts is None else items.amounts
-        columns = self._coder.columns(times, keys, first, lengths, items.codes, amounts, users, last=self._map)
-        return columns, refused
+        columns = self._coder.columns(
+            keys, self._keys.names.vocabulary, first, lengths, items.codes, amounts, last=self._map
+        )
+        return Events(index, times, users, {self._name_of_view: columns}), refused
 
     def _key_codes(self, rows: Any) -> Codes:
         self._keys.begin()
         if self._key is None:
-            return np.full(rows.num_rows, self._keys.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32)
+            return np.full(rows.num_rows, self._keys.names.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32)
         return self._keys.codes(rows.column(self._key))
+
+
+def is_flat(shape: Shape) -> bool:
+    """Return whether whole columns of a file are an event's fields, so that none is looked into."""
+    if len(shape.views) != 1 or shape.empty or shape.unit != "ms":
+        return False
+    [view] = shape.views.values()
+    fields = [path for path in (view.key, view.items, shape.time, shape.user) if isinstance(path, Path)]
+    flat = all(len(path.steps) == 1 and path.list_at is None for path in fields)
+    return flat and view.count is None and not view.where and view.edges is None
+
+
+def has_texts(shape: Shape, file: IO[bytes]) -> bool:
+    """Return whether labels and stream keys are no numbers, as far as a file says what they are."""
+    try:
+        schema = pq.read_schema(file)
+    except (pa.ArrowException, OSError):
+        return True
+    [view] = shape.views.values()
+    for path in (view.key, view.items):
+        if isinstance(path, Path) and path.steps[0] in schema.names:
+            kind = schema.field(schema.names.index(path.steps[0])).type
+            kind = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+            if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+                return False
+    return True
+
+
+def _column(field: Path | str | None) -> str:
+    """Return the column of a field that `is_flat`."""
+    assert isinstance(field, Path), "a file has no record keys"
+    return field.steps[0]
 
 
 def _groups(metadata: Any) -> list[list[int] | None]:

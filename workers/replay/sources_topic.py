@@ -64,7 +64,7 @@ class TopicSource:
         self.until_ms, self._since = until_ms, since_ms
         self._topic, self._grace, self._consumer = topic, events.grace_ms, consumer
         self.partitions = _count(settings)
-        reader = EventReader(events, settings.user_field)
+        reader = EventReader(settings.shape, max_bytes=events.max_bytes)
         of_users = any(lane.max_items_per_user for lane in lanes(settings))
         self._readers = [
             SourceReader(

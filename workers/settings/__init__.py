@@ -23,18 +23,19 @@ from workers.durations import parse_duration
 from workers.errors import SettingsError
 from workers.mechanisms.config import Checked, HistogramConfig, display, rules
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
-from workers.settings.files import client_values, read_domain, read_file, read_key
+from workers.settings.files import client_values, declare, read_file, read_key
 from workers.settings.sections import (
-    ALL_KEYS,
     ALL_STREAM_KEY,
     FIELD,
-    RECORD_KEY,
     EventsSettings,
     KafkaSettings,
     PrivacySettings,
     Section,
     WorkerSettings,
 )
+from workers.shapes.conditions import conditions
+from workers.shapes.paths import parse
+from workers.shapes.views import ALL_KEYS, RECORD_KEY, Shape, View, complaints, field
 
 __all__ = [
     "ALL_KEYS",
@@ -96,6 +97,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The field that names an event's user if users are protected; None if events are."""
         return self.events.user if self.privacy.unit == "user" else None
 
+    @property
+    def shape(self) -> Shape:
+        """Return what is read of an event."""
+        return shape_of(self.events, self.user_field, self.histograms)
+
     def output_topic(self, histogram: HistogramConfig) -> str:
         """Return the topic of a histogram's snapshots."""
         return histogram.topic or f"{self.worker.name}.{histogram.name}"
@@ -114,9 +120,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{histogram.where()}name = {display(histogram.name)}: another histogram has this name"
             names.add(histogram.name)
             yield from _user_complaints(histogram, of_users)
-            if self.events.key == ALL_KEYS and histogram.keys != (ALL_STREAM_KEY,):
+            if (histogram.key or self.events.key) == ALL_KEYS and histogram.keys != (ALL_STREAM_KEY,):
                 only = f'(the one stream key is "{ALL_STREAM_KEY}")'
                 yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
+        named = {config.view: config for config in reversed(self.histograms)}
+        for view, complaint in complaints(self.shape):
+            own = named[view]
+            yield f"{'events.' if own.items is None and own.key is None and own.count is None else own.where()}{complaint}"
         used: dict[str, str] = {}
         for topic, purpose in self._topics():
             # Kafka's metrics mix up "." and "_", so it refuses names that differ in these only.
@@ -130,6 +140,42 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         yield self.events.topic, "events.topic"
         for histogram in self.histograms:
             yield self.output_topic(histogram), f"{histogram.where()}topic"
+
+
+def shape_of(events: EventsSettings, user: str | None = None, histograms: Iterable[HistogramConfig] = ()) -> Shape:
+    """Return what is read of an event.
+
+    Args:
+        events: where things are, unless a histogram says otherwise.
+        user: what names an event's user; None where users are not looked at.
+        histograms: whose views there are; with none, that of `events`.
+    """
+    views = {config.view: view_of(events, config) for config in histograms} or {"": view_of(events)}
+    time = None if events.timestamp is None else parse(events.timestamp)
+    empty = events.missing == "empty"
+    return Shape(MappingProxyType(views), time, events.timestamp_unit, field(user), empty)
+
+
+def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) -> View:
+    """Return what a histogram looks at in an event; None: what `[events]` says."""
+    key, items, count, where, buckets = (
+        (None, None, None, None, None)
+        if histogram is None
+        else (histogram.key, histogram.items, histogram.count, histogram.where_, histogram.buckets)
+    )
+    if count is None and items is None:
+        # A count beside the items of [events] means nothing beside others.
+        count = events.count
+    items = items or events.items
+    if items is None:
+        raise ValueError(f"events.items is missing: {FIELD}")
+    return View(
+        parse(key or events.key) if (key or events.key) not in (ALL_KEYS, RECORD_KEY) else key or events.key,
+        parse(items),
+        None if count is None else parse(count),
+        events.where_ if where is None else where,
+        None if buckets is None else buckets.edges,
+    )
 
 
 def internal_topics(worker: str) -> tuple[str, str, str, str]:
@@ -224,30 +270,13 @@ def _histogram(values: dict[str, Any], position: int, events: EventsSettings, ba
     mechanism = values.pop("mechanism")
     if not isinstance(mechanism, str) or mechanism not in MECHANISMS:
         raise ValueError(f"{where}mechanism = {display(mechanism)}: {allowed}")
-    if events.key == ALL_KEYS:
+    if values.get("key", events.key) == ALL_KEYS:
         values.setdefault("keys", [ALL_STREAM_KEY])
     record = MECHANISMS[mechanism]
     domain = next((field for field in msgspec.structs.fields(record) if field.name == "domain"), None)
-    if domain is not None:
-        given = sum(name in values for name in ("domain", "domain_file"))
-        if given > 1 or (domain.required and not given):
-            raise ValueError(
-                f"{where}give domain_file, a file with one label per line, or domain, a list: exactly one of them"
-            )
-        if "domain_file" in values:
-            values["domain"] = _domain(values.pop("domain_file"), where, base)
+    declare(values, None if domain is None else domain.required, where, base)
     further = ("mechanism",) if domain is None else ("mechanism", "domain_file")
     return _section(record, values, where, further)
-
-
-def _domain(value: object, where: str, base: Path) -> list[str]:
-    """Return the labels of the domain file that a histogram names."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{where}domain_file = {display(value)}: a file name in quotes")
-    try:
-        return read_domain(base / value)
-    except SettingsError as error:
-        raise ValueError(f"{where}domain_file = {display(value)}: {error}") from None
 
 
 def _section(record: type[Record], values: dict[str, Any], where: str, further: Iterable[str] = ()) -> Record:
@@ -265,6 +294,11 @@ def _section(record: type[Record], values: dict[str, Any], where: str, further: 
                 value = parse_duration(value)
             except ValueError:
                 raise ValueError(f"{where}{name} = {display(value)}: {rule.allowed}: {DURATIONS_ALLOWED}") from None
+        elif rule.name == "where":
+            try:
+                value = conditions(value)
+            except ValueError as error:
+                raise ValueError(f"{where}{error}") from None
         arguments[rule.attribute] = value
     return record(**arguments)
 

@@ -2,6 +2,7 @@
 
     read_key(path)                 a key file -> its 32 bytes
     read_domain(path)              a domain file -> its labels
+    declare(values, ...)           a histogram's domain, from the settings that describe it
     client_values(table, base)     [kafka.client] -> librdkafka's names and values
 
 No message here shows the content of a key, a secret or a client setting.
@@ -18,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from workers.errors import SettingsError
+from workers.mechanisms.buckets import parse_buckets
 from workers.mechanisms.config import LABEL_BYTES_MAX, display
 
 KEY_BYTES = 32
@@ -135,6 +137,45 @@ def read_domain(path: Path) -> list[str]:
     if not lines:
         raise SettingsError(f"{path}: no labels in it; it needs one label per line")
     return list(lines)
+
+
+def declare(values: dict[str, Any], required: bool | None, where: str, base: Path) -> None:
+    """Put the labels of a histogram's declared domain into its settings, and its buckets.
+
+    Args:
+        values: the settings of a [[histogram]], changed.
+        required: whether the mechanism must have a domain; None: it has none.
+        where: what a message begins with.
+        base: the directory to which file names are relative.
+
+    Raises:
+        ValueError: a domain too many, or none, or one that cannot be read.
+    """
+    given = sum(name in values for name in ("domain", "domain_file", "buckets"))
+    if required is not None and (given > 1 or (required and not given)):
+        raise ValueError(
+            f"{where}give domain_file, a file with one label per line, or domain, a list, or buckets, for numbers: "
+            "exactly one of them"
+        )
+    if "buckets" in values:
+        try:
+            values["buckets"] = parse_buckets(values["buckets"])
+        except ValueError as error:
+            raise ValueError(f"{where}buckets = {display(values['buckets'])}: {error}") from None
+        if required is not None:
+            values["domain"] = values["buckets"].labels
+    elif "domain_file" in values and required is not None:
+        values["domain"] = _domain(values.pop("domain_file"), where, base)
+
+
+def _domain(value: object, where: str, base: Path) -> list[str]:
+    """Return the labels of the domain file that a histogram names."""
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{where}domain_file = {display(value)}: a file name in quotes")
+    try:
+        return read_domain(base / value)
+    except SettingsError as error:
+        raise ValueError(f"{where}domain_file = {display(value)}: {error}") from None
 
 
 def client_values(table: object, base: Path) -> dict[str, str]:

@@ -10,18 +10,17 @@ import msgspec
 from msgspec import Meta
 
 from workers.durations import format_duration
-from workers.mechanisms.config import TOPIC_NAME, Checked, Duration, display
+from workers.mechanisms.config import TOPIC_NAME, Checked, Conditions, Duration, FieldPath, display
+from workers.shapes.conditions import ALLOWED as CONDITIONS_ALLOWED
+from workers.shapes.paths import SYNTAX
+from workers.shapes.views import ALL_KEYS, RECORD_KEY, UNITS, path_complaints
 
-ALL_KEYS = "$all"
-RECORD_KEY = "$key"
 ALL_STREAM_KEY = "all"
 
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
-FIELD = "the name of a JSON field, at most 1,000 characters"
+FIELD = f"{SYNTAX}, at most 1,000 characters"
 _KEY = f'{FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
 _USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
-
-FieldName = Annotated[str, Meta(min_length=1, max_length=1_000)]
 
 
 def _whole(least: int, most: int, of: str = "") -> Meta:
@@ -103,10 +102,16 @@ class EventsSettings(Section, frozen=True, kw_only=True):
             pattern=TOPIC_NAME,
         ),
     ]
-    key: Annotated[FieldName, _says(_KEY)]
-    items: Annotated[FieldName, _says(FIELD)]
-    timestamp: Annotated[FieldName | None, _says(FIELD)] = None
-    user: Annotated[FieldName | None, _says(_USER)] = None
+    key: Annotated[FieldPath, _says(_KEY)]
+    items: Annotated[FieldPath | None, _says(FIELD)] = None
+    count: Annotated[FieldPath | None, _says(FIELD)] = None
+    where_: Annotated[Conditions, _says(CONDITIONS_ALLOWED)] = msgspec.field(name="where", default=())
+    missing: Annotated[Literal["reject", "empty"], _says('"reject" or "empty": what an event without items is')] = "reject"
+    timestamp: Annotated[FieldPath | None, _says(FIELD)] = None
+    timestamp_unit: Annotated[
+        Literal["ms", "s", "us", "ns", "iso"], _says(", ".join(f'"{unit}"' for unit in UNITS))
+    ] = "ms"
+    user: Annotated[FieldPath | None, _says(_USER)] = None
     partitioner: Annotated[
         Literal["murmur2", "crc32"],
         _says('"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'),
@@ -120,6 +125,11 @@ class EventsSettings(Section, frozen=True, kw_only=True):
             yield f"key = {display(self.key)}: {_KEY}"
         if self.user is not None and self.user.startswith("$") and self.user != RECORD_KEY:
             yield f"user = {display(self.user)}: {_USER}"
+        yield from path_complaints(
+            {name: getattr(self, name) for name in ("key", "items", "count", "timestamp", "user")}
+        )
+        if self.timestamp is None and self.timestamp_unit != "ms":
+            yield f"timestamp_unit = {display(self.timestamp_unit)}: only with timestamp"
         taken = {self.key: "key"}
         for name in ("items", "timestamp", "user"):
             field = getattr(self, name)

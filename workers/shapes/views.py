@@ -9,6 +9,7 @@ the place of the mistake.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -65,20 +66,22 @@ class Shape:
     empty: bool = False
 
 
-def field_path(text: str, *, one: bool = True) -> Path:
-    """Return the path of a field that a setting names.
+def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield which settings are no paths, and at which character."""
+    for name, text in fields.items():
+        if text is not None and text not in (RECORD_KEY, ALL_KEYS):
+            try:
+                path = parse(text)
+            except ValueError as error:
+                yield f"{name} = {json.dumps(text, ensure_ascii=False)}: {error}"
+            else:
+                if path.list_at is not None and name not in ("items", "count"):
+                    yield f"{name} = {json.dumps(text, ensure_ascii=False)}: one value is wanted, so no []"
 
-    Args:
-        text: the setting.
-        one: whether it must be one value, so without `[]`.
 
-    Raises:
-        ValueError: it is no path, or one with `[]`.
-    """
-    path = parse(text)
-    if one and path.list_at is not None:
-        raise ValueError("one value is wanted, so no []")
-    return path
+def field(text: str | None) -> Path | str | None:
+    """Return the path of a field that a setting names, "$key" and "$all" as they are."""
+    return text if text is None or text in (RECORD_KEY, ALL_KEYS) else parse(text)
 
 
 def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
@@ -88,7 +91,7 @@ def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
     opened: dict[tuple[str, ...], bool] = {}
     for name, view in shape.views.items():
         yield from ((name, text) for text in _of_view(view, fixed))
-        # What one view opens as a list of labels or an object of counts, another cannot walk through.
+        # What one view opens as a list or an object of items, another cannot walk through.
         for path in view.paths().values():
             for step in range(1, len(path.steps)):
                 opened[path.steps[:step]] = True
@@ -117,12 +120,12 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
     if view.count is not None and view.items.list_at == len(view.items.steps):
         yield f'count = "{view.count}": items = "{view.items}" are the elements themselves; nothing stands beside one'
     for condition in view.where:
-        path = parse(condition.field)
-        if condition.exists is None and any(_within(path, other) for other in named.values()):
-            yield f'where: field = "{path}" is an object for another path, so it never has such a value'
-        for name, other in named.items():
-            if _within(other, path):
-                yield f'where: field = "{path}" is inside {name} = "{other}", so no event has both'
+        asked = parse(condition.field)
+        if condition.exists is None and any(_within(asked, other) for other in named.values()):
+            yield f'where: field = "{asked}" is an object for another path, so it never has such a value'
+        for name, path in named.items():
+            if _within(path, asked):
+                yield f'where: field = "{asked}" is inside {name} = "{path}", so no event has both'
 
 
 def _within(outer: Path, inner: Path) -> bool:

@@ -160,7 +160,7 @@ def test_the_stored_domain_comes_back_page_by_page_and_one_that_is_missing_is_re
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"domain": None}, 'domain or domain_file is missing: release = "pure" needs one of them'),
+        ({"domain": None}, 'domain, domain_file or buckets is missing: release = "pure" needs one of them'),
         ({"release": "pmg"}, 'domain is set: release = "pmg" has none'),
         ({"release": "merge"}, 'domain is set: release = "merge" has none'),
         ({"epsilon": None, "rho": 0.1}, 'release = "pure": needs epsilon, not rho'),

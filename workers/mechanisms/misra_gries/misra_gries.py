@@ -90,9 +90,9 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
             yield 'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
         yield from super().complaints()
         if self.release == "pure" and self.domain is None:
-            yield 'domain or domain_file is missing: release = "pure" needs one of them'
+            yield 'domain, domain_file or buckets is missing: release = "pure" needs one of them'
         if self.release != "pure" and self.domain is not None:
-            yield f'domain is set: release = "{self.release}" has none'
+            yield f'{self.domain_from} is set: release = "{self.release}" has none'
         if self.release == "pure" and self.epsilon is None:
             yield 'release = "pure": needs epsilon, not rho'
         yield from label_complaints("domain", self.domain or ())

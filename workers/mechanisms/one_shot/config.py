@@ -171,7 +171,7 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
             yield 'horizon = "unbounded": mechanism = "meta" needs a number of ticks'
         yield from super().complaints()
         for field, value, users in (
-            ("domain", self.domain, KNOWN),
+            (self.domain_from, self.domain, KNOWN),
             ("k", self.k, PICKING),
             ("kbar", self.kbar, LIMITED),
         ):

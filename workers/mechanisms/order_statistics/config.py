@@ -67,7 +67,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
         return self.horizon_ticks or 1
 
     @property
-    def items(self) -> int:
+    def most_columns(self) -> int:
         """Return D: the most columns that one event changes."""
         return min(self.max_items, len(self.domain))
 

@@ -113,7 +113,7 @@ class IntervalRule:
     @property
     def tv(self) -> float:
         """Return the distance of the noise that an event's true values are under."""
-        cells = self.config.items * MOST_INTERVALS.bit_length() + self.k
+        cells = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
         return self.above.tv(self.config.ticks) + cells * CELL_TV
 
     def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
@@ -162,10 +162,10 @@ class IntervalRule:
 
     @property
     def _rho_item(self) -> float:
-        return math.nextafter(float(self.sums / (self.config.items * self.config.max_count**2)), 0.0)
+        return math.nextafter(float(self.sums / (self.config.most_columns * self.config.max_count**2)), 0.0)
 
     def _tree(self, capacity: int) -> LaplaceTree:
-        return laplace_tree(capacity, self.sums, self.config.items * self.config.max_count)
+        return laplace_tree(capacity, self.sums, self.config.most_columns * self.config.max_count)
 
     def _numbers(self, n: int, reach: int, beta: float, start_error: float) -> Intervals:
         """Return the numbers of at most n intervals; in pure epsilon with step and C as printed."""

@@ -66,7 +66,7 @@ class Segments:
     def of(cls, config: MaxConfig, test: Fraction, columns: Fraction, beta: float) -> Segments:
         """Return the level calibrated to what the test and the columns' noise may each cost."""
         above = AboveThreshold.of(test, config.max_count, pure=config.pure)
-        column = OneVector.of(columns, config.items, config.max_count, pure=config.pure)
+        column = OneVector.of(columns, config.most_columns, config.max_count, pure=config.pure)
         most = (config.ticks - 1).bit_length() + 1 if config.pure else MOST_SEGMENTS
         made = cls(above, column, 1, most, len(config.domain), config.ticks, beta)
         if config.pure:

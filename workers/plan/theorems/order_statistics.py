@@ -96,7 +96,7 @@ def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int)
     tests = (8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * log_ticks / beta)) / epsilon
 
     def column_error(segment: int) -> float:
-        each = 4 * config.items * config.max_count / epsilon
+        each = 4 * config.most_columns * config.max_count / epsilon
         return each * math.sqrt(2 * segment) * math.log(3 * d * log_ticks / beta)
 
     last = 1
@@ -127,6 +127,6 @@ def _printed_several(config: MaxConfig, k: int, growth: float, noise: float, eps
 
 def _err(config: MaxConfig, intervals: float, beta: float, epsilon: float) -> float:
     """Return 4 D log2(n) ln(2 d n / beta) / epsilon: Lemma 52 for H, each column at epsilon / D."""
-    reach = config.items * config.max_count
+    reach = config.most_columns * config.max_count
     levels = max(1.0, math.log2(intervals))
     return 4 * reach * levels * math.log(2 * len(config.domain) * intervals / beta) / epsilon

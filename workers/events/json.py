@@ -1,0 +1,64 @@
+"""JSON: one object a record."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.events.json_objects import JsonDecoder
+from workers.events.json_tree import JsonTree
+from workers.events.logs import Logs
+from workers.events.tree import Node
+from workers.kernels.json_log import logs
+from workers.kernels.json_parts import depths
+from workers.kernels.log import COLUMNS, DECLINED
+from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.texts import fixed
+
+# Lists and objects in each other. CPython lets about 1,000 calls lie in each other, ours included,
+# and which of msgspec's it counts differs between versions. All of them allow this many.
+NESTED_MAX = 512
+# Room for rows of an event, on average, before there has to be more.
+ROWS_FORESEEN = 8
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+
+
+class Json(Frozen):
+    """Reads events that are JSON; see `Format`."""
+
+    def __init__(self, tree: Node) -> None:
+        """
+        Args:
+            tree: what is wanted of an event.
+        """
+        self._tree, self._decoder = JsonTree(tree), JsonDecoder(tree)
+
+    def scan(self, data: Bytes, values: Longs) -> Logs:
+        """Log the wanted fields of plain records; see `Format.scan`."""
+        n = len(values)
+        bytes_of, places = fixed(data), fixed(values)
+        stack, seen = self._tree.scratch()
+        log = np.empty((64, COLUMNS), dtype=np.int64)
+        rows = np.empty((ROWS_FORESEEN * n + 64, COLUMNS), dtype=np.int64)
+        number = np.empty(n, dtype=np.int64)
+        done = used = 0
+        while True:
+            done, used = logs(
+                bytes_of, places, self._tree.nodes, self._tree.names, done, log, stack, seen, number, rows, used
+            )
+            if done == n:
+                break
+            # One of them was too small for a record; no record has more rows than bytes.
+            log = np.empty((2 * len(log), COLUMNS), dtype=np.int64)
+            rows = np.concatenate([rows, np.empty((len(log) + len(rows) // 2, COLUMNS), dtype=np.int64)])
+        ends = np.cumsum(np.maximum(number, 0))
+        return Logs(data, rows[:used], ends, np.where(number == DECLINED, DECLINED, 0).astype(np.int8))
+
+    def decode(self, value: bytes) -> object:
+        """Return a record as plain objects; see `Format.decode`."""
+        record = np.frombuffer(value, dtype=np.uint8)
+        if depths(fixed(record), fixed(np.array([[0, len(value)]])))[0] > NESTED_MAX:
+            raise ValueError("not JSON")
+        return self._decoder.decode(value)
