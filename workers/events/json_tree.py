@@ -66,7 +66,7 @@ class JsonTree(Frozen):
             bits = {int(bit(int(child[SIGNATURE]))) for child in nodes[row[FIRST] : row[LAST]]}
             row[BITS] = np.array(sum(1 << each for each in bits), dtype=np.uint64).view(np.int64)
         self.nodes = read_only(nodes)
-        self.levels = _levels(root)
+        self.levels = max(1, _levels(root))
 
     def scratch(self) -> tuple[Longs, Longs]:
         """Return `stack` and `seen` for the scanner; they belong to one thread."""
@@ -108,8 +108,8 @@ def _sort(node: Node) -> int:
 
 
 def _levels(node: Node) -> int:
-    """Return how many levels lie in each other, the node's own among them."""
+    """Return how many objects and lists lie in each other, what is at the node among them."""
     below = [_levels(child) for child in node.children.values()]
     if node.elements is not None:
         below.append(_levels(node.elements))
-    return 1 + max(below, default=0)
+    return 1 + max(below) if below else 0

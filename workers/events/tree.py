@@ -85,10 +85,14 @@ def build(wanted: Sequence[Wanted]) -> Node:
     """Return the tree of the wanted fields; its root is the record itself.
 
     Raises:
-        ValueError: the same place has two slots, or a list has none.
+        ValueError: the same place has two slots, a list has none, or a path is none.
     """
     root = _Open("")
     for each in wanted:
+        if not each.steps:
+            raise ValueError(f"{each}: no names")
+        if each.list_at is not None and not 1 <= each.list_at <= len(each.steps):
+            raise ValueError(f"{each}: [] behind no such name")
         if each.list_at is not None and (each.list_slot == NO_SLOT or each.many):
             raise ValueError(f"{each}: a list needs a slot, and items in it are one label each")
         at = root

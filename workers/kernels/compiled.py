@@ -111,13 +111,21 @@ def reads_outside_with_arrays(function: F) -> F:
     return _compiled(function, boundscheck=True, counts_references=True)
 
 
-def _compiled(function: F, *, boundscheck: bool, counts_references: bool = False) -> F:
+def reads_outside_in_place(function: F) -> F:
+    """Compile the same so that it is put in the place of each call: a call with two arrays takes
+    as long as reading a short string."""
+    return _compiled(function, boundscheck=True, in_place=True)
+
+
+def _compiled(
+    function: F, *, boundscheck: bool, counts_references: bool = False, in_place: bool = False
+) -> F:
     """Compile without counting references to arrays, where none is made.
 
     Whoever calls a kernel holds its arguments. Counting them all the same takes 10 ns for each call
     within a kernel: 580 of the 720 ns that the scanner took for an event.
     """
-    options: dict[str, Any] = {"nogil": True, "boundscheck": boundscheck, "_nrt": counts_references}
+    options: dict[str, Any] = {"nogil": True, "boundscheck": boundscheck, "_nrt": counts_references, "forceinline": in_place}
     made = numba.njit(cache=_DIRECTORY is not None, **options)(function)
     save = made._cache.save_overload
 

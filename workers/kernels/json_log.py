@@ -16,28 +16,30 @@ general reader (`events.json_objects`) decides about that record alone. What it 
 
 from __future__ import annotations
 
-from workers.kernels.compiled import reads_outside
+from workers.kernels.compiled import kernel, reads_outside, reads_outside_in_place
 from workers.kernels.json_parts import (
     CLOSE_LIST,
     CLOSE_OBJECT,
     COLON,
     COMMA,
     MINUS,
+    NINE,
     OPEN_LIST,
     OPEN_OBJECT,
     POINT,
     QUOTE,
     REFUSED,
+    ZERO,
     Bytes,
     Longs,
     digits,
     look,
+    plain,
     same,
     skip,
     skip_word,
     space,
     text,
-    whole,
 )
 from workers.kernels.json_parts import FALSE as FALSE_WORD
 from workers.kernels.json_parts import NULL as NULL_WORD
@@ -120,64 +122,68 @@ def child_named(
     return NONE
 
 
-@reads_outside
-def number(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) -> tuple[int, int]:
-    """Log the number at `at`; see `scalar`."""
+@reads_outside_in_place
+def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Return where the number at `at` ends, and its kind; see `one`."""
     begin = at
     if look(data, at, stop) == MINUS:
         at += 1
-    value, end = whole(data, at, stop, WHOLE_DIGITS)
-    if end == REFUSED:
-        return REFUSED, used
+    end = digits(data, at, stop, WHOLE_DIGITS)
+    zero = end > at and data[at] == ZERO
+    if end == at or (zero and end > at + 1):
+        return REFUSED, OTHER
     if look(data, end, stop) != POINT:
-        if value == 0 and end > begin + 1:
-            return REFUSED, used
-        return end, put(log, used, slot, WHOLE, begin, end)
+        return (REFUSED if zero and at > begin else end), WHOLE
     if end - at > POINT_DIGITS:
-        return REFUSED, used
+        return REFUSED, OTHER
     at = end + 1
     end = digits(data, at, stop, POINT_DIGITS)
-    if end == at:
-        return REFUSED, used
-    return end, put(log, used, slot, NUMBER, begin, end)
+    return (end if end > at else REFUSED), NUMBER
 
 
 @reads_outside
-def scalar(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) -> tuple[int, int]:
-    """Log the string, number or word at `at`.
+def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Return where the word, the list or the object at `at` ends, and its kind; see `one`."""
+    byte = look(data, at, stop)
+    if byte == TRUE_WORD[0]:
+        return skip_word(data, at, stop, TRUE_WORD), TRUE
+    if byte == FALSE_WORD[0]:
+        return skip_word(data, at, stop, FALSE_WORD), FALSE
+    if byte == NULL_WORD[0]:
+        return skip_word(data, at, stop, NULL_WORD), NULL
+    if byte in (OPEN_LIST, OPEN_OBJECT):
+        return skip(data, at, stop), OTHER
+    return REFUSED, OTHER
 
-    Returns:
-        where it ends, or REFUSED; how many rows are used now, or FULL.
-    """
+
+@reads_outside_in_place
+def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Return where the value at `at` ends, and its kind where one value is wanted, or REFUSED."""
     byte = look(data, at, stop)
     if byte == QUOTE:
-        end = text(data, at, stop)
-        if end == REFUSED:
-            return REFUSED, used
-        return end + 1, put(log, used, slot, TEXT, at + 1, end)
-    if byte == TRUE_WORD[0]:
-        end, kind = skip_word(data, at, stop, TRUE_WORD), TRUE
-    elif byte == FALSE_WORD[0]:
-        end, kind = skip_word(data, at, stop, FALSE_WORD), FALSE
-    elif byte == NULL_WORD[0]:
-        end, kind = skip_word(data, at, stop, NULL_WORD), NULL
-    else:
-        return number(data, at, stop, log, used, slot)
-    return end, put(log, used, slot, kind, at, end)
+        end = plain(data, at + 1, stop)
+        return (end + 1 if look(data, end, stop) == QUOTE else REFUSED), TEXT
+    if byte == MINUS or ZERO <= byte <= NINE:
+        return number(data, at, stop)
+    return word(data, at, stop)
 
 
-@reads_outside
-def one(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) -> tuple[int, int]:
-    """Log the value at `at`, where one value is wanted; see `scalar`."""
-    byte = look(data, at, stop)
-    if byte not in (OPEN_LIST, OPEN_OBJECT):
-        return scalar(data, at, stop, log, used, slot)
-    return skip(data, at, stop), put(log, used, slot, OTHER, NONE, NONE)
+@kernel
+def put_one(log: Longs, used: int, slot: int, kind: int, at: int, end: int) -> int:
+    """Log the value of a kind that `one` says from `at` to `end`; see `put`."""
+    if kind == OTHER:
+        return put(log, used, slot, OTHER, NONE, NONE)
+    quote = kind == TEXT
+    return put(log, used, slot, kind, at + quote, end - quote)
 
 
 @reads_outside
 def opened(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) -> tuple[int, int]:
-    """Log the list or the object at `at` as items: a row for each value in it; see `scalar`."""
+    """Log the list or the object at `at` as items: a row for each value in it.
+
+    Returns:
+        where it ends, or REFUSED; how many rows are used now, or FULL.
+    """
     row, count = used, 0
     mapped = look(data, at, stop) == OPEN_OBJECT
     close = CLOSE_OBJECT if mapped else CLOSE_LIST
@@ -198,11 +204,12 @@ def opened(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) ->
             if look(data, at, stop) != COLON:
                 return REFUSED, used
             at = space(data, at + 1, stop)
-        at, used = one(data, at, stop, log, used, slot)
-        if at == REFUSED:
+        end, kind = one(data, at, stop)
+        if end == REFUSED:
             return REFUSED, used
+        used = put_one(log, used, slot, kind, at, end)
         count += 1
-        at = space(data, at, stop)
+        at = space(data, end, stop)
         byte = look(data, at, stop)
         if byte == close:
             break
@@ -246,13 +253,12 @@ def event(
         else:
             slot, sort = nodes[child, NODE_SLOT], nodes[child, SORT]
             byte = look(data, at, stop)
-            if sort == ONE:
-                at, used = one(data, at, stop, log, used, slot)
-            elif sort == ITEMS:
-                if byte in (OPEN_LIST, OPEN_OBJECT):
-                    at, used = opened(data, at, stop, log, used, slot)
-                else:
-                    at, used = scalar(data, at, stop, log, used, slot)
+            if sort == ITEMS and byte in (OPEN_LIST, OPEN_OBJECT):
+                at, used = opened(data, at, stop, log, used, slot)
+            elif sort in (ONE, ITEMS):
+                end, kind = one(data, at, stop)
+                used = put_one(log, used, slot, kind, at, end)
+                at = end
             elif byte == NULL_WORD[0] and row == NONE:
                 # What is wanted within it is absent.
                 end = skip_word(data, at, stop, NULL_WORD)

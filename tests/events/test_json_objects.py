@@ -1,0 +1,104 @@
+"""The general reader of JSON along a tree; `tests/kernels/json_log_corpus.py` holds it against Python's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from decimal import Decimal
+
+import pytest
+
+from tests.kernels.json_log_corpus import tree
+from workers.events.json_objects import JsonDecoder
+from workers.events.tree import Wanted, build
+
+DECODER = JsonDecoder(tree("order.lines[].sku", "order.id", "tags[]", "meta", "ts", many=["meta"]))
+
+
+def test_only_what_is_wanted_is_there() -> None:
+    """A null is None, wherever it is."""
+    assert DECODER.decode(b'{"order":{"lines":[{"sku":"a","x":1},{}],"x":2},"x":3,"ts":null,"meta":{"a":[1]}}') == {
+        "order": {"lines": [{"sku": "a"}, {}]},
+        "ts": None,
+        "meta": {"a": [1]},
+    }
+    assert DECODER.decode(b'{"order":null,"tags":null,"meta":true}') == {"order": None, "tags": None, "meta": True}
+    assert DECODER.decode(b'{"ts":1,"ts":2,"\\u0074s":3}') == {"ts": 3}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"[1]", [1]),
+        (b"null", None),
+        (b'"a"', "a"),
+        (b'{"order":5,"x":1}', {"order": 5, "x": 1}),
+        (b'{"order":{"lines":[null,1]}}', {"order": {"lines": [None, 1]}}),
+        (b'{"tags":{"a":1}}', {"tags": {"a": 1}}),
+    ],
+)
+def test_a_record_of_another_shape_is_there_whole(value: bytes, expected: object) -> None:
+    """So that one can say which field is not what it should be."""
+    assert DECODER.decode(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1.10", Decimal("1.10")),
+        ("0.1000000000000000055511151231257827", Decimal("0.1000000000000000055511151231257827")),
+        ("-0.0", Decimal("-0.0")),
+        ("1e3", Decimal("1E+3")),
+        ("1e400", Decimal("1E+400")),
+        ("1e401", float("inf")),
+        ("-1e999999", float("-inf")),
+        ("1e-401", 0.0),
+        ("1e99999999999999999999", float("inf")),
+        ("-1e-99999999999999999999", -0.0),
+        ("9" * 30, int("9" * 30)),
+        ("-0", 0),
+    ],
+)
+def test_numbers_are_what_is_written(text: str, expected: object) -> None:
+    """No binary rounding, and no number whose digits fill the memory."""
+    found = DECODER.decode(b'{"ts":%b}' % text.encode())
+    assert isinstance(found, dict)
+    assert repr(found["ts"]) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"", b" ", b"{", b'{"ts":}', b'{"ts":01}', b'{"ts":NaN}', b'{"ts":1}x', b'\xef\xbb\xbf{"ts":1}', b'{"ts":"\xff"}',
+        b'{"ts":"\\ud800"}', b'{"x":"\x00"}', b'{"ts":"a\nb"}', b'{"order":5,"x":"\xff"}', b'{"ts":' + b"9" * 4_301 + b"}",
+        b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_what_is_not_json_is_not_json(value: bytes) -> None:
+    """One reason for all, which shows nothing of the record; no other error leaves."""
+    with pytest.raises(ValueError, match=r"^not JSON$") as caught:
+        DECODER.decode(value)
+    assert caught.value.__cause__ is None and caught.value.__suppress_context__
+
+
+def test_what_nobody_wants_is_looked_at_less_closely() -> None:
+    """As msgspec does: invalid UTF-8, and a number of any length."""
+    assert DECODER.decode(b'{"x":"\xff","\xff":1,"ts":1,"y":' + b"9" * 5_000 + b"}") == {"ts": 1}
+
+
+def test_any_name_is_found() -> None:
+    """Whatever Python or msgspec think of it; in a process where nobody looked at the name before."""
+    names = ["a.b", "class", "", "a b", "1", '"', "\\", "é", "žluťoučký", "商品", "\U0001f600", "__init__", "total"]
+    wanted = [Wanted((outer, inner), None, i * 100 + j) for i, outer in enumerate(names) for j, inner in enumerate(names)]
+    JsonDecoder(build(wanted))
+    code = f"""
+import json
+from workers.events.json_objects import JsonDecoder
+from workers.events.tree import Wanted, build
+names = {names!a}
+for name in names:
+    decoder = JsonDecoder(build([Wanted((name, name), None, 0), Wanted(("other",), None, 1)]))
+    value = {{name: {{name: 1}}, "other": 2}}
+    assert decoder.decode(json.dumps(value, ensure_ascii=False).encode()) == value, name
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
