@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from workers.events.reader import EventReader, Records
-from workers.settings import EventsSettings
+from workers.settings import EventsSettings, shape_of
 
 TARGET_NS = 150.0
 SETTINGS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
@@ -46,7 +46,7 @@ def cases(records: int) -> dict[str, tuple[EventReader, list[bytes]]]:
     items = np.searchsorted(weights / weights[-1], rng.random((records, 2))).tolist()
     keys = rng.integers(0, 10, records).tolist()
     rows = [(key, *two, 1795296236471 + i // 5) for i, (key, two) in enumerate(zip(keys, items, strict=True))]
-    reader, users = EventReader(SETTINGS), EventReader(USERS, "user")
+    reader, users = EventReader(shape_of(SETTINGS)), EventReader(shape_of(USERS, "user"))
     plain = [b'{"key":"k%d","items":["item%d","item%d"],"ts":%d}' % row for row in rows]
     beyond = '{"key":"k%d","items":["položka%d","商品%d"],"ts":%d}'.encode()
     return {

@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events import reading
+from tests.events.reading import ANY, event_reader
 from workers.agents import user_epoch
 from workers.agents import users as module
 from workers.agents.contributions import Message
 from workers.agents.intake import Intake
 from workers.agents.users import Users
 from workers.errors import StateRefused
-from workers.events.columns import EventColumns
-from workers.events.reader import EventReader
+from workers.events.columns import Events
 from workers.events.source_reader import SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
@@ -46,7 +46,7 @@ VISIT = st.tuples(
 )
 
 
-def columns(visits: Sequence[Visit]) -> EventColumns:
+def columns(visits: Sequence[Visit]) -> Events:
     return reading.columns([(key, items, time, user) for user, key, items, time in visits], reading.reader(users=True))
 
 
@@ -268,7 +268,7 @@ def test_pairs_of_another_version_are_refused() -> None:
 def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_partition() -> None:
     """A user whose records lie in several partitions would be counted in each."""
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
-    reader = SourceReader(EventReader(events, "who"), None)
+    reader = SourceReader(event_reader(events, "who"), ANY)
     good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']
     bad = [b'{"shop":"s","q":["a"]}', b'{"shop":"s","q":["a"],"who":1.5}', b'{"shop":"s","q":["a"],"who":true}']
     found, rejects = reader.read(Records.of(good + bad))
@@ -277,7 +277,7 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
         "field 'who' is not a string or a whole number"
     ] * 2
     at = int(murmur2(b"17") & 0x7FFFFFFF) % 64
-    placed = SourceReader(EventReader(events, "who"), None, Placement("murmur2", at, 64))
+    placed = SourceReader(event_reader(events, "who"), ANY, Placement("murmur2", at, 64))
     found, rejects = placed.read(Records.of(good))
     assert (users_of(found), [(r.index, r.reason) for r in rejects]) == (
         [digest("17")],
@@ -285,7 +285,7 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     )
     long = b'{"shop":"s","q":["a"],"who":"' + b"x" * 1025 + b'"}'
     assert [r.reason for r in reader.read(Records.of([long]))[1]] == ["label too long"]
-    keyed = SourceReader(EventReader(msgspec.structs.replace(events, user="$key"), "$key"), None)
+    keyed = SourceReader(event_reader(msgspec.structs.replace(events, user="$key"), "$key"), ANY)
     found, rejects = keyed.read(Records.of([good[0], good[0]], [b"ann", None]))
     assert (users_of(found), [r.reason for r in rejects]) == ([digest("ann")], ["record key is no label"])
 
@@ -294,7 +294,7 @@ def digest(user: str) -> bytes:
     return blake2b(user.encode(), digest_size=16, person=b"qc-user").digest()
 
 
-def users_of(events: EventColumns) -> list[bytes]:
+def users_of(events: Events) -> list[bytes]:
     """Return the digests of the events' users."""
     assert events.users is not None
     return [row.tobytes() for row in events.users]

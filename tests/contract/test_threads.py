@@ -22,9 +22,9 @@ from tests.contract.racing import Picture, alone, caches, cold, modules, race, s
 from tests.contract.soak import Soak
 from tests.contract.stage import KEY
 from tests.contract.variants import VARIANTS, Variant
+from tests.events.reading import ANY, event_reader
 from workers.agents.contributions import decode
 from workers.agents.intake import Intake
-from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config import Lane
@@ -202,7 +202,7 @@ def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -
 
 def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
     """A worker has one reader of events, and one encoder and decoder of contributions, for all its threads."""
-    reader = EventReader(EventsSettings(topic="t", key="shop", items="products", timestamp="ts"), None)
+    reader = event_reader(EventsSettings(topic="t", key="shop", items="products", timestamp="ts"), None)
     lane = Lane(1000, 0, 2, 3)
 
     def read(seed: int) -> object:
@@ -213,12 +213,12 @@ def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
             else b"{}"
             for i in range(400)
         ]
-        events, rejects = SourceReader(reader, None).read(Records.of(values))
+        events, rejects = SourceReader(reader, ANY).read(Records.of(values))
         intake = Intake([lane], 0, NoiseKey(bytes(32)))
         intake.add(events)
         messages = [message.encoded() for _, message in intake.commit(source=seed, sequences=[0], offset=seed)]
         sections = [decode(message).sections for message in messages]
-        return events.keys.tolist(), events.labels.tolist(), events.times.tolist(), rejects, messages, sections
+        return events.views[""].keys.tolist(), events.views[""].labels.tolist(), events.times.tolist(), rejects, messages, sections
 
     hammered(read)
 

@@ -5,29 +5,37 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from workers.agents.contributions import Rows
-from workers.events.columns import EventColumns
+from workers.events.columns import EventColumns, Events
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.texts import Texts
-from workers.settings import EventsSettings
+from workers.settings import EventsSettings, shape_of
 
+# Every stream key may be named.
+ANY: Mapping[str, None] = MappingProxyType({"": None})
 FIELDS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
+
+
+def event_reader(events: EventsSettings, user: str | None = None) -> EventReader:
+    """Return a reader of what `[events]` alone says."""
+    return EventReader(shape_of(events, user), max_bytes=events.max_bytes)
 
 
 def reader(*, users: bool = False) -> SourceReader:
     """Return a reader of events that name any stream key, and a user in "user" if there are users."""
-    return SourceReader(EventReader(FIELDS, "user" if users else None), None)
+    return SourceReader(event_reader(FIELDS, "user" if users else None), ANY)
 
 
-def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> EventColumns:
+def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> Events:
     """Return events (stream key, items, time in ms, and perhaps the user) as columns.
 
     Args:
@@ -42,14 +50,15 @@ def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> 
     return found
 
 
-def shape(events: EventColumns) -> list[tuple[int, str, dict[str, int]]]:
-    """Return events as (time, stream key, count by label)."""
+def shape(found: Events) -> list[tuple[int, str, dict[str, int]]]:
+    """Return the events of the only view as (time, stream key, count by label)."""
+    events: EventColumns = found.views[""]
     labels = [events.label_names.name(code) for code in events.labels.tolist()]
     amounts = events.amounts.tolist() or [1] * len(labels)
     ends = events.ends.tolist()
     return [
         (time, events.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True)))
-        for time, key, a, b in zip(events.times.tolist(), events.keys.tolist(), [0, *ends], ends, strict=False)
+        for time, key, a, b in zip(found.times.tolist(), events.keys.tolist(), [0, *ends], ends, strict=False)
     ]
 
 

@@ -15,7 +15,8 @@ from tests.bounding import bound
 from tests.events.reading import columns, reader, shape
 from workers.agents.intake import Intake
 from workers.events import pairs, vocabulary
-from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, EventColumns
+from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, Events
+from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 
@@ -48,7 +49,7 @@ def plainly(batches: list[list[Any]], grace_ms: int) -> tuple[Counter[Any], set[
     return +counts, named
 
 
-def counted(batches: list[EventColumns], grace_ms: int) -> tuple[Counter[Any], set[Any]]:
+def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any]]:
     """Return the same of what commits after each second batch hand over, and look at the tags."""
     intake, sequences = Intake(LANES, grace_ms, KEY), [0]
     counts: Counter[Any] = Counter()
@@ -86,7 +87,7 @@ def test_an_event_holds_each_label_once_in_the_order_of_first_occurrence() -> No
     assert shape(found) == [(5, "a", {"x": 2, "y": 1}), (6, "b", {"y": 3, "z": 0}), (7, "a", {"x": 1}), (8, "c", {})]
     assert list(shape(found)[0][2]) == ["x", "y"]
     assert shape(found.select(np.array([1, 3]))) == [(6, "b", {"y": 3, "z": 0}), (8, "c", {})]
-    assert not len(found.select(np.array([2])).amounts) or shape(found.select(np.array([2]))) == [(7, "a", {"x": 1})]
+    assert not len(found.select(np.array([2])).views[""].amounts) or shape(found.select(np.array([2]))) == [(7, "a", {"x": 1})]
 
 
 @pytest.mark.parametrize(("last", "wanted"), [(True, [7, 2, 1]), (False, [8, 2, 1])])
@@ -96,12 +97,12 @@ def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(last: boo
     coder = Coder()
     data = b"".join(b"%02d" % i for i in range(40))
     places = np.stack((np.arange(0, 80, 2), np.arange(2, 82, 2)), axis=1)
-    coder.labels.codes(np.frombuffer(data, dtype=np.uint8), places)
+    coder.labels.vocabulary.codes(np.frombuffer(data, dtype=np.uint8), places)
     labels = np.array([4, 5, 4, *range(6, 6 + others), 4], dtype=np.int32)
     amounts = np.array([1, 2, 7, *[3] * others, 1])
     number = np.array([3 + others, 1])
     made = coder.columns(
-        np.array([1, 2]), np.zeros(2, dtype=np.int32), np.cumsum(number) - number, number, labels, amounts, None, last=last
+        np.zeros(2, dtype=np.int32), Vocabulary(), np.cumsum(number) - number, number, labels, amounts, last=last
     )
     assert made.labels.tolist() == [4, 5, *range(6, 6 + others), 4]
     assert made.amounts.tolist() == [*wanted[:2], *[3] * others, wanted[2]]
@@ -112,6 +113,6 @@ def test_amounts_beyond_any_bound_do_not_overflow() -> None:
     """JSON has integers of any size."""
     rows = [("a", {"x": 10**30}, 5)] * 3
     found = columns(rows)
-    assert found.amounts.tolist() == [AMOUNT_MAX] * 3
+    assert found.views[""].amounts.tolist() == [AMOUNT_MAX] * 3
     assert counted([found], 0) == plainly([rows], 0)
     assert not len(NO_AMOUNTS)

@@ -6,9 +6,10 @@ from threading import Thread
 import msgspec
 import pytest
 
+from tests.events.reading import event_reader
 from tests.kernels.json_corpus import read_back
-from workers.events.decoding import NESTED_MAX
-from workers.events.reader import EventReader, Records
+from workers.events.json import NESTED_MAX
+from workers.events.reader import Records
 from workers.settings import EventsSettings
 
 SETTINGS = EventsSettings(topic="orders", key="shop", items="products", timestamp="ts")
@@ -55,7 +56,7 @@ def nested(depth: int, name: bytes = b"deep") -> bytes:
 @pytest.mark.parametrize("value", BROKEN, ids=lambda v: BROKEN[v])
 def test_a_broken_record_is_named_and_its_neighbours_are_read(value: bytes) -> None:
     """One bad record must neither stop nor shift the batch."""
-    reader = EventReader(SETTINGS)
+    reader = event_reader(SETTINGS)
     spans, rejects = reader.read(Records.of([GOOD, value, GOOD.replace(b"s1", b"s2")]))
     assert [(r.index, r.reason) for r in rejects] == [(1, BROKEN[value])]
     assert spans.declined == 1
@@ -64,13 +65,13 @@ def test_a_broken_record_is_named_and_its_neighbours_are_read(value: bytes) -> N
 
 def test_a_record_without_value_is_rejected() -> None:
     """A tombstone in the events topic is no event."""
-    _, rejects = EventReader(SETTINGS).read(Records.of([None]))
+    _, rejects = event_reader(SETTINGS).read(Records.of([None]))
     assert [r.reason for r in rejects] == ["no value"]
 
 
 def test_an_empty_batch_has_no_events() -> None:
     """A fetch may bring nothing but control records."""
-    spans, rejects = EventReader(SETTINGS).read(Records.of([]))
+    spans, rejects = event_reader(SETTINGS).read(Records.of([]))
     assert (len(spans), rejects) == (0, [])
 
 
@@ -96,7 +97,7 @@ def test_what_is_allowed_is_read(products: bytes) -> None:
     """More than the bounds is no error, and a label of 1,024 bytes is a label."""
     value = b'{"extra":[1],"shop":"s1","products":' + products + b',"ts":5}'
     labels, amounts = ALLOWED[products]
-    spans, rejects = EventReader(SETTINGS).read(Records.of([value]))
+    spans, rejects = event_reader(SETTINGS).read(Records.of([value]))
     assert (read_back(spans), rejects) == ([(0, 5, b"s1", None, labels, amounts)], [])
 
 
@@ -104,19 +105,19 @@ def test_many_labels_get_room() -> None:
     """An event has as many labels as fit into a record; the scanner goes on where its room ended."""
     counts = [3, 0, 5_000, 1, 40_000, 2]
     values = [b'{"shop":"s1","products":[%b],"ts":%d}' % (b",".join([b'"a"'] * n), n) for n in counts]
-    spans, rejects = EventReader(SETTINGS).read(Records.of(values))
-    assert (rejects, spans.declined, spans.number.tolist()) == ([], 0, counts)
+    spans, rejects = event_reader(SETTINGS).read(Records.of(values))
+    assert (rejects, spans.declined, spans.views[0].number.tolist()) == ([], 0, counts)
     assert [row[4] for row in read_back(spans)] == [[b"a"] * n for n in counts]
 
 
 def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
     """`$key` and a missing timestamp field mean the record's own; what is wrong with the value comes first."""
-    reader = EventReader(EventsSettings(topic="t", key="$key", items="q"))
+    reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
     values = [b'{"q":"a"}', b"{", b'{"q":"b"}', b'{"q":"c"}', b'{"q":"d"}', b"{", b'{"q":"e"}', b'{"q":"\\u0066"}']
     keys = [b"k1", b"k2", None, b"\xff", b"k\x00\n5", None, b"k" * 1025, None]
     spans, rejects = reader.read(Records.of(values, keys, range(10, 90, 10)))
     assert read_back(spans) == [(0, 10, b"k1", None, [b"a"], [1]), (4, 50, b"k\x00\n5", None, [b"d"], [1])]
-    assert len(spans.labels) == 2
+    assert len(spans.views[0].labels) == 2
     assert [(r.index, r.reason) for r in rejects] == [
         (1, "not JSON"),
         (2, "record key is no label"),
@@ -129,8 +130,8 @@ def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
 
 def test_one_histogram_for_everything_needs_no_key() -> None:
     """With `$all` events have no stream key of their own."""
-    spans, _ = EventReader(EventsSettings(topic="t", key="$all", items="q")).read(Records.of([b'{"q":"a"}']))
-    assert spans.keys is None
+    spans, _ = event_reader(EventsSettings(topic="t", key="$all", items="q")).read(Records.of([b'{"q":"a"}']))
+    assert spans.keys == (None,)
     assert read_back(spans) == [(0, 0, None, None, [b"a"], [1])]
 
 
@@ -140,20 +141,20 @@ def test_a_user_is_a_string_a_whole_number_or_the_record_key() -> None:
     good = {b'"ann"': b"ann", b"17": b"17", b'"17"': b"17", b"-17": b"-17", b"-0": b"0", b"9" * 30: b"9" * 30, b'""': b""}
     bad = [b"1.5", b"1e2", b"true", b"null", b"9" * 5_000]
     values = [b'{"shop":"s","q":["a"],"who":%b}' % user for user in [*good, *bad]]
-    spans, rejects = EventReader(events, "who").read(Records.of([*values, b'{"shop":"s","q":["a"]}']))
+    spans, rejects = event_reader(events, "who").read(Records.of([*values, b'{"shop":"s","q":["a"]}']))
     assert [row[3] for row in read_back(spans)] == [*good.values()]
     reasons = ["field 'who' is not a string or a whole number"] * 4 + ["not JSON", "missing field 'who'"]
     assert [r.reason for r in rejects] == reasons
     long = [b'{"shop":"s","q":["a"],"who":%b}' % user for user in (b'"' + LONG + b'x"', b"7" * 1025)]
-    assert [r.reason for r in EventReader(events, "who").read(Records.of(long))[1]] == ["label too long"] * 2
-    keyed = EventReader(msgspec.structs.replace(events, user="$key"), "$key")
+    assert [r.reason for r in event_reader(events, "who").read(Records.of(long))[1]] == ["label too long"] * 2
+    keyed = event_reader(msgspec.structs.replace(events, user="$key"), "$key")
     spans, rejects = keyed.read(Records.of([values[0], values[0]], [b"bob", None]))
     assert ([row[3] for row in read_back(spans)], [r.reason for r in rejects]) == ([b"bob"], ["record key is no label"])
 
 
 def test_how_deep_an_event_may_be_does_not_depend_on_the_interpreter() -> None:
     """Lists in lists run into a limit of msgspec that differs between versions of CPython; ours comes first."""
-    reader = EventReader(SETTINGS)
+    reader = event_reader(SETTINGS)
     values = [nested(depth) for depth in (2, 33, 34, NESTED_MAX, NESTED_MAX + 1)]
     strings = [b'{"deep":"' + b"[" * 600 + b'",' + GOOD[1:], b'{"deep":"\\"' + b"[" * 600 + b'",' + GOOD[1:]]
     spans, rejects = reader.read(Records.of(values + strings))
@@ -168,7 +169,7 @@ def test_a_deep_event_is_read_deep_in_the_stack_too() -> None:
     def read(frames: int) -> None:
         if frames:
             return read(frames - 1)
-        found.append(EventReader(SETTINGS).read(Records.of([nested(NESTED_MAX)]))[1])
+        found.append(event_reader(SETTINGS).read(Records.of([nested(NESTED_MAX)]))[1])
         return None
 
     thread = Thread(target=read, args=((sys.getrecursionlimit() - NESTED_MAX) // 2,))
@@ -180,4 +181,4 @@ def test_a_deep_event_is_read_deep_in_the_stack_too() -> None:
 def test_what_is_read_is_not_shown() -> None:
     """Records and events hold what people did: a log line or a traceback must not."""
     records = Records.of([GOOD])
-    assert "97" not in repr(records) + repr(EventReader(SETTINGS).read(records)[0])
+    assert "97" not in repr(records) + repr(event_reader(SETTINGS).read(records)[0])

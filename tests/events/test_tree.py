@@ -9,7 +9,7 @@ from tests.kernels.json_log_corpus import Scanner, tree
 from workers.events.json_tree import JsonTree
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
-from workers.kernels.log import WHOLE
+from workers.kernels.reading.log import WHOLE
 from workers.mechanisms.frozen import check_frozen
 
 

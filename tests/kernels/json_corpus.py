@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
+from tests.events.reading import event_reader
 from workers.events.reader import EventReader, EventSpans, Records, Reject
 from workers.settings import EventsSettings
 
@@ -41,7 +42,7 @@ def settings() -> list[tuple[EventsSettings, str | None]]:
 
 def readers() -> list[EventReader]:
     """Return a reader for each of the `settings`."""
-    return [EventReader(*each) for each in settings()]
+    return [event_reader(*each) for each in settings()]
 
 
 # Values, valid and not, and bytes that look like some.
@@ -244,14 +245,14 @@ class Generator:
 def read_back(spans: EventSpans) -> list[Row]:
     """Return each event as (record, time, stream key, user, labels, amounts)."""
     data = spans.data.tobytes()
-    labels = [data[start:stop] for start, stop in spans.labels.tolist()]
-    amounts = [1] * len(labels) if spans.amounts is None else spans.amounts.tolist()
+    labels = [data[start:stop] for start, stop in spans.views[0].labels.tolist()]
+    amounts = spans.views[0].amounts.tolist()
     n = len(spans)
     keys, users = (
         [None] * n if column is None else [data[start:stop] for start, stop in column.tolist()]
-        for column in (spans.keys, spans.users)
+        for column in (spans.keys[0], spans.users)
     )
-    places = [slice(at, at + more) for at, more in zip(spans.first.tolist(), spans.number.tolist(), strict=True)]
+    places = [slice(at, at + more) for at, more in zip(spans.views[0].first.tolist(), spans.views[0].number.tolist(), strict=True)]
     return [
         (index, time, key, user, labels[place], amounts[place])
         for index, time, key, user, place in zip(
@@ -273,7 +274,7 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
     slow, slow_rejects = reader.read_one_by_one(records)
     scanned = len(values) - fast.declined
     for spans in (fast, slow):
-        if len(spans.labels) != spans.number.sum():
+        if len(spans.views[0].labels) != spans.views[0].number.sum():
             return "labels that belong to no event", scanned, len(slow)
     fast_rows, slow_rows = read_back(fast), read_back(slow)
     if (fast_rows, fast_rejects) == (slow_rows, slow_rejects):
@@ -290,7 +291,7 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
 
 def mutations(records: int, seed: int) -> Iterator[tuple[EventReader, list[bytes]]]:
     """Yield batches of `records` records in all, each with the reader for it."""
-    makers = [(EventReader(*each), each[0]) for each in settings()]
+    makers = [(event_reader(*each), each[0]) for each in settings()]
     generator, done = Generator(seed), 0
     while done < records:
         for number, (reader, _) in enumerate(makers):

@@ -23,9 +23,9 @@ from workers.events.json_objects import JsonDecoder, decimal
 from workers.events.json_tree import JsonTree
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
-from workers.kernels import json_log
-from workers.kernels.json_parts import depths
-from workers.kernels.log import DECLINED, FALSE, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE
+from workers.kernels.reading import json_log
+from workers.kernels.reading.json_parts import depths
+from workers.kernels.reading.log import DECLINED, FALSE, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE
 from workers.mechanisms.texts import fixed
 
 Logs = Callable[..., tuple[int, int]]

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.events.reading import event_reader
 from tests.kernels.json_corpus import ESCAPES, INSIDE, VALUES, Generator, corpus, difference, mutations, readers, record
 from workers.events import reader as events
-from workers.events.reader import EventReader, Records
-from workers.kernels import json_events, json_parts
+from workers.events.reader import Records
+from workers.kernels.reading import json_parts
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.settings import EventsSettings
 
@@ -146,7 +147,7 @@ PLAIN = [
 
 def test_plain_events_are_not_declined() -> None:
     """Text beyond ASCII, spaces, other fields and counts are as plain as can be."""
-    reader = EventReader(EVENTS, "user")
+    reader = event_reader(EVENTS, "user")
     for value in PLAIN:
         spans, rejects = reader.read(Records.of([value]))
         assert (rejects, spans.declined) == ([], 0), value
@@ -177,7 +178,7 @@ def test_a_label_is_no_longer_than_a_label_may_be() -> None:
     """Both sides of the greatest length, and where there is none."""
     records = Records.of([b"x" * 1024, b"x" * 1025, None, b"", "é".encode() * 512])
     assert json_parts.are_texts(records.data, records.values, 1_024).tolist() == [True, False, False, True, True]
-    assert json_events.LABEL_BYTES_MAX == LABEL_BYTES_MAX
+    assert log_values.LABEL_BYTES_MAX == LABEL_BYTES_MAX
     assert len(ESCAPES) > 20
 
 
@@ -212,5 +213,5 @@ def test_an_index_beyond_the_bytes_raises() -> None:
     records = Records.of([record()])
     beyond = Records(records.data[:-9], records.keys, records.values, records.times, records.offsets)
     with pytest.raises(IndexError):
-        EventReader(EVENTS).read(beyond)
+        event_reader(EVENTS).read(beyond)
     assert np.array_equal(records.values, [[0, len(records.data)]])

@@ -14,8 +14,8 @@ from tests.kernels.json_log_corpus import TREES, Row, Scanner, corpus, differenc
 from workers.events.json_objects import JsonDecoder
 from workers.events.tree import Node
 from workers.kafka.records import Records
-from workers.kernels import json_log, json_parts, log
-from workers.kernels.log import FALSE, FULL, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE, put
+from workers.kernels.reading import json_log, json_parts, log
+from workers.kernels.reading.log import FALSE, FULL, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE, put
 
 EVENTS = tree("key", "items", "ts", many=["items"])
 

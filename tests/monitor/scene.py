@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.events.reading import ANY, event_reader
 from workers.agents.contribute import ContributeShard, Stream
 from workers.agents.factory import histograms, lanes, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import ReleaseShard
-from workers.events.reader import EventReader
 from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
@@ -81,8 +81,8 @@ class Scene:
                 rejects="rejects",
             ),
             lanes=lanes(self.settings),
-            reader=EventReader(events, None),
-            declared=None,
+            reader=event_reader(events, None),
+            declared=ANY,
             key=NoiseKey(bytes(32)),
             commit_interval_s=5.0,
             metrics=self.handover.metrics,

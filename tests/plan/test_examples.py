@@ -26,7 +26,7 @@ def events(settings: Settings) -> list[dict[str, object]]:
         for i in range(6 * TICKS):
             event: dict[str, object] = {
                 names.timestamp: round(start) + i * config.tick_ms // 6,
-                names.items: [f"p{i % 4}", "p1"],
+                str(names.items): [f"p{i % 4}", "p1"],
             }
             if not names.key.startswith("$"):
                 event[names.key] = config.keys[i % 2] if isinstance(config.keys, tuple) else "s1"

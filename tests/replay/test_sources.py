@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.events.reading import shape
 from tests.replay.site import T0, settings_of
 from workers.errors import SettingsError
-from workers.events.columns import EventColumns
+from workers.events.columns import Events
 from workers.replay import sources_lines, sources_parquet
 from workers.replay.source import EventBatch
 from workers.replay.sources import open_source
@@ -56,7 +56,7 @@ def read(settings: Settings, path: Path) -> tuple[list[Any], list[tuple[int, str
     return events, rejects
 
 
-def flat(columns: EventColumns) -> list[Any]:
+def flat(columns: Events) -> list[Any]:
     users = [""] * len(columns) if columns.users is None else list(map(tuple, columns.users.tolist()))
     return [(key, counts, time, user) for (time, key, counts), user in zip(shape(columns), users, strict=True)]
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.agents.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand, tallies
+from tests.events.reading import ANY, event_reader
 from tests.kafka.harness import create_topic, read, settled, unique
 from workers.agents import user_epoch
 from workers.agents.contribute import ContributeShard, Stream
 from workers.agents.contributions import decode
-from workers.events.reader import EventReader
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Records
 from workers.kafka.store import Changelog, Store
@@ -106,8 +106,8 @@ class Source:
                 rejects="none",
             ),
             lanes=LANES,
-            reader=EventReader(events, "who"),
-            declared=None,
+            reader=event_reader(events, "who"),
+            declared=ANY,
             key=KEY,
             commit_interval_s=0.0,
         )

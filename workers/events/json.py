@@ -9,9 +9,9 @@ from workers.events.json_objects import JsonDecoder
 from workers.events.json_tree import JsonTree
 from workers.events.logs import Logs
 from workers.events.tree import Node
-from workers.kernels.json_log import logs
-from workers.kernels.json_parts import depths
-from workers.kernels.log import COLUMNS, DECLINED
+from workers.kernels.reading.json_log import logs
+from workers.kernels.reading.json_parts import depths
+from workers.kernels.reading.log import COLUMNS, DECLINED
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.texts import fixed
 

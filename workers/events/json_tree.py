@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.events.tree import Node
-from workers.kernels.json_log import (
+from workers.kernels.reading.json_log import (
     BITS,
     ELEMENTS,
     ELEMENTS_OF,

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.events.tree import NO_SLOT, Node, Wanted, build
-from workers.kernels import views as kernels
-from workers.kernels.log_values import ISO, MS, NS, US, S
+from workers.kernels.reading import views as kernels
+from workers.kernels.reading.log_values import ISO, MS, NS, US, S
 from workers.mechanisms.frozen import Frozen, read_only
 from workers.shapes.conditions import Condition
 from workers.shapes.paths import Path, parse

@@ -15,7 +15,7 @@ from decimal import ROUND_FLOOR, Context, Decimal
 from typing import Any, NamedTuple
 
 from workers.events.columns import AMOUNT_MAX
-from workers.kernels.log_values import TIME_MAX
+from workers.kernels.reading.log_values import TIME_MAX
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.mechanisms.frozen import Frozen
 from workers.shapes.conditions import Condition, as_label

@@ -21,10 +21,10 @@ from workers.events.layout import Layout
 from workers.events.logs import Format, Logs
 from workers.events.project import Event, Projection
 from workers.kafka.records import Records
-from workers.kernels.json_parts import are_texts
-from workers.kernels.log import DECLINED
-from workers.kernels.log_values import TIME_MAX, WRITTEN_MAX
-from workers.kernels.views import READ, UNSEEN, see
+from workers.kernels.reading.json_parts import are_texts
+from workers.kernels.reading.log import DECLINED
+from workers.kernels.reading.log_values import TIME_MAX, WRITTEN_MAX
+from workers.kernels.reading.views import READ, UNSEEN, see
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.texts import fixed

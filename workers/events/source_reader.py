@@ -15,7 +15,7 @@ from workers.events.reader import EventReader, EventSpans, Reject
 from workers.events.vocabulary import Codes
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
-from workers.kernels.views import UNSEEN
+from workers.kernels.reading.views import UNSEEN
 from workers.mechanisms.buckets import Buckets
 from workers.settings import ALL_STREAM_KEY
 from workers.shapes.views import View

@@ -17,7 +17,7 @@ general reader (`events.json_objects`) decides about that record alone. What it 
 from __future__ import annotations
 
 from workers.kernels.compiled import kernel, reads_outside, reads_outside_in_place
-from workers.kernels.json_parts import (
+from workers.kernels.reading.json_parts import (
     CLOSE_LIST,
     CLOSE_OBJECT,
     COLON,
@@ -41,10 +41,10 @@ from workers.kernels.json_parts import (
     space,
     text,
 )
-from workers.kernels.json_parts import FALSE as FALSE_WORD
-from workers.kernels.json_parts import NULL as NULL_WORD
-from workers.kernels.json_parts import TRUE as TRUE_WORD
-from workers.kernels.log import (
+from workers.kernels.reading.json_parts import FALSE as FALSE_WORD
+from workers.kernels.reading.json_parts import NULL as NULL_WORD
+from workers.kernels.reading.json_parts import TRUE as TRUE_WORD
+from workers.kernels.reading.log import (
     COLUMNS,
     DECLINED,
     FALSE,

@@ -10,9 +10,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import reads_outside
-from workers.kernels.json_parts import ZERO
-from workers.kernels.log import FALSE, KIND, NUMBER, REAL, START, STOP, TEXT, TRUE, VALUE, WHOLE
+from workers.kernels.compiled import reads_outside, reads_outside_in_place
+from workers.kernels.reading.json_parts import ZERO
+from workers.kernels.reading.log import FALSE, KIND, NUMBER, REAL, START, STOP, TEXT, TRUE, VALUE, WHOLE
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -32,7 +32,7 @@ FALSE_WORD = np.frombuffer(b"false", dtype=np.uint8)
 WRITTEN_MAX = 20
 
 
-@reads_outside
+@reads_outside_in_place
 def digits_of(data: Bytes, start: int, stop: int) -> int:
     """Return the number that at most 18 digits write, with a minus or without."""
     value, at = 0, start
@@ -71,7 +71,7 @@ def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     return (-real if minus else real), True
 
 
-@reads_outside
+@reads_outside_in_place
 def number(data: Bytes, log: Longs, row: int) -> tuple[float, bool, bool]:
     """Return a number, whether it is one, and whether that is sure."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
@@ -119,7 +119,7 @@ def copied(data: Bytes, used: int, word: Bytes) -> int:
     return used + len(word)
 
 
-@reads_outside
+@reads_outside_in_place
 def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[int, int, int]:
     """Return start and stop of a value that is a label, and how much of `made` is used then.
 
@@ -141,7 +141,7 @@ def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[in
     return len(data) + used, len(data) + end, end
 
 
-@reads_outside
+@reads_outside_in_place
 def amount(data: Bytes, log: Longs, row: int) -> int:
     """Return how often an event brings an item; -1: that is no count, or a very long one."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
@@ -204,7 +204,7 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     return (((passed * 24 + hour) * 60 + minute) * 60 + second) * 1000 + fraction
 
 
-@reads_outside
+@reads_outside_in_place
 def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
     """Return a time in ms since 1970; -1: the general reader has to look."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]

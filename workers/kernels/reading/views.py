@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import reads_outside
-from workers.kernels.json_parts import same
-from workers.kernels.log import (
+from workers.kernels.compiled import reads_outside, reads_outside_in_place
+from workers.kernels.reading.json_parts import same
+from workers.kernels.reading.log import (
     DECLINED,
     FALSE,
     KIND,
@@ -28,7 +28,7 @@ from workers.kernels.log import (
     VALUE,
     WHOLE,
 )
-from workers.kernels.log_values import (
+from workers.kernels.reading.log_values import (
     FALSE_WORD,
     TRUE_WORD,
     WRITTEN_MAX,
@@ -60,7 +60,7 @@ IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = 0, 1, 2, 3, 4
 NOWHERE, RECORD_KEY = -1, -2
 
 
-@reads_outside
+@reads_outside_in_place
 def is_word(
     data: Bytes, made: Bytes, used: int, log: Longs, row: int, text: Bytes, words: Longs, first: int, last: int
 ) -> tuple[bool, bool]:
@@ -79,7 +79,7 @@ def is_word(
     return False, True
 
 
-@reads_outside
+@reads_outside_in_place
 def fulfilled(
     data: Bytes, made: Bytes, used: int, log: Longs, row: int, condition: Longs, text: Bytes, words: Longs, reals: Floats
 ) -> int:
@@ -119,7 +119,7 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
     return low - first
 
 
-@reads_outside
+@reads_outside_in_place
 def add(
     data: Bytes, made: Bytes, done: int, log: Longs, row: int, times: int, edges: Floats, view: Longs,
     labels: Longs, amounts: Longs, used: int,
@@ -138,7 +138,7 @@ def add(
     return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
 
 
-@reads_outside
+@reads_outside_in_place
 def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
     """Return the first row from `row` on that is about a slot; `stop`: there is none."""
     while row < stop and log[row, SLOT] != slot:
@@ -146,7 +146,7 @@ def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
     return row
 
 
-@reads_outside
+@reads_outside_in_place
 def of_elements(
     data: Bytes, made: Bytes, done: int, log: Longs, row: int, stop: int, edges: Floats, view: Longs, empty: bool,
     labels: Longs, amounts: Longs, used: int,
@@ -177,7 +177,7 @@ def of_elements(
     return done, used
 
 
-@reads_outside
+@reads_outside_in_place
 def of_value(
     data: Bytes, made: Bytes, done: int, log: Longs, row: int, count: int, edges: Floats, view: Longs, empty: bool,
     labels: Longs, amounts: Longs, used: int,

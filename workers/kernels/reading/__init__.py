@@ -1,0 +1,1 @@
+"""Loops that read events: scanners of each format, and what views see of what they log."""
