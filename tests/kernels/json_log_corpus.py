@@ -261,9 +261,8 @@ class Scanner:
         number, rows = np.empty(n, dtype=np.int64), np.empty((2, 4), dtype=np.int64)
         done = used = 0
         while True:
-            log = np.empty((self._room, 4), dtype=np.int64)
             tree = self._tree
-            done, used = self._logs(data, values, tree.nodes, tree.names, done, log, self._stack, self._seen, number, rows, used)
+            done, used = self._logs(data, values, tree.nodes, tree.names, done, self._stack, self._seen, number, rows, used)
             if done == n:
                 break
             self._room = min(2 * self._room, 10_000)

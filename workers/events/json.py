@@ -40,19 +40,17 @@ class Json(Frozen):
         n = len(values)
         bytes_of, places = fixed(data), fixed(values)
         stack, seen = self._tree.scratch()
-        log = np.empty((64, COLUMNS), dtype=np.int64)
         rows = np.empty((ROWS_FORESEEN * n + 64, COLUMNS), dtype=np.int64)
         number = np.empty(n, dtype=np.int64)
         done = used = 0
         while True:
             done, used = logs(
-                bytes_of, places, self._tree.nodes, self._tree.names, done, log, stack, seen, number, rows, used
+                bytes_of, places, self._tree.nodes, self._tree.names, done, stack, seen, number, rows, used
             )
             if done == n:
                 break
-            # One of them was too small for a record; no record has more rows than bytes.
-            log = np.empty((2 * len(log), COLUMNS), dtype=np.int64)
-            rows = np.concatenate([rows, np.empty((len(log) + len(rows) // 2, COLUMNS), dtype=np.int64)])
+            # It was too small for a record; none has more rows than two a byte.
+            rows = np.concatenate([rows, np.empty_like(rows)])
         ends = np.cumsum(np.maximum(number, 0))
         return Logs(data, rows[:used], ends, np.where(number == DECLINED, DECLINED, 0).astype(np.int8))
 

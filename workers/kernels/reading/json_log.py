@@ -45,7 +45,6 @@ from workers.kernels.reading.json_parts import FALSE as FALSE_WORD
 from workers.kernels.reading.json_parts import NULL as NULL_WORD
 from workers.kernels.reading.json_parts import TRUE as TRUE_WORD
 from workers.kernels.reading.log import (
-    COLUMNS,
     DECLINED,
     FALSE,
     FULL,
@@ -223,7 +222,7 @@ def opened(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) ->
 
 @reads_outside
 def event(
-    data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, log: Longs,
+    data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, log: Longs, used: int,
     stack: Longs, seen: Longs,
 ) -> int:  # fmt: skip
     """Log one record, data[at:stop].
@@ -232,14 +231,14 @@ def event(
         data: uint8 (b,), the bytes of the batch.
         nodes: int64 (n, NODE_COLUMNS), the tree as `JsonTree` lays it out; its root is the first.
         names: uint8, the names of the nodes, end to end.
-        log: int64 (room, 4), written from its first row on.
+        log: int64 (room, 4), written from row `used` on.
         stack: int64 (levels of the tree, HELD_COLUMNS), scratch: the levels around the innermost.
         seen: int64 (n,), scratch: whether a child occurred in the object that is walked.
 
     Returns:
         how many rows are used; DECLINED; or FULL.
     """
-    used, level = 0, 0
+    level = 0
     node, row, hint = NONE, NONE, NONE
     child = 0
     at = space(data, at, stop)
@@ -328,13 +327,13 @@ def event(
 
 @reads_outside
 def logs(
-    data: Bytes, values: Longs, nodes: Longs, names: Bytes, begin: int, log: Longs,
+    data: Bytes, values: Longs, nodes: Longs, names: Bytes, begin: int,
     stack: Longs, seen: Longs, number: Longs, rows: Longs, used: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Log the records from `begin` on one by one, and keep their rows, until there is no room.
+    """Log the records from `begin` on one by one, until there is no room.
 
     Args:
-        data, nodes, names, log, stack, seen: see `event`.
+        data, nodes, names, stack, seen: see `event`.
         values: int64 (n, 2), start and stop of each record; a negative start: it has no value.
         begin: the first record to read.
         number: int64 (n,), written: how many rows each record has, or DECLINED.
@@ -342,19 +341,15 @@ def logs(
         used: how many rows are there already.
 
     Returns:
-        the record to begin with when `log` and `rows` have more room, n at the end; how many rows
-        are used now.
+        the record to begin with when `rows` has more room, n at the end; how many rows are used.
     """
     for i in range(begin, len(values)):
         number[i] = DECLINED
-        if values[i, 0] < 0:
-            continue
-        more = event(data, values[i, 0], values[i, 1], nodes, names, log, stack, seen)
-        if more == FULL or used + max(more, 0) > len(rows):
-            return i, used
-        number[i] = more
-        for at in range(more):
-            for column in range(COLUMNS):
-                rows[used, column] = log[at, column]
-            used += 1
+        if values[i, 0] >= 0:
+            end = event(data, values[i, 0], values[i, 1], nodes, names, rows, used, stack, seen)
+            if end == FULL:
+                return i, used
+            if end != DECLINED:
+                number[i] = end - used
+                used = end
     return len(values), used
