@@ -61,7 +61,8 @@ def histograms(
     internal topics and their incarnations.
     """
     events = settings.events
-    counted: dict[str, object] = {name: getattr(events, name) for name in ("topic", "key", "items", "timestamp")}
+    counted: dict[str, object] = {"topic": events.topics.identity}
+    counted |= {name: getattr(events, name) for name in ("key", "items", "timestamp")}
     if settings.user_field is not None:
         # These decide which of a user's items count; the mechanism only knows how many.
         counted |= {"user": settings.user_field, "partitioner": events.partitioner}
