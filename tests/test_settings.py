@@ -10,6 +10,8 @@ import pytest
 from workers.errors import SettingsError
 from workers.mechanisms.config import KnownBaseConfig, Lane, UnkBaseConfig
 from workers.settings import Settings, load
+from workers.settings.topic_names import TopicNames
+from workers.topics import matching
 
 GOOD = """
 [worker]
@@ -234,6 +236,26 @@ REFUSALS = {
     "topics that Kafka confuses": (GOOD + 'topic = "orders_rejects"\n', ['topic = "orders_rejects"', "for . and _"]),
     "topic of the events": (GOOD + 'topic = "orders"\n', ["histogram 'products': topic", "events.topic"]),
     "illegal topic": (GOOD + 'topic = "a/b"\n', ['topic = "a/b"', "a Kafka topic name"]),
+    "several topics, one illegal": (changed('topic = "orders"', 'topic = ["a", "a b"]'), ["events.topic =", "a list of such"]),
+    "no topic": (changed('topic = "orders"', "topic = []"), ["events.topic = []", "a list of such"]),
+    "topic twice": (changed('topic = "orders"', 'topic = ["a", "b", "a"]'), ['events.topic holds "a" more than once']),
+    "expression in a list": (changed('topic = "orders"', 'topic = ["a", "^b"]'), ["events.topic =", "a list of such"]),
+    "no expression": (
+        changed('topic = "orders"', 'topic = "^orders-("'),
+        ['events.topic = "^orders-(": not a regular expression'],
+    ),
+    "one of several topics is the worker's": (
+        changed('topic = "orders"', 'topic = ["orders-eu", "orders_rejects"]'),
+        ['events.topic = "orders_rejects"', "the worker's orders.rejects"],
+    ),
+    "users in several topics": (
+        with_users("max_items_per_user = 5\n").replace('topic = "orders"', 'topic = ["a", "b"]'),
+        ['events.topic = ["a", "b"]', 'privacy.unit = "user" needs one topic'],
+    ),
+    "users in topics that match": (
+        with_users("max_items_per_user = 5\n").replace('topic = "orders"', 'topic = "^a"'),
+        ['events.topic = "^a"', 'privacy.unit = "user" needs one topic'],
+    ),
     "user level": (
         GOOD + '[privacy]\nunit = "user"\n',
         ["events.user is missing", 'privacy.unit = "user" needs it', '"$key"'],
@@ -303,6 +325,31 @@ def test_keys_may_be_left_out_when_there_is_one_stream_key(tmp_path: Path) -> No
     """With "$all" there is nothing to declare."""
     text = changed('"shop"', '"$all"').replace('keys = ["s1", "s2"]', "")
     assert loaded(tmp_path, text).histograms[0].keys == ("all",)
+
+
+def test_a_list_of_topics_has_no_order_and_one_of_it_is_that_topic(tmp_path: Path) -> None:
+    """Mechanism ids are made from it: another order must not be another series."""
+
+    def named(topic: str) -> TopicNames:
+        return loaded(tmp_path, changed('topic = "orders"', f"topic = {topic}")).events.topics
+
+    assert named('["b", "a"]') == named('["a", "b"]') == TopicNames(("a", "b"))
+    assert named('["orders"]') == named('"orders"') == TopicNames(("orders",))
+    assert [named(one).identity for one in ('"a"', '["b", "a"]', '"^a"')] == ["a", ["a", "b"], "^a"]
+    assert [named(one).one for one in ('"a"', '["a"]', '["b", "a"]', '"^a$"')] == [True, True, False, False]
+    assert [str(named(one)) for one in ('"a"', '["b", "a"]', '"^a"')] == ["a", "a, b", "^a"]
+
+
+def test_an_expression_matches_whole_names_of_topics_that_are_no_workers_own(tmp_path: Path) -> None:
+    """A worker that counted what workers write would publish exact counts, or count itself for ever."""
+    expression = '"^(orders|other|eu).*"'
+    settings = loaded(tmp_path, changed('topic = "orders"', f"topic = {expression}"))
+    mine = [*settings.internal_topics, "orders.products"]
+    others = ["other.contributions", "other.contribute-state", "other.release-state", "other.rejects"]
+    events = ["eu", "eu.rejects", "orders-eu", "orders.eu"]
+    assert matching(settings, [*events, *mine, *others, "us-orders", "Eu"]) == events
+    assert matching(settings, [*events, *others[:3]]) == sorted([*events, *others[:3]]), "nobody's: one is missing"
+    assert not loaded(tmp_path, changed('topic = "orders"', 'topic = "^eu"')).events.topics.matches("eu-1")
 
 
 @pytest.mark.parametrize(("name", "content"), [("missing", None), ("directory", b""), ("latin", b"caf\xe9 = 1")])

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
+from functools import partial
 from pathlib import Path
 
 from workers.agents.contribute import ContributeShard, Stream
 from workers.agents.factory import declared_keys, histograms, lanes, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import ReleaseShard
+from workers.agents.sources import SourceTopic
 from workers.errors import SettingsError
 from workers.events.reader import EventReader
 from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.records import FetchedRecords
+from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import cautions
 from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_app
@@ -31,7 +34,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.metrics import CONTRIBUTE, RELEASE, Metrics
 from workers.monitor.server import monitor
 from workers.settings import Settings, read_key
-from workers.topics import Topics, check_topics, connection_of
+from workers.topics import Topics, check_topics, connection_of, watching
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ class Factory:
         self, settings: Settings, connection: Connection, topics: Topics, key: NoiseKey, data_dir: Path | None
     ) -> None:
         self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
-        self._data_dir = data_dir
+        self._data_dir, self.sources = data_dir, topics.sources
         self.metrics = Metrics()
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
@@ -54,8 +57,7 @@ class Factory:
         contributions = settings.contributions_topic
         self._stream = Stream(
             events=settings.events,
-            events_id=topics.id(settings.events.topic),
-            sources=topics.partitions(settings.events.topic),
+            sources=topics.sources,
             contributions=contributions,
             owners=topics.partitions(contributions),
             rejects=settings.rejects_topic,
@@ -70,10 +72,16 @@ class Factory:
         ):
             check_frozen(value, what)
 
-    def contribute(self, partition: int) -> ContributeShard:
-        """Return stage 1 of a source partition."""
+    def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard:
+        """Return stage 1 of a partition of an events topic."""
+        place, state = self._stream.sources.place(topic, partition), self._settings.contribute_state_topic
+        name, store = self._own("contribute", place.number, state)
         return ContributeShard(
-            *self._place("contribute", partition, self._settings.contribute_state_topic),
+            self._connection,
+            name,
+            place,
+            state,
+            store,
             stream=self._stream,
             lanes=lanes(self._settings),
             reader=self._reader,
@@ -97,28 +105,35 @@ class Factory:
                 owners=self._stream.owners,
             ),
             key=self._key,
-            sources=self._stream.sources,
+            sources=len(self._stream.sources),
             owners=self._stream.owners,
             directory=self._data_dir,
         )
+        name, store = self._own("release", partition, state)
         return ReleaseShard(
-            *self._place("release", partition, state),
+            self._connection,
+            name,
+            partition,
+            state,
+            store,
             contributions=contributions,
             merge=merge,
             metrics=self.metrics,
         )
 
-    def _place(self, stage: str, partition: int, state: str) -> tuple[Connection, str, int, str, Store]:
-        """Return what every shard begins with: where it is, its transactional id, and its state."""
+    def _own(self, stage: str, partition: int, state: str) -> tuple[str, Store]:
+        """Return what a shard has for itself: its transactional id, and its state."""
         path = None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
-        store = Store(path, Changelog(state, partition, self._topics.id(state)))
         name = f"{self._settings.worker.name}-{stage}-{partition}"
-        return self._connection, name, partition, state, store
+        return name, Store(path, Changelog(state, partition, self._topics.id(state)))
 
 
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
     """Return the Faust application: two agents over shards."""
-    stages = {settings.events.topic: factory.contribute, settings.contributions_topic: factory.release}
+    of_events: dict[str, Callable[[int], Shard]] = {
+        topic.name: partial(factory.contribute, topic) for topic in factory.sources.topics
+    }
+    stages: dict[str, Callable[[int], Shard]] = {**of_events, settings.contributions_topic: factory.release}
     handover = Handover(stages, metrics=factory.metrics)
     app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)
 
@@ -126,8 +141,8 @@ def build_app(settings: Settings, factory: Factory, connection: Connection) -> Q
         async for batch in stream:
             await handover.feed(batch)
 
-    for stage, topic in ((CONTRIBUTE, settings.events.topic), (RELEASE, settings.contributions_topic)):
-        app.agent(app.topic(topic, schema=BatchSchema()), name=stage)(feed)
+    for stage, topics in ((CONTRIBUTE, tuple(of_events)), (RELEASE, (settings.contributions_topic,))):
+        app.agent(app.topic(*topics, schema=BatchSchema()), name=stage)(feed)
     return app
 
 
@@ -159,6 +174,11 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
         logger.warning("%s", caution)
     factory = Factory(settings, connection, topics, key, None if topics.embedded else data_dir)
     logger.info("worker %s", settings.worker.name)
+    if not topics.plain:
+        for topic in topics.sources.topics:
+            first = topics.sources.place(topic, 0).number
+            last = first + topic.partitions - 1
+            logger.info("source partitions %d to %d are those of topic %s", first, last, topic.name)
     for config, mechanism in zip(settings.histograms, factory.mechanisms, strict=True):
         promise = mechanism.guarantee
         logger.info(
@@ -177,9 +197,12 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     gc.set_threshold(200_000, 20, 100)
     app = build_app(settings, factory, connection)
     partitions = {
-        CONTRIBUTE: topics.partitions(settings.events.topic),
+        CONTRIBUTE: len(topics.sources),
         RELEASE: topics.partitions(settings.contributions_topic),
     }
     port = settings.worker.metrics_port if metrics_port is None else metrics_port
-    with monitor(settings, app.handover, partitions, port):
+    with (
+        monitor(settings, app.handover, partitions, port),
+        watching(settings, connection, topics, factory.metrics),
+    ):
         return run_app(app)

@@ -124,8 +124,7 @@ class Auditor:
         fresh = histograms(
             Repeated, self._settings, self._built, key=self._key, stream=stream, owner=owner, owners=self._owners
         )
-        sources = self._topics.partitions(self._settings.events.topic)
-        return Merge(fresh, key=self._key, sources=sources, owners=self._owners)
+        return Merge(fresh, key=self._key, sources=len(self._topics.sources), owners=self._owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
         """Release an owner partition's ticks again; strike each snapshot off the published."""

@@ -1,9 +1,9 @@
 """The worker's counters: one `Metrics` a process, with a Prometheus registry of its own.
 
 Shards and the hand-over count here, once a batch, commit or release, never once an event. What
-belongs to a partition that may go away is a gauge, read when Prometheus asks
-(`monitor/partitions.py`). Labels are stage, histogram, partition and a reject's reason, never a
-label, stream key or user of the data. Totals are exact, so they are for the operator only.
+belongs to a partition that may go away is read when Prometheus asks (`monitor/partitions.py`).
+Labels are stage, histogram, topic, partition and a reject's reason, never a label, stream key or
+user of the data. Totals are exact, so they are for the operator only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.registry import Collector
 
 PREFIX = "quietcount"
@@ -77,6 +77,12 @@ class Metrics:
         self.recovered_records = counter("recovered_records", "State records read from changelogs while taking over")
         self.acquired = counter("partitions_acquired", "Partitions of either stage that were taken over")
         self.released = counter("partitions_given_up", "Partitions of either stage that were given up")
+        self.unread_topics = Gauge(
+            "unread_topics",
+            "Topics that match events.topic and are not counted, since the set of topics is fixed by the first start",
+            namespace=PREFIX,
+            registry=registry,
+        )
         self.fenced = counter("fenced", "Shards of this worker that a newer owner took over while they were at work")
 
     def stage(self, name: str) -> StageMetrics:

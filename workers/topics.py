@@ -1,22 +1,57 @@
-"""The worker's topics on the cluster: what the settings need, what is there, and what is wrong."""
+"""The worker's topics on the cluster: what the settings need, what is there, and what is wrong.
+
+Which topics a regular expression means is settled by a worker's first commit, which stores them
+(`agents/sources.py`): one that matches later is named, and never counted.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from workers.errors import SettingsError
+from confluent_kafka import KafkaException
+
+from workers.agents.sources import SOURCES, Sources, SourceTopic, stored_set
+from workers.errors import QuietcountError, SettingsError
+from workers.errors import describe as describe_error
+from workers.histogram.paging import joined
 from workers.kafka.clients import Connection
+from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.topic_ids import checked_id, stream_name
-from workers.kafka.topics import Existing, Topic, describe, missing, plan_topics, problems
-from workers.settings import Settings
+from workers.kafka.topics import Existing, Topic, describe, missing, names_on, plan_topics, problems
+from workers.metrics import Metrics
+from workers.settings import Settings, internal_topics
+
+logger = logging.getLogger(__name__)
+
+#: How often a cluster is asked for topics that match and are not counted.
+LOOK_S = 60.0
+FIXED = (
+    "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """The topics as they are on the cluster."""
+    """The topics as they are on the cluster.
 
+    Attributes:
+        events: names of the events topics, in order.
+        others: those that match the regular expression too, but are not counted.
+        plan: what is needed.
+        existing: what is there of it.
+        plain: whether the settings name one events topic.
+        embedded: whether this is the embedded cluster.
+    """
+
+    events: tuple[str, ...]
+    others: tuple[str, ...] = ()
     plan: list[Topic]
     existing: dict[str, Existing]
+    plain: bool = True
     embedded: bool = False
 
     def partitions(self, name: str) -> int:
@@ -34,6 +69,12 @@ class Topics:
         """Return what the mechanism id says of topics and their incarnations."""
         return stream_name(*((name, self.id(name)) for name in names))
 
+    @property
+    def sources(self) -> Sources:
+        """The partitions of the events topics, which must all be there."""
+        topics = (SourceTopic(name, self.partitions(name), self.id(name)) for name in self.events)
+        return Sources(tuple(topics), self.plain)
+
 
 def connection_of(settings: Settings, embedded: str | None = None) -> Connection:
     """Return how to reach the cluster: an embedded one if its id is given."""
@@ -46,11 +87,18 @@ def look_at_topics(settings: Settings, connection: Connection) -> Topics:
     Raises:
         SettingsError: no broker answers, or what is there contradicts the settings.
     """
-    name, events = settings.worker.name, settings.events.topic
+    events, others = events_topics(settings, connection)
     outputs = [settings.output_topic(config) for config in settings.histograms]
-    existing = describe(connection, [events, *settings.internal_topics, *outputs])
-    plan = plan_topics(name, events, None, settings.worker.owner_partitions, outputs, existing)
-    return Topics(plan=plan, existing=existing, embedded=connection.embedded is not None)
+    existing = describe(connection, [*events, *settings.internal_topics, *outputs])
+    plan = plan_topics(settings.worker.name, events, None, settings.worker.owner_partitions, outputs, existing)
+    return Topics(
+        events=events,
+        others=others,
+        plan=plan,
+        existing=existing,
+        plain=settings.events.topics.one,
+        embedded=connection.embedded is not None,
+    )
 
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
@@ -61,11 +109,9 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
     """
     topics = look_at_topics(settings, connection)
     absent = [topic.name for topic in missing(topics.plan, topics.existing)]
-    if settings.events.topic in absent:
-        raise SettingsError(
-            f"events.topic = {settings.events.topic!r}: no such topic on {settings.kafka.bootstrap}; create it first, or "
-            "allow this worker to read it (deploy/acls.md)"
-        )
+    for name in topics.events:
+        if name in absent:
+            raise _no_such_topic(settings, name)
     if absent:
         raise SettingsError(
             f"missing topics: {', '.join(absent)}: create them with `quietcount topics -c FILE --create`"
@@ -74,3 +120,131 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
     if wrong:
         raise SettingsError("; ".join(wrong))
     return topics
+
+
+def check_events(settings: Settings, connection: Connection) -> Sources:
+    """Return the partitions of the events topics, which must be there; nothing else need be.
+
+    Raises:
+        SettingsError: one is missing.
+    """
+    names, _ = events_topics(settings, connection)
+    existing = describe(connection, names)
+    for name in names:
+        if name not in existing:
+            raise _no_such_topic(settings, name)
+    plain, embedded = settings.events.topics.one, connection.embedded is not None
+    return Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded).sources
+
+
+# ---- a regular expression ------------------------------------------------------------------------
+
+
+def events_topics(settings: Settings, connection: Connection) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the events topics, and those that match too and are not counted; asks the cluster only
+    where the settings have a regular expression.
+
+    Raises:
+        SettingsError: nothing matches, or a topic that the state was made with is gone.
+    """
+    wanted = settings.events.topics
+    if wanted.pattern is None:
+        return wanted.names, ()
+    there = names_on(connection)
+    found = matching(settings, there)
+    state = settings.contribute_state_topic
+    stored = _stored(connection, state) if state in there else None
+    if stored is None:
+        if not found:
+            raise SettingsError(
+                f"events.topic = {wanted.pattern!r}: matches no topic on {settings.kafka.bootstrap}; create one first, "
+                "or allow this worker to see it (deploy/acls.md)"
+            )
+        return tuple(found), ()
+    for topic in stored:
+        if topic.name not in there:
+            raise _no_such_topic(settings, topic.name)
+    names = tuple(topic.name for topic in stored)
+    return names, tuple(name for name in found if name not in names)
+
+
+def matching(settings: Settings, there: Collection[str]) -> list[str]:
+    """Return those of the cluster's topics that the regular expression means, in order.
+
+    A worker's own topics are no events, whatever they are called: neither those of this one nor the
+    internal ones of another.
+    """
+    own = {*settings.internal_topics, *(settings.output_topic(config) for config in settings.histograms)}
+    for name in there:
+        worker = name.rpartition(".")[0]
+        if name in internal_topics(worker) and all(topic in there for topic in internal_topics(worker)):
+            own.add(name)
+    return [name for name in sorted(there) if name not in own and settings.events.topics.matches(name)]
+
+
+@contextmanager
+def watching(settings: Settings, connection: Connection, topics: Topics, metrics: Metrics) -> Iterator[None]:
+    """Look now and then, while the block runs, for topics that match and are not counted: each is
+    said once, and their number is a metric.
+    """
+    told: set[str] = set()
+
+    def tell(names: Collection[str]) -> None:
+        for name in names:
+            if name not in told:
+                logger.warning(
+                    "topic %s matches events.topic = %r too, but is not counted: %s",
+                    name,
+                    settings.events.topics.pattern,
+                    FIXED,
+                )
+        told.update(names)
+        metrics.unread_topics.set(len(names))
+
+    def look() -> None:
+        while not ended.wait(LOOK_S):
+            try:
+                tell([name for name in matching(settings, names_on(connection)) if name not in topics.events])
+            except (KafkaException, QuietcountError) as error:
+                logger.debug("the topics could not be looked at: %s", describe_error(error))
+
+    tell(topics.others)
+    if settings.events.topics.pattern is None:
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=look, name="topics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | None:
+    """Return the events topics that the state of stage 1 was made with; None before its first
+    commit.
+
+    Each source partition's first commit has them, so they are at the beginning of its changelog.
+    """
+    partitions = describe(connection, [state])[state].partitions
+    with reader(connection) as consumer:
+        for partition in range(partitions):
+            low, high = bounds_of(consumer, state, partition)
+            if low == high:
+                continue
+            found: dict[bytes, bytes | None] = {}
+            for taken in take(consumer, {(state, partition): (low, high)}):
+                found |= {message.key() or b"": message.value() for message in taken.messages}
+                if SOURCES in found:  # the head comes behind the pages
+                    break
+            if (value := joined(SOURCES, found.get)) is not None:
+                return stored_set(value)
+    return None
+
+
+def _no_such_topic(settings: Settings, name: str) -> SettingsError:
+    return SettingsError(
+        f"events.topic = {name!r}: no such topic on {settings.kafka.bootstrap}; create it first, or "
+        "allow this worker to read it (deploy/acls.md)"
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from tests.agents.pipeline import KEY, unk
 from tests.monitor.scene import Scene
 from tests.test_settings import GOOD
 from workers.agents.contribute import PROGRESS, VERSION, ContributeProgress
+from workers.agents.sources import Place, SourceTopic
 from workers.cli import execute
 from workers.errors import SettingsError, StateRefused
 from workers.histogram.histogram import Histogram
@@ -140,7 +141,7 @@ def test_an_empty_cluster_is_refused_once_its_first_topics_show_no_id(monkeypatc
     """Nothing there has an id that could be missing; the worker would be told only when it starts."""
     for new, refused in ((ZERO, True), (Uuid(1, 0), False)):
         connection = Broker({}, new).serve(monkeypatch)
-        plan = plan_topics("orders", "orders", None, None, ["orders.products"], {})
+        plan = plan_topics("orders", ["orders"], None, None, ["orders.products"], {})
         if refused:
             with pytest.raises(SettingsError, match="no topic id"):
                 create_missing(connection, plan, {})
@@ -185,8 +186,8 @@ def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:
     existing = {"t": Existing("t", 1, None), "z": Existing("z", 1, ZERO_ID)}
     for name in existing:
         with pytest.raises(SettingsError, match="no topic id"):
-            Topics(plan=[], existing=existing).id(name)
-    assert Topics(plan=[], existing=existing, embedded=True).id("t") is None
+            Topics(events=(), plan=[], existing=existing).id(name)
+    assert Topics(events=(), plan=[], existing=existing, embedded=True).id("t") is None
     for planted in (ZERO_ID, ""):
         with pytest.raises(SettingsError, match="no topic id"):
             stream_name(("t", planted))
@@ -218,7 +219,7 @@ def test_state_that_was_made_without_ids_is_refused() -> None:
 def restore(directory: Path, stored: str | None, events_id: str) -> None:
     """Let stage 1 go on from progress that was made under the id `stored`, where the topic has `events_id`."""
     shard = Scene(directory).contribute[0]
-    shard._stream = replace(shard._stream, events_id=events_id)
+    shard._place = Place(0, SourceTopic("events", 2, events_id), 0)
     progress = ContributeProgress(
         version=VERSION, offset=3, watermark=None, first=None, sequences=[0], sources=2, topic_id=stored
     )

@@ -47,6 +47,7 @@ GATHERED = {"workers/kafka/topics.py", "workers/monitor/health.py"}
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
     "workers/audit.py": {"_unlike"},
+    "workers/settings/topic_names.py": {"topic_complaints"},
     "workers/settings/__init__.py": {"_complaints", "_user_complaints"},
 }
 LEVELS = {"warning", "error", "critical", "exception"}

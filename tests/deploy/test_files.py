@@ -240,7 +240,7 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
     rows = [
         [cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"
     ]
-    plan = plan_topics("<name>", "<events>", 3, 2, ["<name>.<histogram>"], {})
+    plan = plan_topics("<name>", ["<events>"], 3, 2, ["<name>.<histogram>"], {})
     assert [row[0] for row in rows] == [topic.name for topic in plan]
     for (_, partitions, cleanup, retention, size, stamp), topic in zip(rows, plan, strict=True):
         assert {"sources": 3, "owners": 2}[partitions] == topic.partitions
@@ -255,6 +255,6 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
         words = shlex.split(line)
         pairs = [words[i + 1].partition("=") for i, word in enumerate(words) if word == "--config"]
         made[words[words.index("--topic") + 1]] = {name: value for name, _, value in pairs}
-    for topic in plan_topics("orders", "orders", 12, 12, ["orders.products"], {})[1:]:
+    for topic in plan_topics("orders", ["orders"], 12, 12, ["orders.products"], {})[1:]:
         assert made[topic.name].items() >= topic.config().items()
         assert topic.purpose == "dead letters" or made[topic.name]["min.insync.replicas"] == "2"

@@ -15,7 +15,7 @@ def partitions(**existing: int) -> dict[str, int]:
     """Return planned partition counts by short name; underscores in `existing` stand for hyphens."""
     found = {f"w.{name.replace('_', '-')}": count for name, count in existing.items()}
     known = {name: Existing(name, count) for name, count in found.items()}
-    plan = plan_topics("w", "w.events", None, None, ["w.products"], known)
+    plan = plan_topics("w", ["w.events"], None, None, ["w.products"], known)
     return {topic.name.removeprefix("w."): topic.partitions for topic in plan}
 
 
@@ -37,15 +37,15 @@ def test_owners_that_contradict_existing_topics_are_refused() -> None:
     """Stream keys are hashed onto owners: another number would split their counts."""
     existing = {"w.contributions": Existing("w.contributions", 2)}
     with pytest.raises(SettingsError, match=r"owner_partitions = 3.*has 2"):
-        plan_topics("w", "e", 4, 3, [], existing)
+        plan_topics("w", ["e"], 4, 3, [], existing)
     both = {**existing, "w.release-state": Existing("w.release-state", 3)}
     with pytest.raises(SettingsError, match="same number"):
-        plan_topics("w", "e", 4, None, [], both)
+        plan_topics("w", ["e"], 4, None, [], both)
 
 
 def test_contributions_are_kept_for_ever_and_state_is_compacted() -> None:
     """The audit reads every contribution again; state is found by its last value."""
-    plan = {topic.name: topic for topic in plan_topics("w", "e", 4, 2, [], {})}
+    plan = {topic.name: topic for topic in plan_topics("w", ["e"], 4, 2, [], {})}
     assert plan["w.contributions"].config()["retention.ms"] == "-1"
     assert {name for name, topic in plan.items() if topic.cleanup_policy == "compact"} == {
         "w.contribute-state", "w.release-state",
@@ -58,9 +58,9 @@ def test_create_makes_what_is_missing_and_alters_nothing(bootstrap: str) -> None
     events = f"{name}.events"
     create_topic(connection, events, 3, retention_ms="12345")
     outputs = [f"{name}.out"]
-    names = [topic.name for topic in plan_topics(name, events, None, 2, outputs, {})]
+    names = [topic.name for topic in plan_topics(name, [events], None, 2, outputs, {})]
     existing = describe(connection, names)
-    plan = plan_topics(name, events, None, 2, outputs, existing)
+    plan = plan_topics(name, [events], None, 2, outputs, existing)
     assert create_missing(connection, plan, existing) == [topic.name for topic in plan if topic.name != events]
     after = describe(connection, names)
     assert missing(plan, after) == []
@@ -78,7 +78,7 @@ def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
     connection, name = Connection(bootstrap), unique("topics")
     create_topic(connection, f"{name}.contribute-state", 2, max_message_bytes="9000000")
     create_topic(connection, f"{name}.contributions", 2, retention_ms="60000", max_message_bytes="9000000")
-    plan = plan_topics(name, f"{name}.events", 2, 2, [], {})
+    plan = plan_topics(name, [f"{name}.events"], 2, 2, [], {})
     existing = describe(connection, [topic.name for topic in plan])
     assert [line.split(" and ")[0] for line in problems(plan, existing)] == [
         f"{name}.contribute-state has cleanup.policy = delete"
@@ -92,7 +92,7 @@ def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
 def test_every_topic_that_takes_too_short_batches_is_refused(bootstrap: str, short: str) -> None:
     """Long labels in the data would make a message that it never takes, and the worker would end with it, again and again."""
     connection, name = Connection(bootstrap), unique("topics")
-    plan = plan_topics(name, f"{name}.events", 2, 2, [f"{name}.products"], {})
+    plan = plan_topics(name, [f"{name}.events"], 2, 2, [f"{name}.products"], {})
     for topic in plan:
         limit = "999999" if topic.name == f"{name}.{short}" else "1000000"
         create_topic(
@@ -105,7 +105,7 @@ def test_every_topic_that_takes_too_short_batches_is_refused(bootstrap: str, sho
 
 def test_what_create_makes_is_long_enough_whatever_the_cluster_has() -> None:
     """A cluster's own default may be lower than Kafka's."""
-    _, *written = plan_topics("w", "e", 4, 2, ["w.products"], {})
+    _, *written = plan_topics("w", ["e"], 4, 2, ["w.products"], {})
     assert {topic.config()["max.message.bytes"] for topic in written} == {"1048588"}
 
 
@@ -118,7 +118,7 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
 def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no controller to ask: the demo must start all the same, and nobody who was not told what it is."""
     with EmbeddedCluster() as cluster:
-        plan = plan_topics("demo", "demo.events", PARTITIONS, None, ["demo.products"], {})
+        plan = plan_topics("demo", ["demo.events"], PARTITIONS, None, ["demo.products"], {})
         names = [topic.name for topic in plan]
         assert describe(cluster.connection, names) == {}
         assert create_missing(cluster.connection, plan, {}) == names
@@ -128,3 +128,15 @@ def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr("workers.kafka.topics._ANSWER_S", 1.0)
         with pytest.raises(SettingsError, match="no controller"):
             describe(Connection(cluster.bootstrap, cluster.connection.client), names)
+
+
+def test_several_events_topics_have_a_state_partition_for_each_of_their_partitions() -> None:
+    """And as many owners, unless they were asked for."""
+    existing = {name: Existing(name, n) for name, n in (("eu", 3), ("us", 2), ("w.contribute-state", 4))}
+    plan = plan_topics("w", ["eu", "us", "new"], 1, None, [], existing)
+    found = {topic.name.removeprefix("w."): topic.partitions for topic in plan}
+    assert found == {
+        "eu": 3, "us": 2, "new": 1, "contributions": 6, "contribute-state": 6, "release-state": 6, "rejects": 6,
+    }  # fmt: skip
+    [line] = problems(plan, existing)
+    assert line.startswith("eu, us, new together have 6 partitions, but w.contribute-state was made for 4: ")

@@ -9,6 +9,7 @@ from workers.agents.contribute import ContributeShard, Stream
 from workers.agents.factory import histograms, lanes, mechanisms
 from workers.agents.merge import Merge
 from workers.agents.release import ReleaseShard
+from workers.agents.sources import Sources, SourceTopic
 from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
@@ -42,6 +43,7 @@ keys = ["s1"]
 """
 NOW_S = 1e12  # beyond any real monotonic clock
 NOW_MS = 1_700_000_000_000
+SOURCES = Sources((SourceTopic("events", 2, None),))
 
 
 class Scene:
@@ -69,13 +71,12 @@ class Scene:
         return ContributeShard(
             Connection("unused:9092"),
             f"orders-contribute-{partition}",
-            partition,
+            list(SOURCES)[partition],
             "state",
             Store(None, Changelog("state", partition)),
             stream=Stream(
                 events=events,
-                events_id=None,
-                sources=2,
+                sources=SOURCES,
                 contributions="orders.contributions",
                 owners=1,
                 rejects="rejects",

@@ -139,7 +139,7 @@ def test_an_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on(alert: d
     used = set(re.findall(r"\$labels\.(\w+)", " ".join(alert["annotations"].values())))
     aggregates = [node for node in nodes(alert["expr"]) if isinstance(node, promql_parser.AggregateExpr)]
     by = [set(node.modifier.labels) for node in aggregates if node.modifier is not None]
-    assert not by or used <= set().union(*by) or used <= {"instance", "worker", "histogram", "partition"}
+    assert not by or used <= set().union(*by) or used <= {"instance", "worker", "histogram", "topic", "partition"}
 
 
 def test_alerts_have_names_of_their_own_and_a_section_each_in_the_guide() -> None:

@@ -133,3 +133,19 @@ def test_an_address_that_is_not_ours_is_one_clear_line(tmp_path: Path) -> None:
     scene = Scene(tmp_path, 'metrics_host = "192.0.2.1"')
     with pytest.raises(SettingsError, match=r"192\.0\.2\.1"), monitor(scene.settings, scene.handover, PARTITIONS, 0):
         pass
+
+
+def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, port: int) -> None:
+    """Under one name Prometheus would refuse all that the worker says; and an operator looks for the topic."""
+    places = [("orders-eu", 0), ("orders-us", 0)]
+    handover = scene.handover
+    handover.shards = dict(zip(places, scene.contribute, strict=True))
+    handover.lags = dict(zip(places, handover.lags.values(), strict=False))
+    for shard in scene.contribute:
+        shard._intake.watermark = 1
+    found = series(ask(port, "/metrics")[1])
+    for name in ("watermark_lag_seconds", "consumer_lag_records", "consumer_lag_seconds", "commit_age_seconds"):
+        shown = [dict(labels) for metric, labels in found if metric == f"quietcount_{name}"]
+        assert sorted((one["topic"], int(one["partition"])) for one in shown) == places, name
+    told = json.loads(ask(port, "/readyz")[1])["partitions"]
+    assert [(one["topic"], one["partition"]) for one in told] == places

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,7 @@ class Stopped:
     """A source whose reading is interrupted, as by Ctrl-C, after some batches."""
 
     name, word, partitions, until_ms = "text", "line", 1, None
+    places: Sequence[str] = ()
     total: int | None = None
 
     def __init__(self, settings: Settings, content: bytes, batches: int) -> None:

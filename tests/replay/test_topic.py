@@ -192,3 +192,26 @@ def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_p
         assert source.ended() == {0, 1}
     assert sum(n for n, _ in seen) == 500
     assert {name for _, events in seen for *_, counts in events for name in counts} == {"x"}
+
+
+def test_several_topics_give_the_bytes_that_a_worker_published(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Source partitions of all topics enter a tick; ranges of time, and rejects by topic, go with them."""
+    site = Site(bootstrap, tmp_path, [unk("seen"), known("known", tick="3s")], topics=(1, 2), owners=2)
+    last_ms = time.time_ns() // 1_000_000 - 20_000
+    for source in range(3):
+        site.produce(source, shuffled_events(1_000 * (source + 1), last_ms - 7_000 * source, source))
+    with site.worker() as worker:
+        site.wait_published(last_ms)
+        assert worker.stop() == 0
+    found, summary = replayed(site)
+    wanted = published(site)
+    assert summary.events + sum(summary.rejects.values()) == 6_000 and summary.position == summary.total
+    assert len(found) > 100 and [at for at, value in found.items() if wanted.get(at) != value] == []
+    ends = sorted({end for name, _, end, _ in found if name == "seen"})
+    part, _ = replayed(site, until_ms=ends[len(ends) // 2])
+    assert part == {at: value for at, value in found.items() if at[2] <= ends[len(ends) // 2]}
+    assert execute(["replay", "-c", str(site.config), "--topic"]) == 0
+    errors = capsys.readouterr().err
+    assert all(f"  {topic}[{partition}], offset 0: " in errors for topic, partition in site.places)

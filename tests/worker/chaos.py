@@ -14,7 +14,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,14 @@ def backlog(rng: random.Random, events: int, end_ms: int, span_ms: int) -> Itera
 
 
 def chaos(
-    bootstrap: str, directory: Path, *, events: int, kills: int, seed: int, gap_s: tuple[float, float]
+    bootstrap: str,
+    directory: Path,
+    *,
+    events: int,
+    kills: int,
+    seed: int,
+    gap_s: tuple[float, float],
+    topics: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Runs it, asserts everything, and returns figures.
 
@@ -84,9 +91,12 @@ def chaos(
         kills: how many times a worker is killed.
         seed: of events and kills.
         gap_s: least and most seconds from one kill to the next.
+        topics: partitions of each events topic, `SOURCES` in all; one topic if left out.
     """
     rng = random.Random(seed)
-    site = Site(bootstrap, directory, HISTOGRAMS, partitions=SOURCES, owners=OWNERS, events={"grace": f"{GRACE_MS}ms"})
+    site = Site(
+        bootstrap, directory, HISTOGRAMS, partitions=SOURCES, topics=topics, owners=OWNERS, events={"grace": f"{GRACE_MS}ms"}
+    )  # fmt: skip
     lanes = list(dict.fromkeys(histogram.lane for histogram in site.settings.histograms))
     oracle = Oracle(lanes)
     # The backlog is of the past: an event dated ahead moves the watermark no further than to the clock.
@@ -164,6 +174,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--least-gap", type=float, default=1.0)
     parser.add_argument("--most-gap", type=float, default=18.0)
+    parser.add_argument("--topics", type=int, nargs="*", default=(), help=f"partitions of each events topic, {SOURCES} in all")
     parser.add_argument("--directory", type=Path, default=None, help="kept; default: a temporary one")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
@@ -171,7 +182,11 @@ def main() -> None:
     with broker() as bootstrap, tempfile.TemporaryDirectory() as temporary:
         directory = given.directory or Path(temporary)
         gap = (given.least_gap, given.most_gap)
-        print(chaos(bootstrap, directory, events=given.events, kills=given.kills, seed=seed, gap_s=gap))
+        print(
+            chaos(
+                bootstrap, directory, events=given.events, kills=given.kills, seed=seed, gap_s=gap, topics=given.topics
+            )
+        )
 
 
 if __name__ == "__main__":

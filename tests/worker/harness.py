@@ -139,18 +139,22 @@ class Site:
         histograms: Iterable[Toml],
         *,
         partitions: int = 4,
+        topics: Sequence[int] = (),
         owners: int = 2,
         worker: Toml | None = None,
         events: Toml | None = None,
         privacy: Toml | None = None,
         create: bool = True,
     ) -> None:
+        """`topics`: partitions of each events topic, where there are several; a source partition is then one of them all."""
         self.directory = directory
         self.connection = Connection(bootstrap)
         self.name = f"t{uuid.uuid4().hex[:12]}"
         self._made_ms = time.time_ns() // 1_000_000
         self.topic = f"{self.name}-events"
-        self.partitions = partitions
+        self.topics = {f"{self.topic}-{i}": n for i, n in enumerate(topics)} or {self.topic: partitions}
+        self.places = [(topic, partition) for topic, n in self.topics.items() for partition in range(n)]
+        named = list(self.topics) if topics else self.topic
         self.admin = self.connection.admin()
         self._workers = 0
         self._producer = self.connection.producer(None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
@@ -160,7 +164,7 @@ class Site:
                 "owner_partitions": owners, **(worker or {}),
             },
             "kafka": {"bootstrap": bootstrap},
-            "events": {"topic": self.topic, "key": "key", "items": "items", "timestamp": "ts", **(events or {})},
+            "events": {"topic": named, "key": "key", "items": "items", "timestamp": "ts", **(events or {})},
             "privacy": {"unit": "event", **(privacy or {})},
             "histogram": [dict(histogram) for histogram in histograms],
         }  # fmt: skip
@@ -193,19 +197,34 @@ class Site:
         return load(self.config)
 
     @property
+    def partitions(self) -> int:
+        """How many source partitions there are."""
+        return len(self.places)
+
+    @property
     def key(self) -> NoiseKey:
         return NoiseKey((self.directory / "key").read_bytes())
 
     def create_events(self) -> None:
-        """Makes the events topic."""
-        for future in self.admin.create_topics([NewTopic(self.topic, self.partitions, 1)]).values():
+        """Makes the events topics."""
+        for topic, partitions in self.topics.items():
+            self.create_topic(topic, partitions)
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Makes a topic."""
+        for future in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
             future.result()
 
         def visible() -> bool:
-            found = self.admin.list_topics(timeout=60).topics.get(self.topic)
-            return found is not None and len(found.partitions) == self.partitions
+            found = self.admin.list_topics(timeout=60).topics.get(topic)
+            return found is not None and len(found.partitions) == partitions
 
-        until(visible, "the events topic appears")
+        until(visible, f"{topic} appears")
+
+    def set(self, section: str, **changes: object) -> None:
+        """Changes settings."""
+        self.document[section] |= changes
+        self.config = self.write(self.document)
 
     def create_topics(self) -> None:
         """`quietcount topics --create`, in this process: to start a Python for it takes longer than the work."""
@@ -236,14 +255,21 @@ class Site:
     # ---- records -----------------------------------------------------------------------------------------------------
 
     def produce(
-        self, partition: int, events: Iterable[object], *, key: bytes | None = None, flush: bool = True
+        self,
+        partition: int,
+        events: Iterable[object],
+        *,
+        key: bytes | None = None,
+        flush: bool = True,
+        topic: str | None = None,
     ) -> None:
-        """Sends events (objects become JSON, bytes go as they are) to one partition."""
+        """Sends events (objects become JSON, bytes go as they are) to one source partition, or one of `topic`."""
+        place = self.places[partition] if topic is None else (topic, partition)
         for event in events:
             value = event if isinstance(event, bytes) or event is None else json.dumps(event).encode()
             while True:
                 try:
-                    self._producer.produce(self.topic, value, key, partition)
+                    self._producer.produce(place[0], value, key, place[1])
                     break
                 except BufferError:
                     self._producer.poll(0.1)
@@ -297,7 +323,11 @@ class Site:
         for message in self.read(self.settings.rejects_topic):
             headers = {name: bytes(value).decode() for name, value in cast(list[tuple[str, bytes]], message.headers())}
             found.append((message.value(), headers))
-        return sorted(found, key=lambda reject: (int(reject[1]["partition"]), int(reject[1]["offset"])))
+
+        def place(reject: tuple[bytes | None, dict[str, str]]) -> tuple[str, int, int]:
+            return reject[1]["topic"], int(reject[1]["partition"]), int(reject[1]["offset"])
+
+        return sorted(found, key=place)
 
 
 def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:

@@ -28,7 +28,7 @@ class Died(Exception):
 
 def contribute_up_to_now(factory: Factory) -> None:
     """Close every tick by the clock, as stage 1 does at the end of its log."""
-    shard = factory.contribute(0)
+    shard = factory.contribute(factory.sources.topics[0], 0)
     shard.open()
     time.sleep(2 * CLOSES_APART_S)
     shard.reached(End(time.time_ns() // 1_000_000, shard.offset or 0))

@@ -163,6 +163,6 @@ def test_partition_that_appears_while_the_worker_runs_is_refused_too(site: Site)
     topics = check_topics(settings, site.connection)
     factory = Factory(settings, site.connection, topics, site.key, None)
     with pytest.raises(StateRefused, match="more partitions than the 2"):
-        factory.contribute(2).open()
+        factory.contribute(factory.sources.topics[0], 2).open()
     with pytest.raises(StateRefused, match="more partitions than the 1"):
         factory.release(1).open()

@@ -16,6 +16,7 @@ from tests.kafka.harness import create_topic, read, settled, unique
 from workers.agents import user_epoch
 from workers.agents.contribute import ContributeShard, Stream
 from workers.agents.contributions import decode
+from workers.agents.sources import Sources, SourceTopic
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Records
 from workers.kafka.store import Changelog, Store
@@ -90,17 +91,16 @@ class Source:
         """The next owner; without the local copy it reads everything from the changelog."""
         self.opened += not local_copy
         events = EventsSettings(topic="t", key="shop", items="q", user="who", timestamp="ts", grace_ms=0)
-        state = f"{self.name}.state"
+        state, sources = f"{self.name}.state", Sources((SourceTopic("t", 1, None),))
         made = ContributeShard(
             self.connection,
             self.name,
-            0,
+            next(iter(sources)),
             state,
             Store(self.directory / f"copy-{self.opened}", Changelog(state, 0)),
             stream=Stream(
                 events=events,
-                events_id=None,
-                sources=1,
+                sources=sources,
                 contributions=f"{self.name}.contributions",
                 owners=1,
                 rejects="none",

@@ -1,4 +1,4 @@
-"""The contribute shard: one source partition of the events topic. Decodes, bounds, adds up, closes
+"""The contribute shard: one source partition of the events topics. Decodes, bounds, adds up, closes
 ticks, commits.
 
 A commit is one Kafka transaction (`Shard.transact`): the messages to the owners, the rejects, and
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from workers.agents.intake import Intake
+from workers.agents.sources import SOURCES, Place, Sources, refuse_other_set, refuse_other_topic, stored_set
 from workers.errors import StateRefused
 from workers.events.reader import EventReader, Reject
 from workers.events.source_reader import Declared, SourceReader
@@ -28,7 +29,6 @@ from workers.kafka.placement import Placement
 from workers.kafka.records import Batch, Outgoing, Records
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
-from workers.kafka.topic_ids import ZERO_ID, refuse_without_ids
 from workers.logs import about
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -69,17 +69,15 @@ class Stream:
     """The topics around stage 1.
 
     Attributes:
-        events: settings of the events topic.
-        events_id: the broker's id of the events topic, None on the embedded cluster only.
-        sources: its number of partitions.
+        events: settings of the events topics.
+        sources: their partitions.
         contributions: topic of the contributions.
         owners: its number of partitions.
         rejects: topic of what was rejected.
     """
 
     events: EventsSettings
-    events_id: str | None
-    sources: int
+    sources: Sources
     contributions: str
     owners: int
     rejects: str
@@ -94,7 +92,7 @@ class ContributeShard(Shard):
         self,
         connection: Connection,
         transactional_id: str,
-        partition: int,
+        place: Place,
         state_topic: str,
         store: Store,
         *,
@@ -110,7 +108,7 @@ class ContributeShard(Shard):
         Args:
             connection: to the cluster.
             transactional_id: of this source partition.
-            partition: the source partition.
+            place: the source partition.
             state_topic: where the progress is kept.
             store: local copy of the state partition.
             stream: the topics around.
@@ -121,11 +119,13 @@ class ContributeShard(Shard):
             commit_interval_s: most seconds between a record's being read and its being committed.
             metrics: where it counts what it does.
         """
-        super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
-        self._stream = stream
+        super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
+        self._stream, self._place = stream, place
         self._intake = Intake(lanes, stream.events.grace_ms, key, store)
         of_users = any(lane.max_items_per_user for lane in lanes)
-        placement = Placement(stream.events.partitioner, partition, stream.sources) if of_users else None
+        placement = (
+            Placement(stream.events.partitioner, place.partition, place.topic.partitions) if of_users else None
+        )
         self._reader = SourceReader(reader, declared, placement)
         self._sequences = [0] * stream.owners
         self._rejects: list[Outgoing] = []
@@ -134,6 +134,7 @@ class ContributeShard(Shard):
         self._last_commit_s = 0.0
         self._new_rejects: Counter[str] = Counter()
         self._new_events = 0
+        self._set_stored = stream.sources.plain
 
     @property
     def watermark(self) -> int | None:
@@ -141,11 +142,7 @@ class ContributeShard(Shard):
         return self._intake.watermark
 
     def open(self) -> None:
-        if self.partition >= self._stream.sources:
-            raise StateRefused(
-                f"the events topic {self._stream.events.topic} got more partitions than the {self._stream.sources} that it had: "
-                "a changed partition count needs a new worker name (a new stream, charged again)"
-            )
+        self._stream.sources.check(self._place)
         super().open()
 
     def restore(self) -> None:
@@ -159,22 +156,16 @@ class ContributeShard(Shard):
             raise StateRefused(
                 f"{self.state_topic}: version {progress.version}; this worker knows {VERSION}: upgrade it"
             )
-        if progress.sources != stream.sources:
-            raise StateRefused(
-                f"the events topic {stream.events.topic} has {stream.sources} partitions; the state was made with {progress.sources}: "
-                "a changed partition count needs a new worker name (a new stream, charged again)"
-            )
+        known = joined(SOURCES, self.store.get)
+        if known is not None:
+            refuse_other_set(stream.sources, stored_set(known))
+            self._set_stored = True
+        else:
+            refuse_other_topic(self._place.topic, progress.sources, progress.topic_id)
         if len(progress.sequences) != stream.owners:
             raise StateRefused(
                 f"the contributions topic {stream.contributions} has {stream.owners} partitions; the state was made with "
                 f"{len(progress.sequences)}: a changed partition count needs a new worker name (a new stream, charged again)"
-            )
-        if progress.topic_id != stream.events_id:
-            if progress.topic_id in (None, ZERO_ID):
-                refuse_without_ids(f"the state of {stream.events.topic}")
-            raise StateRefused(
-                f"the events topic {stream.events.topic} was deleted and created again since the state was written: "
-                "its offsets mean other events now; take a new worker name (a new stream, charged again)"
             )
         self._sequences = list(progress.sequences)
         self._intake.restore(progress.watermark, progress.first)
@@ -229,10 +220,13 @@ class ContributeShard(Shard):
             watermark=self._intake.watermark,
             first=self._intake.first,
             sequences=self._sequences,
-            sources=self._stream.sources,
-            topic_id=self._stream.events_id,
+            sources=len(self._stream.sources),
+            topic_id=self._place.topic.id,
         )
-        self.transact(messages + self._rejects, [*users, *pages(PROGRESS, msgspec.json.encode(progress))], offset)
+        sources = [] if self._set_stored else pages(SOURCES, self._stream.sources.encoded())
+        changes = [*users, *sources, *pages(PROGRESS, msgspec.json.encode(progress))]
+        self.transact(messages + self._rejects, changes, offset)
+        self._set_stored = True
         self._last_commit_s = time.monotonic()
         self.metrics.events.inc(self._new_events)
         self.metrics.ticks_closed.inc(closed)
@@ -240,12 +234,16 @@ class ContributeShard(Shard):
         if self._rejects:
             reasons = ", ".join(sorted(self._new_rejects))
             logger.warning(
-                "%s[%d]: records rejected: %s; see topic %s",
-                self._stream.events.topic,
-                self.partition,
+                "%s: records rejected: %s; see topic %s",
+                self._place,
                 reasons,
                 self._stream.rejects,
-                extra=about(event="rejected", partition=self.partition, reasons=sorted(self._new_rejects)),
+                extra=about(
+                    event="rejected",
+                    topic=self._place.topic.name,
+                    partition=self._place.partition,
+                    reasons=sorted(self._new_rejects),
+                ),
             )
             for reason, n in self._new_rejects.items():
                 self.metrics.rejects.labels(reason).inc(n)
@@ -257,7 +255,7 @@ class ContributeShard(Shard):
             records.key(reject.index),
             records.value(reject.index),
             reason=reject.reason,
-            source=(self._stream.events.topic, self.partition, int(records.offsets[reject.index])),
+            source=(self._place.topic.name, self._place.partition, int(records.offsets[reject.index])),
         )
         self._rejects.append(message)
         self._reject_bytes += message.nbytes

@@ -87,7 +87,7 @@ def _counted(settings: Settings, config: HistogramConfig) -> dict[str, object]:
     """
     events, view = settings.events, view_of(settings.events, config)
     counted: dict[str, object] = {
-        "topic": events.topic,
+        "topic": events.topics.identity,
         "key": config.key or events.key,
         "items": config.items or events.items,
         "timestamp": events.timestamp,

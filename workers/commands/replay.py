@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,7 +107,7 @@ def _run(
                 _refuse_empty(summary, source, empty, measured=backtest is not None)
             if not summary.partial or summary.snapshots:
                 output.close(partial=summary.partial)
-            for line in report(summary, source.word, source.partitions > 1):
+            for line in report(summary, source.word, source.places):
                 progress.print(line)
             if backtest is not None:
                 for line in backtest.write(summary, source.word):
@@ -132,7 +132,7 @@ def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measur
     why = ""
     if summary.rejects:
         number = summary.rejects.total()
-        first = _place(summary.first_rejects[0], source.word, source.partitions > 1)
+        first = _place(summary.first_rejects[0], source.word, source.places)
         why = f"; {number:,} {source.word}{'s' * (number != 1)} rejected, the first: {first}"
     if empty is not None:
         raise SettingsError(f"{source.name}: {empty}{why}")
@@ -141,9 +141,9 @@ def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measur
     raise SettingsError(f"{source.name}: no events in it{why}")
 
 
-def _place(reject: Rejected, word: str, partitions: bool) -> str:
+def _place(reject: Rejected, word: str, places: Sequence[str]) -> str:
     """Return where a rejected record is, and why it was rejected."""
-    partition = f"partition {reject.partition}, " if partitions else ""
+    partition = f"{places[reject.partition]}, " if len(places) > 1 else ""
     return f"{partition}{word} {reject.number:,}: {reject.reason}"
 
 
@@ -174,7 +174,7 @@ def counts(summary: Summary) -> str:
     return f"{summary.events:,} events, {rejects:,} rejected, {summary.snapshots:,} snapshots, {summary.seconds:.1f} s"
 
 
-def report(summary: Summary, word: str, partitions: bool = False) -> Iterator[str]:
+def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[str]:
     """Yield the lines of the final summary; `word` is what the numbers of rejects count."""
     mark = " PARTIAL:" if summary.partial else ""
     yield f"replay:{mark} {counts(summary)} (exact: for the operator only)"
@@ -185,7 +185,7 @@ def report(summary: Summary, word: str, partitions: bool = False) -> Iterator[st
     for reason, times in summary.rejects.most_common():
         yield f"  {times:,} {word}{'s' * (times != 1)} rejected: {reason}"
     for reject in summary.first_rejects:
-        yield f"  {_place(reject, word, partitions)}"
+        yield f"  {_place(reject, word, places)}"
     if sum(summary.rejects.values()) > REJECTS_LISTED:
         yield f"  ... (the first {REJECTS_LISTED} are listed)"
 

@@ -19,7 +19,7 @@ from workers.kafka.topics import (
     problems,
 )
 from workers.settings import Settings
-from workers.topics import connection_of, look_at_topics
+from workers.topics import FIXED, connection_of, look_at_topics
 
 EXIT_NOT_READY = 1
 PLAIN_WIDTH = 240
@@ -42,6 +42,8 @@ def show_topics(settings: Settings, *, create: bool) -> int:
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
     wrong = problems(plan, existing)
+    for name in found.others:
+        print(f"quietcount: {name} matches events.topic too, but is not counted: {FIXED}", file=sys.stderr)
     for problem in (*wrong, *cautions(plan, existing)):
         print(f"quietcount: {problem}", file=sys.stderr)
     if absent:

@@ -72,7 +72,7 @@ class Session:
             settings = child.prepare(settings_text(self._name, connection, start_ms))
             outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
             existing = describe(connection, [])
-            plan = plan_topics(self._name, settings.events.topic, PARTITIONS, None, outputs, existing)
+            plan = plan_topics(self._name, settings.events.topics.names, PARTITIONS, None, outputs, existing)
             created = create_missing(connection, plan, existing)
             self._names = [histogram.name for histogram in settings.histograms]
             self._promise = promise(settings, HORIZON * TICK_MS)
@@ -82,7 +82,7 @@ class Session:
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
             ahead = None if self._bootstrap else EMBEDDED_AHEAD
             generator = self._generator = Generator(
-                producer, settings.events.topic, PARTITIONS, self._rate, lambda: flights(path), exact, ahead
+                producer, str(settings.events.topics), PARTITIONS, self._rate, lambda: flights(path), exact, ahead
             )
             # A consumer as anybody downstream would have it: it sees nothing but what is published.
             consumer = stack.enter_context(closing(connection.consumer(**{"fetch.wait.max.ms": 100})))

@@ -197,7 +197,9 @@ class _Rows:
         self.used = np.zeros(views, dtype=np.int64)
         room = len(logs.rows)
         self.labels, self.amounts = np.empty((views, room, 2), dtype=np.int64), np.empty((views, room), dtype=np.int64)
-        self.made = np.empty(WRITTEN_MAX * 64, dtype=np.uint8)
+        # What one event needs at most: only binary formats write whole numbers at all.
+        longest = int(np.diff(logs.ends, prepend=0).max(initial=0))
+        self.made = np.empty(2 * WRITTEN_MAX * (views + 2) * (longest + 2), dtype=np.uint8)
         scratch = np.empty(layout.slots, dtype=np.int64)
         begin, made = 0, 0
         data, rows, ends = fixed(logs.data), fixed(logs.rows), fixed(logs.ends)
@@ -212,9 +214,7 @@ class _Rows:
             )  # fmt: skip
             if begin == n:
                 break
-            # One event needs at most this, and all of them together not much more.
-            more = WRITTEN_MAX * (views + 2) * (len(rows) + 2)
-            self.made = np.resize(self.made, len(self.made) + more)
+            self.made = np.resize(self.made, 2 * len(self.made))
         if made:
             self.data = np.concatenate([logs.data, self.made[:made]])
 

@@ -20,10 +20,13 @@ _PATIENCE_S = 60.0
 _ASK_S = 30.0
 
 
+Partition = tuple[str, int]  # topic, partition
+
+
 class Taken(NamedTuple):
     """The next records of a partition, the position past them, and whether nothing follows."""
 
-    partition: int
+    where: Partition
     messages: list[Message]
     position: int
     ended: bool
@@ -53,27 +56,28 @@ def bounds_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]
     return low, high
 
 
-def take(consumer: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> Iterator[Taken]:
+def take(consumer: Consumer, spans: dict[Partition, tuple[int, int]]) -> Iterator[Taken]:
     """Yield what is in spans of offsets until each has ended; a minute of nothing raises."""
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
-    consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()])
-    problem = KafkaError(KafkaError._TIMED_OUT, f"reading {topic}{sorted(spans)}")
+    consumer.assign([TopicPartition(*where, start) for where, (start, _) in spans.items()])
+    problem = KafkaError(KafkaError._TIMED_OUT, "reading " + ", ".join(f"{t}[{p}]" for t, p in sorted(spans)))
     deadline = time.monotonic() + _PATIENCE_S
     while spans:
         if gone := assigned - spans.keys():
-            consumer.incremental_unassign([TopicPartition(topic, partition) for partition in gone])
+            consumer.incremental_unassign([TopicPartition(*where) for where in gone])
             assigned -= gone
-        found: dict[int, list[Message]] = {}
-        ended: set[int] = set()
+        found: dict[Partition, list[Message]] = {}
+        ended: set[Partition] = set()
         for message in consumer.consume(num_messages=RECORDS, timeout=_POLL_S):
-            partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
+            where = message.topic() or "", message.partition() or 0
+            offset, error = message.offset() or 0, message.error()
             if error is None or error.code() == KafkaError._PARTITION_EOF:
-                if partition not in spans:
+                if where not in spans:
                     continue
-                part = found.setdefault(partition, [])
-                if offset >= spans[partition][1]:
-                    ended.add(partition)
+                part = found.setdefault(where, [])
+                if offset >= spans[where][1]:
+                    ended.add(where)
                 elif error is None:
                     part.append(message)
             elif of_no_group(error):
@@ -86,11 +90,11 @@ def take(consumer: Consumer, topic: str, spans: dict[int, tuple[int, int]]) -> I
             deadline = time.monotonic() + _PATIENCE_S
         elif time.monotonic() > deadline:
             raise KafkaException(problem)
-        for partition, messages in found.items():
-            if partition in ended:
-                yield Taken(partition, messages, spans.pop(partition)[1], True)
+        for where, messages in found.items():
+            if where in ended:
+                yield Taken(where, messages, spans.pop(where)[1], True)
             elif messages:
-                yield Taken(partition, messages, (messages[-1].offset() or 0) + 1, False)
+                yield Taken(where, messages, (messages[-1].offset() or 0) + 1, False)
 
 
 def read_partition(
@@ -114,5 +118,5 @@ def read_partition(
             low = max(low, high - newest)
         low = max(low, since)
         if low < high:
-            for taken in take(consumer, topic, {partition: (low, high)}):
+            for taken in take(consumer, {(topic, partition): (low, high)}):
                 yield from taken.messages

@@ -144,7 +144,7 @@ class Store:
             self._distrust(low, high)
             if self._offset is None or self._offset < high:
                 start = low if self._offset is None else self._offset
-                for taken in take(consumer, log.topic, {log.partition: (start, high)}):
+                for taken in take(consumer, {(log.topic, log.partition): (start, high)}):
                     changes = [(message.key() or b"", message.value()) for message in taken.messages]
                     self.write(changes, max(taken.position, self._offset or 0))
                     records += len(changes)

@@ -1,14 +1,14 @@
 """The topics a worker needs: which they are, what is missing, what is wrong. Nothing is altered.
 
 topic                        partitions        cleanup   retention   holds
-<events>                     yours             yours     yours       the events
+<events>, each               yours             yours     yours       the events
 <name>.contributions         owners            delete    infinite    stage 1's messages, audited
-<name>.contribute-state      as events         compact   -           stage 1's state
+<name>.contribute-state      as all events     compact   -           stage 1's state
 <name>.release-state         owners            compact   -           stage 2's state
-<name>.rejects               as events         delete    default     dead letters
+<name>.rejects               as all events     delete    default     dead letters
 <name>.<histogram>           owners            delete    infinite    snapshots, with ticks' times
 
-All but the events topic take record batches of 1,048,588 bytes (Kafka's default) and need
+All but the events topics take record batches of 1,048,588 bytes (Kafka's default) and need
 1,000,000: see mechanisms/sizes.py. Snapshots have their tick's time, so with a finite retention
 those of an old stream would go as soon as they come.
 """
@@ -36,12 +36,16 @@ from workers.mechanisms.sizes import BATCH_BYTES, TOPIC_BYTES
 from workers.settings import internal_topics
 
 INFINITE = -1
+#: Purpose of the topics that are read.
+EVENTS = "events"
 #: Partitions of an events topic that does not exist yet and whose number nobody gave.
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
 _AGAIN_S = 0.05
 #: How librdkafka names its in-process clusters; Kafka's own ids are 22 characters of base64.
 _EMBEDDED = "mockCluster"
+#: How Kafka's own topics begin: __consumer_offsets, __transaction_state.
+KAFKAS_OWN = "__"
 _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
 
 
@@ -78,7 +82,7 @@ class Existing:
 
 def plan_topics(
     name: str,
-    events_topic: str,
+    events_topics: Sequence[str],
     events_partitions: int | None,
     owners: int | None,
     histogram_topics: Sequence[str],
@@ -86,13 +90,15 @@ def plan_topics(
 ) -> list[Topic]:
     """Return every topic the worker needs, in the order of the table.
 
-    What exists decides over what is asked for: `events_partitions` are of an events topic yet to
+    What exists decides over what is asked for: `events_partitions` are of each events topic yet to
     come, and `owners` None takes what an earlier start made, else what the events have.
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
-    sources = events_partitions or DEFAULT_PARTITIONS
-    if events_topic in existing:
-        sources = existing[events_topic].partitions
+    of_events = {
+        topic: existing[topic].partitions if topic in existing else events_partitions or DEFAULT_PARTITIONS
+        for topic in events_topics
+    }
+    sources = sum(of_events.values())
     siblings = [topic for topic in (contributions, release_state) if topic in existing]
     for topic in siblings:
         found = existing[topic].partitions
@@ -109,7 +115,7 @@ def plan_topics(
         )
     owners = counts.pop() if counts else owners or sources
     return [
-        Topic(events_topic, sources, "delete", None, None, "events"),
+        *(Topic(topic, partitions, "delete", None, None, EVENTS) for topic, partitions in of_events.items()),
         Topic(contributions, owners, "delete", INFINITE, TOPIC_BYTES, "contributions"),
         Topic(contribute_state, sources, "compact", None, TOPIC_BYTES, "state of stage 1"),
         Topic(release_state, owners, "compact", None, TOPIC_BYTES, "state of stage 2"),
@@ -141,6 +147,13 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
             continue
         configs[resource.name] = {key: str(entries[key].value) for key in _SHOWN if key in entries}
     return {name: replace(topic, topic_id=ids[name], config=configs.get(name, {})) for name, topic in found.items()}
+
+
+def names_on(connection: Connection) -> list[str]:
+    """Return the topics that the cluster shows this principal, in order, without Kafka's own."""
+    _, metadata = _introduce(connection)
+    shown = (name for name, topic in metadata.topics.items() if topic.error is None)
+    return sorted(name for name in shown if not name.startswith(KAFKAS_OWN))
 
 
 def current_id(connection: Connection, topic: str) -> str:
@@ -177,6 +190,8 @@ def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
 def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
     """Return what is wrong with existing topics, a sentence each: the worker must not start."""
     found = []
+    of_events = [topic.name for topic in plan if topic.purpose == EVENTS]
+    have = f"{of_events[0]} has" if len(of_events) == 1 else f"{', '.join(of_events)} together have"
     for topic in plan:
         here = existing.get(topic.name)
         if here is None:
@@ -184,8 +199,8 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         # Rejects and snapshots go where librdkafka's partitioner puts them: any number will do.
         if here.partitions != topic.partitions and topic.purpose not in ("dead letters", "snapshots"):
             found.append(
-                f"{plan[0].name} has {topic.partitions} partitions, but {topic.name} was made for {here.partitions}: a "
-                "changed partition count needs a new worker.name (a new stream, charged again)"
+                f"{have} {topic.partitions} partitions, but {topic.name} was made for {here.partitions}: a changed "
+                "partition count or set of topics needs a new worker.name (a new stream, charged again)"
                 if topic.purpose == "state of stage 1"
                 else f"{topic.name} has {here.partitions} partitions and needs {topic.partitions}"
             )

@@ -105,7 +105,8 @@ def answers(health: Health, handover: Handover) -> dict[str, Callable[[], Answer
             shards.append(
                 {
                     "stage": shard.stage,
-                    "partition": shard.partition,
+                    "topic": tp[0],
+                    "partition": tp[1],
                     "behind_seconds": None if lag is None else round(lag.seconds(now_s), 1),
                     "commit_age_seconds": round(now_s - committed_s, 1) if committed_s else None,
                 }

@@ -28,27 +28,27 @@ GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
         "build_info": (("version", "python", "librdkafka"), "What runs here; always 1"),
         "ready": ((), "1 when /readyz says so"),
         "partitions_assigned": (("stage",), "Partitions that this worker owns"),
-        "topic_partitions": (("stage",), "Partitions of the stage's input topic; the workers together must own all"),
+        "topic_partitions": (("stage",), "Partitions of the stage's input topics; the workers together must own all"),
         "tick_seconds": (("histogram",), "Width of a tick"),
         "grace_seconds": (
             (),
             "How long a tick stays open for late events: what always lies between clock and watermark",
         ),
         "watermark_lag_seconds": (
-            ("partition",),
+            ("topic", "partition"),
             "Seconds from the time up to which a source partition closed its ticks to now",
         ),
         "release_lag_seconds": (
             ("histogram", "partition"),
             "Seconds from the end of the last tick that an owner partition released to now",
         ),
-        "consumer_lag_records": (("stage", "partition"), "Records in the log that are not processed"),
+        "consumer_lag_records": (("stage", "topic", "partition"), "Records in the log that are not processed"),
         "consumer_lag_seconds": (
-            ("stage", "partition"),
+            ("stage", "topic", "partition"),
             "Seconds for which the log has had records that are not processed",
         ),
         "commit_age_seconds": (
-            ("stage", "partition"),
+            ("stage", "topic", "partition"),
             "Seconds since the last commit, or since the partition was taken over",
         ),
         "ledger_rows": (("histogram", "partition"), "Rows of the ledger: items of all stream keys"),
@@ -69,7 +69,7 @@ class Partitions(Collector):
         ticks_ms: Mapping[str, int],
         grace_ms: int,
     ) -> None:
-        """Take what the settings say, and the partitions of each stage's input topic."""
+        """Take what the settings say, and the partitions of each stage's input topics."""
         self._handover, self._health, self._topic_partitions = handover, health, topic_partitions
         self._ticks_ms, self._grace_ms = ticks_ms, grace_ms
 
@@ -96,12 +96,12 @@ class Partitions(Collector):
             if shard.closed:  # taken over by another worker, which shows it
                 continue
             if (lag := self._handover.lags.get(tp)) is not None:
-                show("consumer_lag_records", lag.records, shard.stage, shard.partition)
-                show("consumer_lag_seconds", lag.seconds(now_s), shard.stage, shard.partition)
+                show("consumer_lag_records", lag.records, shard.stage, *tp)
+                show("consumer_lag_seconds", lag.seconds(now_s), shard.stage, *tp)
             if shard.stats.last_commit_s:
-                show("commit_age_seconds", now_s - shard.stats.last_commit_s, shard.stage, shard.partition)
+                show("commit_age_seconds", now_s - shard.stats.last_commit_s, shard.stage, *tp)
             if isinstance(shard, ContributeShard) and shard.watermark is not None:
-                show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, shard.partition)
+                show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, *tp)
             elif isinstance(shard, ReleaseShard):
                 for histogram in shard.merge.histograms:
                     name, tick = histogram.name, histogram.next

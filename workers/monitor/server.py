@@ -37,7 +37,7 @@ HEADERS = MappingProxyType(
 def registry_of(
     settings: Settings, handover: Handover, health: Health, partitions: Mapping[str, int]
 ) -> CollectorRegistry:
-    """Return everything that /metrics shows; `partitions` are those of each stage's input topic."""
+    """Return all that /metrics shows; `partitions` are those of each stage's input topics."""
     # When each series began would be told too, and there would be twice as many series.
     # When a series began would be a second series for each.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no types
@@ -60,7 +60,7 @@ def monitor(
 ) -> Iterator[str | None]:
     """Serve the operator's port while the block runs; yield its address, or None without a port.
 
-    `partitions` are those of each stage's input topic; port 0 is any free one.
+    `partitions` are those of each stage's input topics; port 0 is any free one.
 
     Raises:
         SettingsError: the port cannot be had.

@@ -8,7 +8,7 @@ number and the worker's reason. Files must be sorted by time: an event dated fur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -54,6 +54,7 @@ class Source(Protocol):
     Attributes:
         name: what it reads, for messages.
         partitions: source partitions; the events of one are in the worker's order.
+        places: what each of them is called in messages; none where there is nothing to tell apart.
         total: the final `EventBatch.position`; None if unknown.
         word: what the numbers of rejects count: "line", "row" or "offset".
         until_ms: no tick that ends later is published; None: no limit.
@@ -61,6 +62,7 @@ class Source(Protocol):
 
     name: str
     partitions: int
+    places: Sequence[str]
     total: int | None
     word: str
 

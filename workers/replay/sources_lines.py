@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import select
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 import numpy as np
@@ -27,6 +27,7 @@ class JsonLines:
 
     word = "line"
     partitions = 1
+    places: Sequence[str] = ()
     until_ms = None
 
     def __init__(

@@ -16,7 +16,7 @@ looked for in the same order; only that of a record's size has no meaning here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class ParquetRows:
 
     word = "row"
     partitions = 1
+    places: Sequence[str] = ()
     until_ms = None
 
     def __init__(self, settings: Settings, name: str, file: IO[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The events topic as a source: what each partition has between two offsets at the start.
+"""The events topics as a source: what each partition has between two offsets at the start.
 
 So it ends on a topic that goes on growing. Each partition is read in its order, with one intake, as
 the worker does; how the partitions follow one another does not matter to any snapshot.
@@ -13,7 +13,7 @@ is what the worker makes of these ticks, with everything that came late.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -21,16 +21,16 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from workers.agents.factory import declared_keys, lanes
+from workers.agents.sources import Place, Sources
 from workers.errors import SettingsError
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.records import Records
-from workers.kafka.topics import describe
 from workers.replay.source import EventBatch, Source, when
 from workers.settings import Settings
-from workers.topics import connection_of
+from workers.topics import check_events, connection_of
 
 # Handed on at once, of one partition.
 RECORDS_AT_ONCE = 2_000
@@ -39,9 +39,9 @@ _ASK_S = 30.0
 
 @dataclass(slots=True)
 class _Partition:
-    """One partition: where it is read from and to, and how far it is."""
+    """One source partition: where it is read from and to, and how far it is."""
 
-    number: int
+    place: Place
     start: int
     end: int
     position: int
@@ -50,41 +50,44 @@ class _Partition:
 
 
 class TopicSource:
-    """The records of the events topic; see the module."""
+    """The records of the events topics; see the module."""
 
     word = "offset"
 
-    def __init__(self, settings: Settings, consumer: Consumer, since_ms: int | None, until_ms: int | None) -> None:
+    def __init__(
+        self, settings: Settings, sources: Sources, consumer: Consumer, since_ms: int | None, until_ms: int | None
+    ) -> None:
         """Find what is to be read; None: no limit."""
-        events, topic = settings.events, settings.events.topic
-        self.name = f"topic {topic}"
+        events, several = settings.events, len(sources.topics) > 1
+        self.name = f"topics {sources}" if several else f"topic {sources}"
         if since_ms is not None or until_ms is not None:
             since, until = (None if at is None else when(at) for at in (since_ms, until_ms))
             self.name += f" from {since or 'its beginning'} to {until or 'its end'}"
         self.until_ms, self._since = until_ms, since_ms
-        self._topic, self._grace, self._consumer = topic, events.grace_ms, consumer
-        self.partitions = _count(settings)
+        self._grace, self._consumer = events.grace_ms, consumer
+        self.partitions = len(sources)
+        self.places: Sequence[str] = [str(place) if several else f"partition {place.partition}" for place in sources]
         reader = EventReader(settings.shape, max_bytes=events.max_bytes)
         of_users = any(lane.max_items_per_user for lane in lanes(settings))
         self._readers = [
             SourceReader(
                 reader,
                 declared_keys(settings),
-                Placement(events.partitioner, number, self.partitions) if of_users else None,
+                Placement(events.partitioner, place.partition, place.topic.partitions) if of_users else None,
             )
-            for number in range(self.partitions)
+            for place in sources
         ]
         # What the worker would reject if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
         earliest = None if since_ms is None else since_ms - (0 if events.timestamp is None else events.max_ahead_ms)
-        found = [_bounds(consumer, topic, number, earliest) for number in range(self.partitions)]
-        self._parts = [_Partition(number, start, end, start) for number, (start, end) in enumerate(found)]
-        self._open = {part.number: (part.start, part.end) for part in self._parts if part.start < part.end}
-        self.total: int | None = sum(part.end - part.start for part in self._parts)
+        found = [(place, *_bounds(consumer, place, earliest)) for place in sources]
+        self._parts = {place.log: _Partition(place, start, end, start) for place, start, end in found}
+        self._open = {log: (part.start, part.end) for log, part in self._parts.items() if part.start < part.end}
+        self.total: int | None = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
-        for taken in take(self._consumer, self._topic, self._open):
-            part = self._parts[taken.partition]
+        for taken in take(self._consumer, self._open):
+            part = self._parts[taken.where]
             part.waiting += taken.messages
             if taken.ended or len(part.waiting) >= RECORDS_AT_ONCE:
                 batch = self._batch(part, whole=taken.ended)
@@ -92,7 +95,7 @@ class TopicSource:
                     yield batch
 
     def ended(self) -> frozenset[int]:
-        return frozenset(range(self.partitions)) - self._open.keys()
+        return frozenset(part.place.number for log, part in self._parts.items() if log not in self._open)
 
     def _batch(self, part: _Partition, *, whole: bool) -> EventBatch | None:
         """Return what waits of a partition, the last of it if `whole`; None for nothing."""
@@ -106,7 +109,7 @@ class TopicSource:
             [message.timestamp()[1] for message in messages],
             [message.offset() or 0 for message in messages],
         )
-        found, rejected = self._readers[part.number].read(records, self._latest_ms)
+        found, rejected = self._readers[part.place.number].read(records, self._latest_ms)
         offsets = records.offsets.tolist()
         part.position = offsets[-1] + 1
         early = 0
@@ -128,10 +131,10 @@ class TopicSource:
         if whole or (self.until_ms is not None and part.watermark is not None and part.watermark >= self.until_ms):
             self._end(part)  # nothing more of it can count
         return EventBatch(
-            part.number,
+            part.place.number,
             found,
             [(offsets[each.index], each.reason) for each in rejected],
-            sum(each.position - each.start for each in self._parts),
+            sum(each.position - each.start for each in self._parts.values()),
             late=late,
             outside=early,
             beyond=beyond,
@@ -140,33 +143,26 @@ class TopicSource:
     def _end(self, part: _Partition) -> None:
         part.position = part.end
         part.waiting = []
-        self._open.pop(part.number, None)
+        self._open.pop(part.place.log, None)
 
 
 @contextmanager
 def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -> Iterator[Source]:
-    """Open the events topic in a range of time, which must not end before it begins."""
+    """Open the events topics in a range of time, which must not end before it begins."""
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise SettingsError(f"--from {when(since_ms)} --to {when(until_ms)}: an empty range; --to must be later")
-    with reader(connection_of(settings)) as consumer:
-        yield TopicSource(settings, consumer, since_ms, until_ms)
+    connection = connection_of(settings)
+    sources = check_events(settings, connection)
+    with reader(connection) as consumer:
+        yield TopicSource(settings, sources, consumer, since_ms, until_ms)
 
 
-def _count(settings: Settings) -> int:
-    """Return how many partitions the events topic has."""
-    topic = settings.events.topic
-    existing = describe(connection_of(settings), [topic])
-    if topic not in existing:
-        raise SettingsError(f"events.topic = {topic!r}: no such topic on {settings.kafka.bootstrap}")
-    return existing[topic].partitions
-
-
-def _bounds(consumer: Consumer, topic: str, number: int, earliest_ms: int | None) -> tuple[int, int]:
+def _bounds(consumer: Consumer, place: Place, earliest_ms: int | None) -> tuple[int, int]:
     """Return where a partition is to be read from and to."""
-    low, high = bounds_of(consumer, topic, number)
+    low, high = bounds_of(consumer, *place.log)
     if earliest_ms is None or earliest_ms <= 0 or low == high:
         return low, high
-    [found] = consumer.offsets_for_times([TopicPartition(topic, number, earliest_ms)], timeout=_ASK_S)
+    [found] = consumer.offsets_for_times([TopicPartition(*place.log, earliest_ms)], timeout=_ASK_S)
     if found.error is not None:
         raise KafkaException(found.error)
     return (high if found.offset < 0 else min(found.offset, high)), high

@@ -114,6 +114,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             yield f'events.user is missing: privacy.unit = "user" needs it: {FIELD} or "{RECORD_KEY}"'
         if not of_users and self.events.partitioner != "murmur2":
             yield f'events.partitioner = {display(self.events.partitioner)}: only with privacy.unit = "user"'
+        if of_users and not self.events.topics.one:
+            yield (
+                f'events.topic = {display(self.events.topic)}: privacy.unit = "user" needs one topic, keyed by user: in '
+                "several a user's events lie in several partitions, each of which would bound the user by itself"
+            )
         names: set[str] = set()
         for histogram in self.histograms:
             if histogram.name in names:
@@ -137,7 +142,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def _topics(self) -> Iterator[tuple[str, str]]:
         for topic in self.internal_topics:
             yield topic, f"the worker's {topic}"
-        yield self.events.topic, "events.topic"
+        for topic in self.events.topics.names:
+            yield topic, "events.topic"
         for histogram in self.histograms:
             yield self.output_topic(histogram), f"{histogram.where()}topic"
 

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from workers.durations import format_duration
-from workers.mechanisms.config import TOPIC_NAME, Checked, Conditions, Duration, FieldPath, display
+from workers.mechanisms.config import Checked, Conditions, Duration, FieldPath, display
+from workers.settings.topic_names import NAME, PATTERN, TopicNames, topic_complaints
 from workers.shapes.conditions import ALLOWED as CONDITIONS_ALLOWED
 from workers.shapes.paths import SYNTAX
 from workers.shapes.views import ALL_KEYS, RECORD_KEY, UNITS, path_complaints
@@ -96,10 +97,11 @@ class EventsSettings(Section, frozen=True, kw_only=True):
     """[events]: the topic, and where an event has its stream key, items and time."""
 
     topic: Annotated[
-        str,
+        Annotated[str, Meta(pattern=rf"^({NAME}|{PATTERN})\Z")]
+        | Annotated[tuple[Annotated[str, Meta(pattern=rf"^{NAME}\Z")], ...], Meta(min_length=1, max_length=1_000)],
         _says(
-            'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them',
-            pattern=TOPIC_NAME,
+            'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them; a list of such names; or a regular '
+            'expression of whole names, such as "^orders-.*"'
         ),
     ]
     key: Annotated[FieldPath, _says(_KEY)]
@@ -120,7 +122,13 @@ class EventsSettings(Section, frozen=True, kw_only=True):
     max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = msgspec.field(name="max_ahead", default=300_000)
     max_bytes: Annotated[int, _whole(1, 100_000_000, "of bytes ")] = 1_000_000
 
+    @property
+    def topics(self) -> TopicNames:
+        """Which topics hold the events."""
+        return TopicNames.of(self.topic)
+
     def complaints(self) -> Iterator[str]:
+        yield from topic_complaints(self.topic)
         if self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
             yield f"key = {display(self.key)}: {_KEY}"
         if self.user is not None and self.user.startswith("$") and self.user != RECORD_KEY:

@@ -1,0 +1,67 @@
+"""Which topics hold the events, as the settings name them: one, several, or a regular expression.
+
+The expression is Python's and must match the whole name of a topic. A list of one topic means what
+its name means. The order of a list means nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from workers.mechanisms.config import TOPIC_NAME, display
+
+#: Of one topic, or of an expression; what stands in a list is a name.
+NAME = TOPIC_NAME.removeprefix("^").removesuffix(r"\Z")
+PATTERN = r"\^.{1,1000}"
+
+
+class TopicNames(msgspec.Struct, frozen=True):
+    """The topics that hold the events.
+
+    Attributes:
+        names: in order; none where there is an expression.
+        pattern: the expression, or None.
+    """
+
+    names: tuple[str, ...]
+    pattern: str | None = None
+
+    @classmethod
+    def of(cls, topic: str | tuple[str, ...]) -> TopicNames:
+        """Return what `events.topic` says."""
+        if isinstance(topic, str):
+            return cls((), topic) if topic.startswith("^") else cls((topic,))
+        return cls(tuple(sorted(topic)))
+
+    def __str__(self) -> str:
+        return self.pattern or ", ".join(self.names)
+
+    @property
+    def one(self) -> bool:
+        """Whether this is one topic whatever there is on the cluster."""
+        return len(self.names) == 1
+
+    @property
+    def identity(self) -> str | list[str]:
+        """What a mechanism id says of them."""
+        return str(self) if self.one or self.pattern is not None else list(self.names)
+
+    def matches(self, topic: str) -> bool:
+        """Return whether the expression matches the whole name of a topic."""
+        return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
+
+
+def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
+    """Yield what is wrong with `events.topic` beyond its type."""
+    if isinstance(topic, tuple):
+        if len(set(topic)) < len(topic):
+            repeated = next(name for name in topic if topic.count(name) > 1)
+            yield f"topic holds {display(repeated)} more than once: every one only once"
+    elif topic.startswith("^"):
+        try:
+            re.compile(topic)
+        except (re.error, OverflowError, RecursionError) as error:
+            yield f"topic = {display(topic)}: not a regular expression: {error}"
