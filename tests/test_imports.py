@@ -48,6 +48,7 @@ LAYERS = (
     "durations",
     "logs",
     "errors",
+    "memory",
     "kernels",
     "version",
 )

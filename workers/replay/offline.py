@@ -32,6 +32,7 @@ from workers.agents.intake import Intake
 from workers.agents.merge import Released
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.memory import keep_freed_memory
 from workers.replay.interrupts import Interrupts
 from workers.replay.source import EventBatch, Source
 from workers.replay.stages import ReplayHistogram, ReplayMerge
@@ -296,6 +297,7 @@ def few_collections() -> Iterator[None]:
     """Python looks for cycles among millions of short-lived lists that have none; here less often,
     as in the worker.
     """
+    keep_freed_memory()
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
