@@ -14,8 +14,8 @@ _MMAP_BYTES, _KEPT_BYTES = 32 << 20, 64 << 20
 def keep_freed_memory() -> None:
     """Have malloc keep the arrays of one batch for the next one, where the C library is glibc.
 
-    By default it gives arrays of a few 100 kB back to the system and faults them in again: with five
-    histograms over different fields that took 0.6 of the 1.8 us that reading an event takes.
+    By default it gives arrays of a few 100 kB back to the system and faults them in again: with
+    five histograms over different fields that took 0.6 of the 1.8 us that reading an event takes.
     """
     with suppress(OSError, AttributeError):  # other C libraries have no such thing
         library = ctypes.CDLL(None)

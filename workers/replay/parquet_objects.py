@@ -6,7 +6,7 @@ Timestamps count in ms since 1970 (less is cut off), whatever `events.timestamp_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -34,6 +34,7 @@ class ParquetObjects:
     word = "row"
     partitions = 1
     until_ms = None
+    places: Sequence[str] = ()
 
     def __init__(self, settings: Settings, name: str, file: IO[bytes]) -> None:
         """
