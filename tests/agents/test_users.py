@@ -215,7 +215,7 @@ def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(monkeypatch: pytest
 
 def entry(lane: Lane, epoch: int, user: str, pairs: Sequence[tuple[str, str]]) -> tuple[bytes, bytes]:
     """What earlier versions stored of a user, as they did."""
-    place = b"u" + blake2b(repr(tuple(lane)).encode(), digest_size=8, person=b"qc-lane").digest() + epoch.to_bytes(8)
+    place = b"u" + blake2b(repr(tuple(lane)[:6]).encode(), digest_size=8, person=b"qc-lane").digest() + epoch.to_bytes(8)
     digests = [
         blake2b(len(key.encode()).to_bytes(4) + key.encode() + label.encode(), digest_size=8, person=b"qc-pair").digest()
         for key, label in pairs

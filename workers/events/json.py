@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from workers.events.json_objects import JsonDecoder
 from workers.events.json_tree import JsonTree
-from workers.events.logs import Logs
+from workers.events.logs import Bools, Logs
 from workers.events.tree import Node
 from workers.kernels.reading.json_log import logs
 from workers.kernels.reading.json_parts import depths
@@ -26,7 +26,7 @@ Longs = NDArray[np.int64]
 
 
 class Json(Frozen):
-    """Reads events that are JSON; see `Format`."""
+    """Reads events that are JSON; all threads of a worker share it. See `Format`."""
 
     def __init__(self, tree: Node) -> None:
         """
@@ -35,10 +35,11 @@ class Json(Frozen):
         """
         self._tree, self._decoder = JsonTree(tree), JsonDecoder(tree)
 
-    def scan(self, data: Bytes, values: Longs) -> Logs:
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Logs:
         """Log the wanted fields of plain records; see `Format.scan`."""
         n = len(values)
-        bytes_of, places = fixed(data), fixed(values)
+        bytes_of = fixed(data)
+        places = fixed(values if plain is None else np.where(plain[:, None], values, -1))
         stack, seen = self._tree.scratch()
         rows = np.empty((ROWS_FORESEEN * n + 64, COLUMNS), dtype=np.int64)
         number = np.empty(n, dtype=np.int64)
@@ -52,10 +53,15 @@ class Json(Frozen):
             # It was too small for a record; none has more rows than two a byte.
             rows = np.concatenate([rows, np.empty_like(rows)])
         ends = np.cumsum(np.maximum(number, 0))
-        return Logs(data, rows[:used], ends, np.where(number == DECLINED, DECLINED, 0).astype(np.int8))
+
+        def decode(row: int) -> object:
+            start, stop = values[row].tolist()
+            return self.decode(data[start:stop].tobytes())
+
+        return Logs(data, rows[:used], ends, np.where(number == DECLINED, DECLINED, 0).astype(np.int8), decode)
 
     def decode(self, value: bytes) -> object:
-        """Return a record as plain objects; see `Format.decode`."""
+        """Return a record as plain objects; raises ValueError with the reason why it is none."""
         record = np.frombuffer(value, dtype=np.uint8)
         if depths(fixed(record), fixed(np.array([[0, len(value)]])))[0] > NESTED_MAX:
             raise ValueError("not JSON")

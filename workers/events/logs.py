@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+Bools = NDArray[np.bool_]
 Flags = NDArray[np.int8]
 Longs = NDArray[np.int64]
 
@@ -19,27 +21,28 @@ class Logs:
 
     Attributes:
         data: uint8, the bytes of the records, and behind them what the scanner adds.
-        rows: int64 (m, 4), the logs of the records end to end; see `kernels.log`.
+        rows: int64 (m, 4), the logs of the records end to end; see `kernels.reading.log`.
         ends: int64 (n,), where each record's end.
         status: int8 (n,), DECLINED where the scanner does not read a record.
+        decode: returns a record, by its place in the batch, as plain objects; raises ValueError
+            with the reason why it is none.
     """
 
     data: Bytes
     rows: Longs
     ends: Longs
     status: Flags
+    decode: Callable[[int], object]
 
 
 class Format(Protocol):
-    """How records are encoded; all threads of a worker share it."""
+    """How records are encoded."""
 
-    def scan(self, data: Bytes, values: Longs) -> Logs:
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Logs:
         """Log the wanted fields of records.
 
         Args:
             data: uint8 (b,).
-            values: int64 (n, 2), start and stop of each; a negative start is declined.
+            values: int64 (n, 2), start and stop of each; a negative start: it has no value.
+            plain: bool (n,), the others are declined unseen; None: all are looked at.
         """
-
-    def decode(self, value: bytes) -> object:
-        """Return a record as plain objects; raises ValueError with a reason."""

@@ -162,8 +162,11 @@ class _ViewOf(Frozen):
         if isinstance(found, Mapping) and self._view.edges is None and count is None:
             return self._of_object(found)
         if not self._fits(found):
-            kinds = "a number or a list of them" if self._view.edges is not None else "a string, list or object"
-            raise _Wrong(f"field {_name(items)} is not {kinds}")
+            if count is not None:
+                raise _Wrong(f"field {_name(items)} is not {self._kind}")
+            if self._view.edges is not None:
+                raise _Wrong(f"field {_name(items)} is not a number or a list of them")
+            raise _Wrong(f"field {_name(items)} is not a string, list or object")
         return [self._label(found)], [1 if count is None else _amount(_there(record, count), count)]
 
     def _of_list(self, found: list[Any]) -> tuple[list[Any], list[int]]:

@@ -95,40 +95,47 @@ class EventSpans:
 class EventReader(Frozen):
     """Reader of events as the settings say; all threads of a worker share it."""
 
-    def __init__(self, shape: Shape, form: Format | None = None, *, max_bytes: int = 1_000_000) -> None:
+    def __init__(self, shape: Shape, *, max_bytes: int = 1_000_000) -> None:
         """
         Args:
             shape: what is read of an event.
-            form: how events are encoded; None: JSON.
             max_bytes: a longer record is rejected.
         """
         self.layout = Layout(shape)
-        self._form, self._max = Json(self.layout.tree) if form is None else form, max_bytes
+        self._json, self._max = Json(self.layout.tree), max_bytes
         self._projection = Projection(shape)
         self._of_record_key = tuple(view.key == RECORD_KEY for view in shape.views.values())
         self._user_is_key = shape.user == RECORD_KEY
 
-    def read(self, records: Records) -> tuple[EventSpans, list[Reject]]:
-        """Return the valid events of a batch, and a reject for each other record, both in order."""
+    def read(self, records: Records, form: Format | None = None) -> tuple[EventSpans, list[Reject]]:
+        """Return the valid events of a batch, and a reject for each other record, both in order.
+
+        Args:
+            records: the batch.
+            form: how they are encoded; None: as JSON.
+        """
         lengths = records.values[:, 1] - records.values[:, 0]
-        named, values = self._named(records), records.values
+        named, plain = self._named(records), None
         if not named.all() or int(lengths.max(initial=0)) > self._max:
             # The scanner declines what has no value; the general reader then looks for all faults.
-            values = np.where((named & (lengths <= self._max))[:, None], values, -1)
-        return self._completed(records, named, self._form.scan(records.data, values))
+            plain = named & (lengths <= self._max)
+        return self._completed(records, named, (form or self._json).scan(records.data, records.values, plain))
 
-    def read_one_by_one(self, records: Records) -> tuple[EventSpans, list[Reject]]:
+    def read_one_by_one(
+        self, records: Records, form: Format | None = None
+    ) -> tuple[EventSpans, list[Reject]]:
         """Return what `read` does, but the general reader decides about all records."""
-        n = len(records)
-        nothing = Logs(
-            records.data, np.empty((0, 4), np.int64), np.zeros(n, np.int64), np.full(n, DECLINED, np.int8)
-        )
-        return self._completed(records, self._named(records), nothing)
+        nothing = np.zeros(len(records), dtype=np.bool_)
+        logs = (form or self._json).scan(records.data, records.values, nothing)
+        return self._completed(records, self._named(records), logs)
 
     def of_objects(self, objects: Sequence[object]) -> tuple[EventSpans, list[Reject]]:
         """Return the valid events of decoded records, whose fields hold all that is wanted."""
         n, none = len(objects), np.empty(0, dtype=np.uint8)
-        rows = _Rows(self.layout, Logs(none, np.empty((0, 4), np.int64), np.zeros(n, np.int64), np.full(n, DECLINED, np.int8)))
+        logs = Logs(
+            none, np.empty((0, 4), np.int64), np.zeros(n, np.int64), np.full(n, DECLINED, np.int8), objects.__getitem__
+        )
+        rows = _Rows(self.layout, logs)
         found, rejects = _Found(self.layout, rows), []
         for row, decoded in enumerate(objects):
             event = self._projection.event(decoded)
@@ -155,7 +162,7 @@ class EventReader(Frozen):
         for row, (start, stop) in zip(
             declined.tolist(), records.values[declined].tolist(), strict=True
         ):
-            event = self._read_one(records.data, start, stop)
+            event = self._read_one(logs, row, start, stop)
             if isinstance(event, Event) and not named[row] and self._needs_name(event):
                 event = "record key is no label"
             if isinstance(event, str):
@@ -165,14 +172,14 @@ class EventReader(Frozen):
         record_keys = records.keys if named.all() else np.where(named[:, None], records.keys, 0)
         return found.spans(records.times, record_keys), rejects
 
-    def _read_one(self, data: Bytes, start: int, stop: int) -> Event | str:
+    def _read_one(self, logs: Logs, row: int, start: int, stop: int) -> Event | str:
         """Return the event of one record, or the reason why it is none."""
         if start < 0:
             return "no value"
         if stop - start > self._max:
             return "record too large"
         try:
-            decoded = self._form.decode(data[start:stop].tobytes())
+            decoded = logs.decode(row)
         except ValueError as reason:
             return str(reason)
         return self._projection.event(decoded)

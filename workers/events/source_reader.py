@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.events.columns import Coder, EventColumns, Events, Names
+from workers.events.logs import Format
 from workers.events.pairs import user_digests
 from workers.events.reader import EventReader, EventSpans, Reject
 from workers.events.vocabulary import Codes
@@ -33,15 +34,22 @@ Declared = Mapping[str, frozenset[str] | None]
 class SourceReader:
     """Reads batches of one source partition, in order. Not for two threads."""
 
-    def __init__(self, reader: EventReader, declared: Declared, placement: Placement | None = None) -> None:
+    def __init__(
+        self,
+        reader: EventReader,
+        declared: Declared,
+        placement: Placement | None = None,
+        form: Format | None = None,
+    ) -> None:
         """
         Args:
             reader: decodes events; shared.
             declared: the stream keys that the histograms of each view serve, by the view's name;
                 None where every key may be named in public.
             placement: whether a user's records belong in this source partition; None: they all do.
+            form: how events are encoded, in the hands of this thread; None: as JSON.
         """
-        self._reader, self._placement = reader, placement
+        self._reader, self._placement, self._form = reader, placement, form
         layout = reader.layout
         self._names = [Names() for _ in layout.keys]
         self._declared: list[int | None] = [None for _ in layout.keys]
@@ -66,7 +74,7 @@ class SourceReader:
         Returns:
             The valid events, and a reject for each other record, by index.
         """
-        spans, rejects = self._reader.read(records)
+        spans, rejects = self._reader.read(records, self._form)
         self.declined = spans.declined
         return self._coded(spans, rejects, latest_ms)
 

@@ -6,11 +6,9 @@ Timestamps count in ms since 1970 (less is cut off), whatever `events.timestamp_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,11 +17,11 @@ from workers.agents.factory import declared_keys
 from workers.errors import SettingsError
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
+from workers.replay.arrow_objects import is_list, is_text, objects_of
 from workers.replay.source import EventBatch, InOrder, shape_of_files
 from workers.settings import Settings
-from workers.shapes.conditions import Condition
 from workers.shapes.paths import Path, parse
-from workers.shapes.views import Shape
+from workers.shapes.views import Shape, View
 
 ROWS_AT_ONCE = 1 << 13
 
@@ -33,6 +31,7 @@ class ParquetObjects:
 
     word = "row"
     partitions = 1
+    places: Sequence[str] = ()
     until_ms = None
     places: Sequence[str] = ()
 
@@ -52,12 +51,12 @@ class ParquetObjects:
         except (pa.ArrowException, OSError) as error:
             raise SettingsError(f"{name}: not a Parquet file: {str(error).splitlines()[0][:200]}") from error
         schema, shape = self._file.schema_arrow, shape_of_files(settings)
-        paths = _paths(shape)
-        for path in paths:
-            _check(path, schema, name)
+        asked = list(_asked(shape))
+        for each in asked:
+            _check(each, schema, name)
         if shape.time is not None and pa.types.is_timestamp(_kind(shape.time, schema)):
             shape = replace(shape, unit="ms")
-        self._columns = list(dict.fromkeys(path.steps[0] for path in paths))
+        self._columns = list(dict.fromkeys(each.path.steps[0] for each in asked))
         self.total: int | None = self._file.metadata.num_rows
         self._reader = SourceReader(EventReader(shape), declared_keys(settings))
         self._order = InOrder(name, self.word, settings.events.grace_ms)
@@ -66,7 +65,7 @@ class ParquetObjects:
         read = 0
         try:
             for rows in self._file.iter_batches(ROWS_AT_ONCE, columns=self._columns, use_threads=False):
-                events, rejected = self._reader.of_objects([_plain(row) for row in _listed(rows)])
+                events, rejected = self._reader.of_objects(_listed(rows))
                 self._order.check(events.times, read + 1 + events.index)
                 rejects = [(read + 1 + each.index, each.reason) for each in rejected]
                 read += rows.num_rows
@@ -79,66 +78,95 @@ class ParquetObjects:
         return frozenset()
 
 
-def _paths(shape: Shape) -> list[Path]:
-    """Return every path that is looked at."""
-    fields = [path for view in shape.views.values() for path in (*view.paths().values(), *map(_of, view.where))]
-    return fields + [path for path in (shape.time, shape.user) if isinstance(path, Path)]
+class _Asked(NamedTuple):
+    """A path of the settings; `fits` says of a type whether it can hold what is wanted there."""
+
+    setting: str
+    path: Path
+    allowed: str
+    fits: Callable[[Any], bool]
 
 
-def _of(condition: Condition) -> Path:
-    return parse(condition.field)
+def _asked(shape: Shape) -> Iterator[_Asked]:
+    """Yield every path that is looked at."""
+    for view in shape.views.values():
+        if isinstance(view.key, Path):
+            yield _Asked("key", view.key, "text, whole numbers or booleans", _is_label)
+        yield _items(view)
+        if view.count is not None:
+            yield _Asked("count", view.count, "whole numbers", pa.types.is_integer)
+        for condition in view.where:
+            yield _Asked("where", parse(condition.field), "anything", lambda _: True)
+    if shape.time is not None:
+        yield _Asked("timestamp", shape.time, _TIMES[shape.unit], lambda kind: _is_time(kind, shape.unit))
+    if isinstance(shape.user, Path):
+        yield _Asked("user", shape.user, "text or whole numbers", lambda kind: is_text(kind) or pa.types.is_integer(kind))
+
+
+def _items(view: View) -> _Asked:
+    """Return what the items of a view are."""
+    one = _is_label if view.edges is None else _is_number
+    word = "text, whole numbers or booleans" if view.edges is None else "numbers"
+    if view.items.list_at is not None or view.count is not None:
+        return _Asked("items", view.items, word, one)
+
+    def fits(kind: Any) -> bool:
+        if pa.types.is_map(kind):
+            return view.edges is None and bool(pa.types.is_integer(kind.item_type))
+        return one(kind.value_type if is_list(kind) else kind)
+
+    more = "" if view.edges is not None else ", or a map of them to whole numbers"
+    return _Asked("items", view.items, f"{word}, a list of them{more}; in a list of structures say which: q[].label", fits)
+
+
+_TIMES = {unit: f"a timestamp, or whole numbers in {unit}" for unit in ("ms", "us", "ns")}
+_TIMES |= {"s": "a timestamp, or numbers in s", "iso": "a timestamp, or text"}
+
+
+def _is_time(kind: Any, unit: str) -> bool:
+    if pa.types.is_timestamp(kind):
+        return True
+    return is_text(kind) if unit == "iso" else _is_number(kind) if unit == "s" else bool(pa.types.is_integer(kind))
+
+
+def _is_label(kind: Any) -> bool:
+    return is_text(kind) or bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _kind(path: Path, schema: Any) -> Any:
     """Return the type of what is at a path; None where nothing can be."""
     found: Any = None
-    fields: Any = schema
     for place, name in enumerate(path.steps, 1):
-        names = [field.name for field in fields] if fields is not None else []
-        if name not in names:
+        fields = schema if found is None else found
+        if found is not None and pa.types.is_map(found):
+            found = found.item_type
+        elif (found is None or pa.types.is_struct(found)) and name in [field.name for field in fields]:
+            found = fields.field([field.name for field in fields].index(name)).type
+        else:
             return None
-        found = fields.field(names.index(name)).type
         if place == path.list_at:
-            if not (pa.types.is_list(found) or pa.types.is_large_list(found)):
+            if not is_list(found):
                 return None
             found = found.value_type
-        fields = found if pa.types.is_struct(found) else None
-    return found
+    return found.value_type if pa.types.is_dictionary(found) else found
 
 
-def _check(path: Path, schema: Any, name: str) -> None:
-    if _kind(path, schema) is None:
-        columns = ", ".join(field.name for field in schema)
-        raise SettingsError(f"{name}: nothing is at {str(path)!r}; its columns are {columns}")
+def _check(asked: _Asked, schema: Any, name: str) -> None:
+    """Refuse a file in which a path leads to nothing, or to what no event has there."""
+    kind, shown = _kind(asked.path, schema), f"{name}: {asked.setting} = {str(asked.path)!r}"
+    if kind is None:
+        raise SettingsError(f"{shown}: nothing is there; its columns are {', '.join(schema.names)}")
+    if schema.names.count(asked.path.steps[0]) > 1:
+        raise SettingsError(f"{shown}: {schema.names.count(asked.path.steps[0])} columns have that name")
+    if not asked.fits(kind) and not pa.types.is_null(kind):
+        raise SettingsError(f"{shown}: {kind} is there; it must be {asked.allowed}")
 
 
 def _listed(rows: Any) -> list[dict[str, Any]]:
-    """Return rows as objects; a time of ns is cut to us, which Python has."""
-    columns = []
-    for column in rows.columns:
-        if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
-            column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-        columns.append(column)
-    listed: list[dict[str, Any]] = pa.RecordBatch.from_arrays(columns, names=rows.schema.names).to_pylist(
-        maps_as_pydicts="lossy"
-    )
-    return listed
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of Arrow as what JSON has in its place."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, datetime):
-        since = (value if value.tzinfo is not None else value.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-        return since // timedelta(milliseconds=1)
-    if isinstance(value, str | int | float | Decimal) or value is None:
-        return value
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return ()  # of no kind that an event has
-    return value.isoformat() if isinstance(value, date) else ()
+    """Return rows as objects; see `arrow_objects`."""
+    columns = [objects_of(column) for column in rows.columns]
+    return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]

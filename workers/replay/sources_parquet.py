@@ -90,10 +90,10 @@ class ParquetRows:
         self._reasons = [
             "",
             f"missing field {self._key!r}",
-            f"field {self._key!r} is not a string",
+            f"field {self._key!r} is not a string, whole number or boolean",
             f"missing field {self._items!r}",
             f"a count in {self._items!r} is not a non-negative integer",
-            f"field {self._items!r} has an item that is not a string",
+            f"field {self._items!r} has an item that is not a string, whole number or boolean",
             f"missing field {self._time!r}",
             f"field {self._time!r} is not a time in ms",
             f"missing field {self._user!r}",

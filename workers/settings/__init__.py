@@ -131,7 +131,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         named = {config.view: config for config in reversed(self.histograms)}
         for view, complaint in complaints(self.shape):
             own = named[view]
-            yield f"{'events.' if own.items is None and own.key is None and own.count is None else own.where()}{complaint}"
+            yield f"{own.where() if view else 'events.'}{complaint}"
         used: dict[str, str] = {}
         for topic, purpose in self._topics():
             # Kafka's metrics mix up "." and "_", so it refuses names that differ in these only.

@@ -4,7 +4,7 @@
     Shape     the views of a worker, each once, with the fields that all events have
 
 Histograms that agree share a view. Settings that no event could ever fulfil are refused here, with
-the place of the mistake.
+the place of the mistake; and a path through the items of another view, which scanners open.
 """
 
 from __future__ import annotations
@@ -120,12 +120,27 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
     if view.count is not None and view.items.list_at == len(view.items.steps):
         yield f'count = "{view.count}": items = "{view.items}" are the elements themselves; nothing stands beside one'
     for condition in view.where:
-        asked = parse(condition.field)
-        if condition.exists is None and any(_within(asked, other) for other in named.values()):
-            yield f'where: field = "{asked}" is an object for another path, so it never has such a value'
-        for name, path in named.items():
-            if _within(path, asked):
-                yield f'where: field = "{asked}" is inside {name} = "{path}", so no event has both'
+        yield from _of_condition(view, condition, named, lists)
+
+
+def _of_condition(
+    view: View, condition: Condition, named: Mapping[str, Path], lists: set[tuple[str, ...]]
+) -> Iterator[str]:
+    asked = parse(condition.field)
+    value = condition.in_ is not None or condition.min is not None or condition.max is not None
+    if not value and condition.exists is not True:
+        return  # what is not there fulfils it
+    if value and any(_within(asked, path) for path in named.values()):
+        yield f'where: field = "{asked}" is an object for another path, so it never has such a value'
+    for step in range(1, len(asked.steps) + value):
+        if asked.steps[:step] in lists:
+            yield f'where: field = "{asked}": "{Path(asked.steps[:step])}" is a list for another path'
+            break
+    counts = view.count is None and view.edges is None and view.items.list_at is None
+    for name, path in named.items():
+        # Items may be an object of counts, and a condition ask about one of them.
+        if _within(path, asked) and not (name == "items" and counts and len(asked.steps) == len(path.steps) + 1):
+            yield f'where: field = "{asked}" is inside {name} = "{path}", so no event has both'
 
 
 def _within(outer: Path, inner: Path) -> bool:
