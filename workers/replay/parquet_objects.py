@@ -33,7 +33,6 @@ class ParquetObjects:
     partitions = 1
     places: Sequence[str] = ()
     until_ms = None
-    places: Sequence[str] = ()
 
     def __init__(self, settings: Settings, name: str, file: IO[bytes]) -> None:
         """
