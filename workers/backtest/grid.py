@@ -216,7 +216,8 @@ def settings_text(config: HistogramConfig) -> str:
         if value is None or (rule.name == "quantiles" and config.buckets is not None):
             continue
         if rule.name == "domain" and config.buckets is not None:
-            found["quantiles"] = config.shown_quantiles
+            if config.shows_all:
+                found["quantiles"] = config.shown_quantiles
         elif rule.name == "domain" and len(value) > DOMAIN_SHOWN:
             found["domain_labels"] = len(value)
         elif rule.name == "buckets":

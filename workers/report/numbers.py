@@ -50,7 +50,9 @@ def numeric_of(run: Outcome) -> Numeric | None:
     """Return the buckets and quantiles of a run; None where not all its buckets are shown."""
     settings = run.settings
     quantiles = settings.get("quantiles")
-    return Numeric(Buckets(tuple(settings["buckets"])), quantiles) if quantiles else None
+    if "buckets" not in settings or quantiles is None:
+        return None
+    return Numeric(Buckets(tuple(settings["buckets"])), quantiles)
 
 
 def pictures(of: Measured, run: Outcome, numeric: Numeric, keys: int) -> list[Chart]:

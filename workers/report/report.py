@@ -72,8 +72,8 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         "settings": [f"{name} = {text}" for name, text in texts.items()],
         "runs": run_table(of, advice),
         "charts": list(_charts(of, advice, featured)),
-        "quantiles": None if numeric is None else quantile_table(of, run, numeric),
-        "boards": board_tables(of, run, KEYS),
+        "quantiles": quantile_table(of, run, numeric) if numeric is not None and numeric.quantiles else None,
+        "boards": board_tables(of, run, KEYS, () if numeric is None else numeric.labels),
     }
 
 
