@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from workers.mechanisms.buckets import Buckets, parse_buckets
 from workers.mechanisms.config import KnownBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
+from workers.mechanisms.sizes import VALUE_BYTES
 
 EDGES = (0.0, 10.0, 50.0, 100.0)
 NUMBERS = Numeric(Buckets(EDGES), (0.5,))
@@ -173,3 +175,13 @@ def test_fields_do_not_depend_on_the_order_of_the_items() -> None:
         '[{"q": 0.5, "bucket": "[0,10)", "value": 8.96111, "low": 8.84445, "high": 9.07871}]'
     )
     assert Numeric(Buckets(EDGES), ()).fields(items[:2], 5.0) == {"edges": EDGES}
+
+
+def test_the_longest_snapshot_of_numbers_is_far_from_needing_two_pages() -> None:
+    """1,000 edges with all digits that there are, 20 quantiles, and counts of 19 digits."""
+    edges = tuple(-(1 + i / 7) * 1.2345678901234567e-300 for i in range(1_000))[::-1]
+    numbers = Numeric(Buckets(edges), tuple((i + 1) / 21 for i in range(20)))
+    items = [(label, 2**62 + i) for i, label in enumerate(numbers.labels)]
+    text = orjson.dumps({"items": items, **numbers.fields(items, 1e15)})
+    assert len(orjson.dumps(numbers.fields(items, 1e15))) < 30_000
+    assert len(text) < VALUE_BYTES / 5
