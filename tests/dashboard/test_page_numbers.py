@@ -103,18 +103,43 @@ def test_it_can_be_read_without_seeing_it(chrome: Browser, topics: Topics) -> No
         assert name.startswith("Histogram of 6 buckets. Most are from 10 to 50: 1,503. Median: ")
         assert "99 % lie below: 500 or more, at least " in name
         page.click("#numeric summary")
+        window.shows('document.querySelectorAll("#bin-numbers tbody tr").length === 6')
         rows = [row.split("\t") for row in page.locator("#bin-numbers tbody tr").all_inner_texts()]
         names = ["below 0", "from 0 to 10", "from 10 to 50", "from 50 to 100", "from 100 to 500", "500 and above"]
         assert rows == [[name, text(count + 3), "60"] for name, count in zip(names, COUNTS, strict=True)]
         page.focus("#bins")
-        assert page.inner_text("#bin-reading") == "from 10 to 50: 1,503 ± 60"
-        page.keyboard.press("ArrowRight")
+        for _ in range(4):
+            page.keyboard.press("ArrowRight")
         window.shows('document.querySelector("#bin-reading").textContent === "from 50 to 100: 703 ± 60"')
         window.shows('document.querySelector("#reading").textContent.includes("703 ± 60")')
         page.keyboard.press("End")
         window.shows('document.querySelector("#item-name").textContent === ">=500"')
         assert page.locator("#bins rect.chosen").count() == 1
         assert "item=%3E%3D500" in page.url
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics) -> None:
+    """It is what most people come for: the median first, and any other one that is picked."""
+    window = Window(chrome, width=390)
+    with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
+        page = opened(window, dashboard.url)
+        window.shows('document.querySelectorAll("#chart .band").length === 1')
+        assert page.inner_text("#item-name") == "Median"
+        page.click("#history summary")
+        window.shows('document.querySelectorAll("#numbers tbody tr").length === 3')
+        assert page.locator("#numbers thead th").all_inner_texts() == ["Tick", "Ended", "Value", "95 % interval"]
+        one = topics.sent[-1]["quantiles"][0]
+        row = page.locator("#numbers tbody tr").first.locator("td").all_inner_texts()
+        assert row[0] == "3"
+        assert [float(row[2]), *map(float, row[3].split(" to "))] == pytest.approx([one["value"], one["low"], one["high"]], abs=0.5)
+        assert page.inner_text("#reading").endswith(f": {row[2]} ({row[3]})")
+        page.click("#quantiles li:nth-child(2) button")
+        window.shows('document.querySelector("#item-name").textContent === "99 % lie below"')
+        assert page.get_attribute("#quantiles li:nth-child(2) button", "aria-pressed") == "true"
+        window.shows('document.querySelector("#chart").textContent === "It cannot be said at any of these ticks."')
+        assert "item=q%3A0.99" in page.url
     assert window.wrong == []
     window.context.close()
 

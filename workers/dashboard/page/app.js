@@ -4,11 +4,11 @@ import { answersOf, question, remarks, showAnswers } from "./answers.js";
 import { Board } from "./board.js";
 import { Chart } from "./chart.js";
 import { Exact } from "./exact.js";
-import { Followed, View } from "./model.js";
+import { Followed, View, isQuantile, quantileItem } from "./model.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
 import { Bins } from "./numbers.js";
 import { startTheme } from "./theme.js";
-import { KAFKA, NOTHING, about, about2sd, count, errorBar, guarantee, oneLine, span, threshold, time } from "./words.js";
+import { KAFKA, NOTHING, about, about2sd, count, errorBar, guarantee, oneLine, quantileName, span, threshold, time } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
 const CATALOGUE_MS = 30000;
@@ -251,20 +251,28 @@ function drawItems(snapshot) {
 }
 
 function drawNumbers(snapshot) {
-  const chosen = chosenItem(snapshot);
+  const quantiles = (snapshot.quantiles ?? []).map((one) => one.q);
+  const items = quantiles.map(quantileItem);
+  const known = view.item !== null && (!isQuantile(view.item) || items.includes(view.item));
+  const chosen = known ? view.item : (items[0] ?? snapshot.items[0]?.[0] ?? null);
   byId("numeric-sd").hidden = snapshot.sd === null;
   byId("numeric-sd-words").textContent = errorBar(snapshot.mechanism);
   byId("numeric-quantile").hidden = !snapshot.quantiles?.length;
   bins.show(snapshot, chosen);
-  drawHistory(snapshot, chosen);
+  const at = items.indexOf(chosen);
+  drawHistory(snapshot, chosen, at < 0 ? undefined : quantileName(quantiles[at]).name);
 }
 
-function drawHistory(snapshot, chosen) {
+function drawHistory(snapshot, chosen, quantile) {
   byId("history").hidden = chosen === null;
   if (chosen === null) return;
   if (followed.item !== chosen) followed.follow(chosen);
-  byId("item-name").textContent = chosen || NOTHING.empty;
+  byId("item-name").textContent = quantile ?? (chosen || NOTHING.empty);
   byId("item-name").dir = "auto";
+  if (quantile !== undefined) {
+    drawChart(snapshot, { words: "Published quantile with its interval over the last ticks.", empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true });
+    return;
+  }
   drawChart(snapshot, {
     words: `${snapshot.sd === null ? "Published count" : `Published count ± ${about2sd(snapshot.sd)}`} over the last ticks.`,
     empty: "Not shown at any of these ticks.",

@@ -1,6 +1,7 @@
 // A histogram of numbers: a bar for each bucket, in the order of the edges, with the quantiles and their intervals.
 
 import { nice } from "./board.js";
+import { quantileItem } from "./model.js";
 import { BUCKETS, about2sd, bucketWords, count, edge, quantileWords, short } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -35,15 +36,31 @@ export class Bins {
     this.chosen = this.buckets.findIndex((one) => one.label !== null && one.label === chosen);
     this.half = snapshot.sd === null ? 0 : 2 * snapshot.sd;
     this.quantiles = (snapshot.quantiles ?? []).map((one) => ({ ...one, words: quantileWords(one, snapshot.edges) }));
-    this.list.replaceChildren(...this.quantiles.map(({ words }) => {
-      const item = document.createElement("li");
-      item.append(element("span", words.name), element("strong", words.value), element("small", words.interval));
-      return item;
-    }));
+    this.listed(chosen);
     this.box.setAttribute("aria-label", this.inWords());
     this.draw();
     this.tabulate();
     this.say(this.chosen);
+  }
+
+  // The list of quantiles; what is focused stays, so only texts change.
+  listed(chosen) {
+    while (this.list.children.length > this.quantiles.length) this.list.lastChild.remove();
+    while (this.list.children.length < this.quantiles.length) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(element("span", ""), element("strong", ""), element("small", ""));
+      button.addEventListener("click", () => this.onPick(button.item));
+      const entry = document.createElement("li");
+      entry.append(button);
+      this.list.append(entry);
+    }
+    for (const [index, { q, words }] of this.quantiles.entries()) {
+      const button = this.list.children[index].firstChild;
+      button.item = quantileItem(q);
+      button.setAttribute("aria-pressed", `${button.item === chosen}`);
+      for (const [i, text] of [words.name, words.value, words.interval].entries()) button.children[i].textContent = text;
+    }
   }
 
   inWords() {
@@ -183,7 +200,9 @@ export class Bins {
   }
 
   pick(index) {
-    if (index >= 0 && this.buckets[index].label !== null) this.onPick(this.buckets[index].label);
+    if (index < 0 || this.buckets[index].label === null) return;
+    this.chosen = index; // the next key may come before this is drawn
+    this.onPick(this.buckets[index].label);
   }
 
   key(event) {

@@ -62,18 +62,31 @@ export function bucketWords(index, edges) {
   return `from ${edge(edges[index - 1])} to ${edge(edges[index])}`;
 }
 
-// A quantile of a snapshot: {name, mark, value, interval}; mark is the short name.
-export function quantileWords({ q, bucket, value, low, high }, edges) {
-  const share = `${Math.round(q * 1e6) / 1e4} %`;
-  const names = q === 0.5 ? { name: "Median", mark: "median" } : { name: `${share} lie below`, mark: share };
-  if (bucket === null) return { ...names, value: "cannot be said", interval: "all counts together may be noise" };
+// What a chart writes where its values are numbers that were counted.
+export const measured = (value) => digits.format(value).replace("-", "−");
+
+// A number and its interval, of which an end may be open (null), with as many places as the interval lets stand.
+export function spread(value, low, high) {
   const width = low !== null && high !== null && high > low ? high - low : null;
   const places = width === null ? null : Math.min(9, Math.max(0, 1 - Math.floor(Math.log10(width))));
   const format = places === null ? digits : new Intl.NumberFormat("en", { minimumFractionDigits: places, maximumFractionDigits: places });
   const written = (number) => format.format(number).replace("-", "−");
-  const open = bucket[0] === "<" ? `below ${edge(edges[0])}` : `${edge(edges.at(-1))} or more`;
   const interval = low === null ? (high === null ? "anywhere" : `at most ${written(high)}`) : high === null ? `at least ${written(low)}` : `${written(low)} to ${written(high)}`;
-  return { ...names, value: value === null ? open : written(value), interval };
+  return { value: value === null ? null : written(value), interval };
+}
+
+// What a quantile is called, and on a picture.
+export function quantileName(q) {
+  const share = `${Math.round(q * 1e6) / 1e4} %`;
+  return q === 0.5 ? { name: "Median", mark: "median" } : { name: `${share} lie below`, mark: share };
+}
+
+// A quantile of a snapshot: {name, mark, value, interval}.
+export function quantileWords({ q, bucket, value, low, high }, edges) {
+  if (bucket === null) return { ...quantileName(q), value: "cannot be said", interval: "all counts together may be noise" };
+  const open = bucket[0] === "<" ? `below ${edge(edges[0])}` : `${edge(edges.at(-1))} or more`;
+  const words = spread(value, low, high);
+  return { ...quantileName(q), ...words, value: words.value ?? open };
 }
 
 export function threshold(snapshot) {
