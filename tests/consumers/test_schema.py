@@ -59,15 +59,34 @@ def real() -> dict[str, list[Document]]:
     [queries] = [path for path in EXAMPLES if path.stem == "two_level_k"]
     settings = load(queries)
     configs = tuple(msgspec.structs.replace(config, queries=tuple(ORDER_STATISTICS)) for config in settings.histograms)
-    [known] = [path for path in EXAMPLES if path.stem == "known_base"]
-    buckets = Buckets((0, 10, 50))
-    numbers = load(known)
-    changes: dict[str, Any] = {"buckets": buckets, "domain": buckets.labels, "quantiles": (0.01, 0.5, 0.99)}
-    numbers = msgspec.structs.replace(
-        numbers, histograms=tuple(msgspec.structs.replace(config, **changes) for config in numbers.histograms)
-    )
-    found["numbers"] = made(numbers)
+    for path in EXAMPLES:
+        settings_of_numbers = load(path)
+        if path.parent.name == "mechanisms" and getattr(settings_of_numbers.histograms[0], "domain", None):
+            found[f"numbers in {path.stem}"] = made(with_buckets(settings_of_numbers))
     return found | {"all queries": made(msgspec.structs.replace(settings, histograms=configs))}
+
+
+def with_buckets(settings: Settings) -> Settings:
+    """The same over numbers; with quantiles where the mechanism says them."""
+    buckets = Buckets(tuple(range(40)))
+    changes: dict[str, Any] = {"buckets": buckets, "domain": buckets.labels}
+    if settings.histograms[0].shows_all:
+        changes["quantiles"] = (0.01, 0.5, 0.99)
+    return msgspec.structs.replace(
+        settings, histograms=tuple(msgspec.structs.replace(config, **changes) for config in settings.histograms)
+    )
+
+
+def test_every_mechanism_with_a_domain_says_the_edges_and_those_that_show_it_all_the_quantiles() -> None:
+    """At every tick, whatever it answers."""
+    said = {
+        name.removeprefix("numbers in "): {("edges" in one, "quantiles" in one) for one in documents}
+        for name, documents in real().items()
+        if name.startswith("numbers in ")
+    }
+    assert len(said) >= 9
+    assert set(map(frozenset, said.values())) == {frozenset({(True, True)}), frozenset({(True, False)})}
+    assert {name for name, fields in said.items() if (True, True) in fields} == {"known_base", "known_gauss"}
 
 
 def forms() -> Iterator[tuple[str, Document]]:
