@@ -30,7 +30,7 @@ def events(settings: Settings) -> list[dict[str, object]]:
                 names.items: [f"p{i % 4}", "p1"],
             }
             if config.buckets is not None:
-                event[names.items] = number_in(config.buckets, i % len(config.buckets.labels))
+                event[str(names.items)] = number_in(config.buckets, i % len(config.buckets.labels))
             if not names.key.startswith("$"):
                 event[names.key] = config.keys[i % 2] if isinstance(config.keys, tuple) else "s1"
             if names.user is not None:
