@@ -157,3 +157,17 @@ def test_settings_are_told_as_they_stand_in_a_file(tmp_path: Path) -> None:
     found = json.loads(settings_text(config))
     assert found["tick"] == "90s" and found["mechanism"] == "known_base" and found["domain_labels"] == 50
     assert "domain" not in found and "rho" not in found
+
+
+def test_buckets_are_told_by_their_edges_and_can_be_varied(tmp_path: Path) -> None:
+    """Their labels follow; and where the mechanism has no domain, it has neither buckets nor quantiles."""
+    histogram = unk(mechanism="known_base", buckets=[0, 10], quantiles=[0.5, 0.9])
+    (config,) = settings_of(tmp_path, [histogram]).histograms
+    found = json.loads(settings_text(config))
+    assert (found["buckets"], found["quantiles"]) == ([0, 10], [0.5, 0.9])
+    assert "domain" not in found
+    grid = make_grid(settings_of(tmp_path, [histogram]), tmp_path / "settings.toml", ["buckets=[0,5],[0,5,10]"])
+    assert [json.loads(settings_text(one.config))["buckets"] for one in grid.combinations] == [[0, 5], [0, 5, 10]]
+    grid = make_grid(settings_of(tmp_path, [histogram]), tmp_path / "settings.toml", ["mechanism=known_base,unk_base"])
+    assert [one.config.mechanism for one in grid.combinations] == ["known_base", "unk_base"]
+    assert grid.left_out == []

@@ -17,6 +17,7 @@ from jsonschema.protocols import Validator
 
 from tests.consumers.scene import Scene
 from tests.plan.test_examples import EXAMPLES, events
+from workers.mechanisms.buckets import Buckets
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS
 from workers.replay.offline import replay
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ORDER_STATISTICS = ["max", "min", "quantile:0.5", "top_k:2", "argmax", "top_k_select:2", "histogram"]
 
 Document = dict[str, Any]
+QUANTILE: Document = {"q": 0.5, "bucket": "[1,2)", "value": 1.5, "low": 1.25, "high": None}
 
 
 @cache
@@ -57,7 +59,34 @@ def real() -> dict[str, list[Document]]:
     [queries] = [path for path in EXAMPLES if path.stem == "two_level_k"]
     settings = load(queries)
     configs = tuple(msgspec.structs.replace(config, queries=tuple(ORDER_STATISTICS)) for config in settings.histograms)
+    for path in EXAMPLES:
+        settings_of_numbers = load(path)
+        if path.parent.name == "mechanisms" and getattr(settings_of_numbers.histograms[0], "domain", None):
+            found[f"numbers in {path.stem}"] = made(with_buckets(settings_of_numbers))
     return found | {"all queries": made(msgspec.structs.replace(settings, histograms=configs))}
+
+
+def with_buckets(settings: Settings) -> Settings:
+    """The same over numbers; with quantiles where the mechanism says them."""
+    buckets = Buckets(tuple(range(40)))
+    changes: dict[str, Any] = {"buckets": buckets, "domain": buckets.labels}
+    if settings.histograms[0].shows_all:
+        changes["quantiles"] = (0.01, 0.5, 0.99)
+    return msgspec.structs.replace(
+        settings, histograms=tuple(msgspec.structs.replace(config, **changes) for config in settings.histograms)
+    )
+
+
+def test_every_mechanism_with_a_domain_says_the_edges_and_those_that_show_it_all_the_quantiles() -> None:
+    """At every tick, whatever it answers."""
+    said = {
+        name.removeprefix("numbers in "): {("edges" in one, "quantiles" in one) for one in documents}
+        for name, documents in real().items()
+        if name.startswith("numbers in ")
+    }
+    assert len(said) >= 9
+    assert set(map(frozenset, said.values())) == {frozenset({(True, True)}), frozenset({(True, False)})}
+    assert {name for name, fields in said.items() if (True, True) in fields} == {"known_base", "known_gauss"}
 
 
 def forms() -> Iterator[tuple[str, Document]]:
@@ -100,7 +129,8 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     """Everything that a slip in the writer could make of a snapshot, and its name."""
     for name in document:
         without = {other: value for other, value in document.items() if other != name}
-        yield f"no {name}", without
+        if name != "quantiles" and (name != "edges" or "quantiles" in document):
+            yield f"no {name}", without
         yield f"{name} is of another type", document | {name: {"a": 1}}
     yield "an unknown field", document | {"exact": 1}
     yield "an unknown mechanism", document | {"mechanism": "laplace"}
@@ -113,6 +143,14 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     yield "sd that it cannot have", document | {"sd": 1.0 if document["sd"] is None else None}
     for name, value in (("rho", 0), ("epsilon", -1), ("delta", 1), ("unit", "day"), ("exact", 1)):
         yield f"guarantee with {name} = {value}", document | {"guarantee": document["guarantee"] | {name: value}}
+    yield "one edge", document | {"edges": [1]}
+    if document["mechanism"] in ("unk_base", "limit_dom", "positive_gauss", "pay_what_you_get"):
+        yield "edges without a domain", document | {"edges": [1, 2]}
+    if document["mechanism"] not in ("known_base", "known_gauss", "meta"):
+        yield "quantiles of some buckets", document | {"edges": [1, 2], "quantiles": [QUANTILE]}
+    changes: list[Document] = [{"q": 1}, {"q": 0}, {"bucket": 3}, {"value": "3"}, {"low": "open"}, {"exact": 3}]
+    for change in changes:
+        yield f"a quantile with {change}", document | {"edges": [1, 2], "quantiles": [QUANTILE | change]}
     if "items" in document:
         yield "also an answer", document | {"query": "max", "value": 1}
         for item in (["tea"], ["tea", 1, 2], ["tea", 1.5], ["tea", "1"], [1, 1], ["tea", 2**63], ["x" * 1025, 1]):

@@ -147,7 +147,7 @@ def test_it_comes_back_after_the_server_was_restarted(chrome: Browser, topics: T
         window.shows('document.querySelector("#connection").textContent === "Live"')
         window.shows('document.querySelector("#board-title").textContent.endsWith("tick 5")')
         assert window.rows() == [("1", "tea", "2,136")]
-        page.click("details summary")
+        page.click("#history summary")
         window.shows('document.querySelectorAll("#numbers tbody tr").length === 5')
         counts = page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
         assert counts == ["2,136", "2,126", "2,116", "2,106", "2,096"]
@@ -163,7 +163,7 @@ def test_what_came_while_the_connection_was_broken_is_not_missing(
     with served(topics) as running:
         page = window.open(f"{running.url}?histogram=products&key=s1&item=tea")
         window.shows('document.querySelector("#connection").textContent === "Live"')
-        page.click("details summary")
+        page.click("#history summary")
         monkeypatch.setattr(api, "VIEWERS", 0)
         running.call(running.dashboard.hub.close)
         window.shows('document.querySelector("#connection").textContent === "Reconnecting"')

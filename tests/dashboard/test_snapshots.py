@@ -90,3 +90,10 @@ def test_a_snapshot_can_be_cut_to_some_items() -> None:
     assert orjson.loads(only(whole, items={"c", "x"})) == message(items=[("c", 1)], total_items=3)
     query = snapshot(items=GONE, query="max", value=7)
     assert only(query, top=1) is query.json
+
+
+def test_a_histogram_of_numbers_is_not_cut_to_its_largest_buckets() -> None:
+    """A picture with holes would be another distribution; named buckets can still be asked for."""
+    whole = snapshot(1, [("[0,1)", 9), ("<0", 2), (">=1", 1)], edges=[0.0, 1.0], mechanism="known_base")
+    assert [item[0] for item in orjson.loads(only(whole, top=1))["items"]] == ["[0,1)", "<0", ">=1"]
+    assert [item[0] for item in orjson.loads(only(whole, items={"<0"}))["items"]] == ["<0"]

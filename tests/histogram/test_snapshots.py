@@ -2,12 +2,15 @@
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from workers.histogram.quantiles import Numeric
 from workers.histogram.snapshots import LabelCache, ReleasedTick, snapshots
+from workers.mechanisms.buckets import Buckets
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -53,6 +56,22 @@ def test_a_snapshot_has_the_fields_of_the_interface_in_their_order() -> None:
         ),
     )
     assert json.loads(other[1])["items"] == []
+
+
+def test_a_histogram_of_numbers_says_its_edges_and_quantiles() -> None:
+    """Behind the items, which are ordered as ever; computed from each stream key's own counts."""
+    labels = Buckets((0, 10, 50)).labels
+    table = columns([(key, label) for key in (0, 1) for label in labels])
+    release = Release(np.arange(8), np.array([1, 900, 50, 7, 2, -3, 1, 4]), 5.0, None)
+    made = replace(tick(release), numeric=Numeric(Buckets((0, 10, 50)), (0.5,)))
+    (_, one), (_, other) = snapshots(made, table, ["s1", "s2"], LabelCache())
+    assert (
+        b'"items":[["[0,10)",900],["[10,50)",50],[">=50",7],["<0",1]],"edges":[0.0,10.0,50.0],'
+        b'"quantiles":[{"q":0.5,"bucket":"[0,10)","value":5.31111,"low":5.21678,"high":5.40551}],"sd":5.0,'
+    ) in one
+    nothing = b'"quantiles":[{"q":0.5,"bucket":null,"value":null,"low":null,"high":null}]'
+    assert nothing in other
+    assert nothing not in one
 
 
 def test_items_stand_largest_first_and_ties_by_label() -> None:

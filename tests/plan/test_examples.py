@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.numbers import number_in
 from workers.cli import execute
 from workers.mechanisms.config import EPOCH
 from workers.settings import Settings, load
@@ -28,6 +29,8 @@ def events(settings: Settings) -> list[dict[str, object]]:
                 names.timestamp: round(start) + i * config.tick_ms // 6,
                 str(names.items): [f"p{i % 4}", "p1"],
             }
+            if config.buckets is not None:
+                event[str(names.items)] = number_in(config.buckets, i % len(config.buckets.labels))
             if not names.key.startswith("$"):
                 event[names.key] = config.keys[i % 2] if isinstance(config.keys, tuple) else "s1"
             if names.user is not None:

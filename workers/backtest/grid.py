@@ -37,8 +37,8 @@ from workers.settings.files import read_file
 COMBINATIONS_MAX = 1_000
 # They name a histogram and whom it serves; nothing that is measured depends on them.
 FIXED = ("name", "topic", "keys", "generation")
-# Of each pair a histogram has one: a value for one takes the place of the file's for the other.
-INSTEAD = {"epsilon": "rho", "rho": "epsilon", "domain": "domain_file", "domain_file": "domain"}
+# Of each set a histogram has one: a value for one takes the place of the file's for another.
+ONE_OF = (frozenset(("epsilon", "rho")), frozenset(("domain", "domain_file", "buckets")))
 # Of these mechanisms it depends on a setting, and on its value, whether there is a domain.
 NEEDS_DOMAIN: dict[str, tuple[str, Sequence[str]]] = {
     "meta": ("algorithm", KNOWN),
@@ -173,8 +173,7 @@ class _Variants:
         wanted = dict(zip(self.chosen, choice, strict=True))
         values = dict(self.section)
         for name, (_, value) in wanted.items():
-            other = INSTEAD.get(name)
-            if other is not None and other not in wanted:
+            for other in (other for of in ONE_OF if name in of for other in of - wanted.keys()):
                 values.pop(other, None)
             values[name] = value
         known = set(values)
@@ -182,7 +181,7 @@ class _Variants:
             known = settings_known(values["mechanism"])
         decides, domains = NEEDS_DOMAIN.get(str(values.get("mechanism")), ("", ()))
         if domains and {"mechanism", decides} & wanted.keys() and values.get(decides) not in domains:
-            known -= {"domain", "domain_file"}
+            known -= {"domain", "domain_file", "buckets", "quantiles"}
         values = {name: value for name, value in values.items() if name in known}
         return values, {f"{self.name}.{name}": one.text if name in known else None for name, one in wanted.items()}
 
@@ -206,7 +205,7 @@ def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
 def settings_known(mechanism: str) -> set[str]:
     """Return the settings that a histogram of this mechanism may have."""
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
-    return names | {"domain_file"} if "domain" in names else names
+    return names | {"domain_file"} if "domain" in names else names - {"buckets", "quantiles"}
 
 
 def settings_text(config: HistogramConfig) -> str:
@@ -214,10 +213,15 @@ def settings_text(config: HistogramConfig) -> str:
     found: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
         value = getattr(config, rule.attribute)
-        if value is None:
+        if value is None or (rule.name == "quantiles" and config.buckets is not None):
             continue
-        if rule.name == "domain" and len(value) > DOMAIN_SHOWN:
+        if rule.name == "domain" and config.buckets is not None:
+            if config.shows_all:
+                found["quantiles"] = config.shown_quantiles
+        elif rule.name == "domain" and len(value) > DOMAIN_SHOWN:
             found["domain_labels"] = len(value)
+        elif rule.name == "buckets":
+            found["buckets"] = value.edges
         else:
             found[rule.name] = format_duration(value) if rule.duration else value
     return msgspec.json.encode(found).decode()

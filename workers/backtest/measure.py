@@ -192,7 +192,9 @@ class Watch:
         for index in range(len(self.view.keys)):
             here = np.flatnonzero(key_of == index)
             published = dict(zip(rows[here].tolist(), counts[here].tolist(), strict=True))
-            named = rows[here][released_top(rows[here], counts[here], self.view.top)].tolist()
+            # A histogram of numbers is looked at whole.
+            top = self.view.top if shown.numeric is None else len(here)
+            named = rows[here][released_top(rows[here], counts[here], top)].tolist()
             yield from self.board_rows(shown, index, named, published)
 
     def board_rows(

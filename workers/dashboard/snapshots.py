@@ -133,7 +133,7 @@ class Pages:
 def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None) -> bytes:
     """Return a snapshot's JSON with fewer items, those named or the largest, and `total_items`.
 
-    One without items stays as it is.
+    One without items stays as it is, and of numbers all buckets are kept unless some are named.
     """
     if items is None and top is None:
         return snapshot.json
@@ -142,7 +142,7 @@ def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: i
     if all_items is None:
         return snapshot.json
     kept = all_items if items is None else [item for item in all_items if item[0] in items]
-    document["items"] = kept if top is None else kept[:top]
+    document["items"] = kept if top is None or (items is None and "edges" in document) else kept[:top]
     document["total_items"] = len(all_items)
     return orjson.dumps(document)
 

@@ -18,6 +18,7 @@ from workers.changes import Change
 from workers.errors import StateRefused
 from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.owners import owner_of
+from workers.histogram.quantiles import Numeric
 from workers.histogram.snapshots import LabelCache, ReleasedTick, Snapshot, snapshots
 from workers.kafka.topic_ids import lacks_ids, refuse_without_ids
 from workers.mechanisms.config import HistogramConfig
@@ -117,6 +118,7 @@ class Histogram:
         self._gone: list[bytes] = []
         self._state = mechanism.init()
         self._labels = LabelCache()
+        self._numeric = None if config.buckets is None else Numeric(config.buckets, config.shown_quantiles)
 
     def __repr__(self) -> str:
         return f"Histogram({self.config.name!r}, next={self.life.next})"
@@ -198,6 +200,7 @@ class Histogram:
             mechanism=self.mechanism.kind,
             id=self._id.hex(),
             release=release,
+            numeric=self._numeric,
         )
 
     def exact(self, name: str) -> dict[str, int]:

@@ -4,7 +4,8 @@ Items come largest first, ties by label. A snapshot too long for one message is 
 
 Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most
 1,024. So a page without its items has fewer than 8,000 bytes and an item fewer than 6,200: there is
-always room for more than a hundred, and pages are cut by the bytes of their items.
+always room for more than a hundred, and pages are cut by the bytes of their items. The edges and
+quantiles of numbers add fewer than 30,000 bytes, and such a snapshot is far from needing two pages.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import orjson
 from numpy.typing import NDArray
 
 from workers.histogram.answers import LISTS, parts
+from workers.histogram.quantiles import Numeric
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.sizes import VALUE_BYTES
@@ -39,6 +41,7 @@ class ReleasedTick:
     mechanism: str
     id: str
     release: Release | Items | Answers
+    numeric: Numeric | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +115,9 @@ def snapshots(
     """
     release = tick.release
     if isinstance(release, Answers):
+        edges = {} if tick.numeric is None else {"edges": tick.numeric.edges}
         for index, key in enumerate(keys):
-            yield from ((key, page) for page in _pages(tick, key, release.of_key[index], max_bytes))
+            yield from ((key, page) for page in _pages(tick, key, {**release.of_key[index], **edges}, max_bytes))
         return
     if isinstance(release, Release):
         key_of = ledger.keys[release.rows]
@@ -134,7 +138,8 @@ def snapshots(
     starts = np.searchsorted(key_of, np.arange(len(keys) + 1)).tolist()
     for index, key in enumerate(keys):
         of_key = items[starts[index] : starts[index + 1]]
-        yield from ((key, page) for page in _pages(tick, key, {"items": of_key}, max_bytes))
+        numbers = {} if tick.numeric is None else tick.numeric.fields(of_key, round(release.sd, 4))
+        yield from ((key, page) for page in _pages(tick, key, {"items": of_key, **numbers}, max_bytes))
 
 
 def _largest_first(

@@ -44,6 +44,8 @@ class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        # 1 and 1.0 are one edge, and are written in one way.
+        msgspec.structs.force_setattr(self, "edges", tuple(map(float, self.edges)))
         for complaint in _complaints(self.edges):
             raise ValueError(complaint)
 

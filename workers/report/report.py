@@ -19,6 +19,7 @@ from workers.report import charts_backtest as draw
 from workers.report.charts import Chart, write_charts
 from workers.report.charts_boards import boards
 from workers.report.data import Measured, measured, when
+from workers.report.numbers import numeric_of, pictures, quantile_table
 from workers.report.pages import Table, page
 from workers.report.runs import board_tables, epoch_of, factor_of, place, run_table
 from workers.settings.files import write_whole
@@ -59,6 +60,7 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
     """Return what the template shows of one histogram, one of its runs in detail."""
     featured = _featured(of, advice)
     run = featured[0]
+    numeric = numeric_of(run)
     first, stop, more = advice.words[0].partition(". ")
     texts = {name: json.dumps(value, ensure_ascii=False) for name, value in run.settings.items()}
     return {
@@ -70,11 +72,13 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         "settings": [f"{name} = {text}" for name, text in texts.items()],
         "runs": run_table(of, advice),
         "charts": list(_charts(of, advice, featured)),
-        "boards": board_tables(of, run, KEYS),
+        "quantiles": quantile_table(of, run, numeric) if numeric is not None and numeric.quantiles else None,
+        "boards": board_tables(of, run, KEYS, () if numeric is None else numeric.labels),
     }
 
 
 def _charts(of: Measured, advice: Recommendation, featured: Sequence[Outcome]) -> Iterator[Chart]:
+    numeric = numeric_of(featured[0])
     discovering = [run for run in _best(of, advice) if len(of.by_size(run, "found").at)]
     for chart in (
         draw.pareto_front(of, advice),
@@ -82,7 +86,7 @@ def _charts(of: Measured, advice: Recommendation, featured: Sequence[Outcome]) -
         draw.error_over_ticks(of, featured),
         draw.discovery(of, discovering[:FEATURED]),
         draw.coverage(of),
-        *boards(of, featured[0], KEYS),
+        *(boards(of, featured[0], KEYS) if numeric is None else pictures(of, featured[0], numeric, KEYS)),
     ):
         if chart is not None:
             yield chart

@@ -14,6 +14,8 @@ from workers.report.pages import Table, label
 
 SIDE_LETTERS = 48
 BOARD_ROWS, BOARD_TICKS = 12, 3
+# Buckets of numbers that a table lists in their order; of more, the largest.
+BUCKET_ROWS = 40
 #: Columns of the table of runs: metric, heading, and how the number is written.
 COLUMNS = (
     ("recall_unbounded", "true top {n} shown", "share"),
@@ -83,13 +85,21 @@ def run_table(of: Measured, advice: Recommendation) -> Table:
 
 
 def board_tables(
-    of: Measured, run: Outcome, keys: int
+    of: Measured, run: Outcome, keys: int, labels: Sequence[str] = ()
 ) -> list[tuple[str, list[tuple[str, Table]]]]:
-    """Return a run's boards by stream key, of the first `keys` of these with their tables."""
+    """Return a run's boards by stream key, of the first `keys` of these with their tables.
+
+    Items come largest first, or in the order of `labels` where these are few.
+    """
+    place = {label: i for i, label in enumerate(labels)} if len(labels) <= BUCKET_ROWS else {}
+
+    def listed(rows: list[BoardRow]) -> list[BoardRow]:
+        return sorted(rows, key=lambda row: place[row.label]) if place else rows[:BOARD_ROWS]
+
     found = []
     for number, (key, ticks) in enumerate(of.board(run).items()):
         chosen = chosen_ticks(list(ticks)) if number < keys else []
-        found.append((key, [_board(run, tick, ticks[tick][:BOARD_ROWS]) for tick in chosen]))
+        found.append((key, [_board(run, tick, listed(ticks[tick])) for tick in chosen]))
     return found
 
 

@@ -4,10 +4,11 @@ import { answersOf, question, remarks, showAnswers } from "./answers.js";
 import { Board } from "./board.js";
 import { Chart } from "./chart.js";
 import { Exact } from "./exact.js";
-import { Followed, View } from "./model.js";
+import { Followed, View, isQuantile, quantileItem } from "./model.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
+import { Bins } from "./numbers.js";
 import { startTheme } from "./theme.js";
-import { KAFKA, NOTHING, about, about2sd, count, errorBar, guarantee, oneLine, span, threshold, time } from "./words.js";
+import { KAFKA, NOTHING, about, about2sd, count, errorBar, guarantee, oneLine, quantileName, span, threshold, time } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
 const CATALOGUE_MS = 30000;
@@ -15,6 +16,7 @@ const SOON_MS = 1000;
 
 const view = new View();
 const board = new Board(byId("scroller"), (label) => choose(label));
+const bins = new Bins(byId("bins"), byId("bin-reading"), byId("quantiles"), byId("bin-numbers"), (label) => choose(label));
 const chart = new Chart(byId("chart"), byId("reading"), byId("numbers"));
 let catalogue = { histograms: [], state: { kafka: "connecting" } };
 let followed = null;
@@ -196,8 +198,10 @@ function draw() {
   byId("forward").disabled = !snapshot || !paused || snapshot.end === followed.newest?.end;
   byId("board-title").replaceChildren(...title(snapshot, paused));
   const items = !snapshot || Boolean(snapshot.items);
-  for (const id of ["scroller", "find-row", "legend"]) byId(id).hidden = !items;
+  const numeric = Boolean(snapshot?.items && snapshot.edges);
+  for (const id of ["scroller", "find-row", "legend"]) byId(id).hidden = !items || numeric;
   byId("answers").hidden = items;
+  byId("numeric").hidden = !numeric;
   byId("lead").hidden = !snapshot;
   if (!snapshot) {
     byId("what").textContent = "";
@@ -212,8 +216,9 @@ function draw() {
     return;
   }
   byId("lead").textContent = `Noise is added to every number on purpose, so that ${snapshot.guarantee.unit === "user" ? "no single user" : "no single event"} can be seen.`;
-  byId("what").textContent = [about(snapshot.mechanism), items ? "" : remarks(snapshot)].join(" ").trim();
-  if (items) drawItems(snapshot);
+  byId("what").textContent = [about(snapshot.mechanism, numeric ? snapshot.edges : null), items ? "" : remarks(snapshot)].join(" ").trim();
+  if (numeric) drawNumbers(snapshot);
+  else if (items) drawItems(snapshot);
   else drawAnswers(snapshot);
   drawGuarantee(snapshot);
 }
@@ -242,11 +247,32 @@ function drawItems(snapshot) {
   hidden.className = "exact";
   const found = byId("find").value.trim() ? `${count(board.rows.length)} of ` : "";
   byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden);
-  byId("history").hidden = board.chosen === null;
-  if (board.chosen === null) return;
-  if (followed.item !== board.chosen) followed.follow(board.chosen);
-  byId("item-name").textContent = board.chosen || NOTHING.empty;
+  drawHistory(snapshot, board.chosen);
+}
+
+function drawNumbers(snapshot) {
+  const quantiles = (snapshot.quantiles ?? []).map((one) => one.q);
+  const items = quantiles.map(quantileItem);
+  const known = view.item !== null && (!isQuantile(view.item) || items.includes(view.item));
+  const chosen = known ? view.item : (items[0] ?? snapshot.items[0]?.[0] ?? null);
+  byId("numeric-sd").hidden = snapshot.sd === null;
+  byId("numeric-sd-words").textContent = errorBar(snapshot.mechanism);
+  byId("numeric-quantile").hidden = !snapshot.quantiles?.length;
+  bins.show(snapshot, chosen);
+  const at = items.indexOf(chosen);
+  drawHistory(snapshot, chosen, at < 0 ? undefined : quantileName(quantiles[at]).name);
+}
+
+function drawHistory(snapshot, chosen, quantile) {
+  byId("history").hidden = chosen === null;
+  if (chosen === null) return;
+  if (followed.item !== chosen) followed.follow(chosen);
+  byId("item-name").textContent = quantile ?? (chosen || NOTHING.empty);
   byId("item-name").dir = "auto";
+  if (quantile !== undefined) {
+    drawChart(snapshot, { words: "Published quantile with its interval over the last ticks.", empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true });
+    return;
+  }
   drawChart(snapshot, {
     words: `${snapshot.sd === null ? "Published count" : `Published count ± ${about2sd(snapshot.sd)}`} over the last ticks.`,
     empty: "Not shown at any of these ticks.",

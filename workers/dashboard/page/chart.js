@@ -1,7 +1,7 @@
 // The chart of one item: its published count over the last ticks, with a band of two standard deviations.
 
 import { nice } from "./board.js";
-import { count, short, time } from "./words.js";
+import { count, measured, short, spread, time } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MARGIN = { top: 10, right: 14, bottom: 24, left: 56 };
@@ -24,6 +24,7 @@ export class Chart {
   }
 
   // series: [{end, tick, id, value, half, threshold, exact}], oldest first; half: half the width of the band, or null.
+  // words.measured: values are no counts, and may have parts; then low and high are the ends of the band, or null.
   show(series, words) {
     this.series = series;
     this.words = words;
@@ -52,7 +53,7 @@ export class Chart {
     const y = (value) => height - m.bottom - ((value - low) / (high - low)) * (height - m.top - m.bottom);
     for (let value = low; value <= high + step / 2; value += step) {
       this.svg.append(make("line", { class: "grid", x1: m.left, x2: width - m.right, y1: y(value), y2: y(value) }));
-      this.svg.append(make("text", { x: m.left - 8, y: y(value) + font * 0.26, "text-anchor": "end" }, short(value)));
+      this.svg.append(make("text", { x: m.left - 8, y: y(value) + font * 0.26, "text-anchor": "end" }, this.words?.measured ? measured(value) : short(value)));
     }
     this.svg.append(make("text", { x: m.left, y: height - 4 }, time(first)));
     if (last > first) this.svg.append(make("text", { x: width - m.right, y: height - 4, "text-anchor": "end" }, time(last)));
@@ -76,8 +77,8 @@ export class Chart {
     const line = (points) => points.map(([a, b], i) => `${i ? "L" : "M"}${a.toFixed(1)} ${b.toFixed(1)}`).join("");
     const banded = run.filter((p) => p.half !== null);
     if (banded.length > 1) {
-      const upper = banded.map((p) => [x(p.end), y(p.value + p.half)]);
-      const lower = banded.map((p) => [x(p.end), y(p.value - p.half)]).reverse();
+      const upper = banded.map((p) => [x(p.end), y(topOf(p))]);
+      const lower = banded.map((p) => [x(p.end), y(bottomOf(p))]).reverse();
       this.svg.append(make("path", { class: "band", d: `${line([...upper, ...lower])}Z` }));
     }
     const limits = run.filter((p) => p.threshold !== null && p.threshold !== undefined);
@@ -98,10 +99,11 @@ export class Chart {
     let low = Infinity;
     let high = -Infinity;
     for (const p of this.series) {
-      low = Math.min(low, p.value - (p.half ?? 0), p.exact ?? Infinity);
-      high = Math.max(high, p.value + (p.half ?? 0), p.exact ?? -Infinity);
+      low = Math.min(low, bottomOf(p), p.exact ?? Infinity);
+      high = Math.max(high, topOf(p), p.exact ?? -Infinity);
     }
-    const step = nice((high - low) / 3 || Math.max(1, Math.abs(high) * 1e-9));
+    const least = Math.abs(high) * 1e-9;
+    const step = this.words?.measured ? fine(Math.max((high - low) / 3, least) || 1) : nice((high - low) / 3 || Math.max(1, least));
     this.bounds = { low: Math.floor(low / step) * step, high: Math.ceil(high / step) * step || step, step };
     if (this.bounds.low === this.bounds.high) this.bounds.high += step;
     return this.bounds;
@@ -152,6 +154,11 @@ export class Chart {
       this.reading.textContent = "";
       return;
     }
+    if (this.words?.measured) {
+      const { value, interval } = spread(p.value, p.low, p.high);
+      this.reading.textContent = `Tick ${count(p.tick)}, ${time(p.end)}: ${value} (${interval})`;
+      return;
+    }
     const off = p.half === null ? "" : ` ± ${count(p.half)}`;
     const exact = p.exact === undefined ? "" : `, exact ${count(p.exact)}`;
     this.reading.textContent = `Tick ${count(p.tick)}, ${time(p.end)}: ${count(p.value)}${off}${exact}`;
@@ -160,14 +167,24 @@ export class Chart {
   tabulate() {
     if (!this.numbers.closest("details").open) return;
     const withExact = this.series.some((p) => p.exact !== undefined);
-    const head = ["Tick", "Ended", "Count", this.words?.half ?? "±", ...(withExact ? ["Exact"] : [])];
-    const rows = [...this.series].reverse().map((p) => [count(p.tick), time(p.end), count(p.value), p.half === null ? "" : count(p.half), ...(withExact ? [p.exact === undefined ? "" : count(p.exact)] : [])]);
+    const head = ["Tick", "Ended", this.words?.measured ? "Value" : "Count", this.words?.half ?? "±", ...(withExact ? ["Exact"] : [])];
+    const rows = [...this.series].reverse().map((p) => this.words?.measured ? [count(p.tick), time(p.end), ...Object.values(spread(p.value, p.low, p.high))] : [count(p.tick), time(p.end), count(p.value), p.half === null ? "" : count(p.half), ...(withExact ? [p.exact === undefined ? "" : count(p.exact)] : [])]);
     const thead = document.createElement("thead");
     thead.append(cells(head, "th"));
     const tbody = document.createElement("tbody");
     tbody.append(...rows.map((row) => cells(row, "td")));
     this.numbers.replaceChildren(thead, tbody);
   }
+}
+
+// Top and bottom of the band at a point; the point itself where the band is open, or there is none.
+const topOf = (p) => (p.high === undefined ? p.value + (p.half ?? 0) : (p.high ?? p.value));
+const bottomOf = (p) => (p.low === undefined ? p.value - (p.half ?? 0) : (p.low ?? p.value));
+
+// 1, 2 or 5 times a power of ten, however small.
+function fine(step) {
+  const power = 10 ** Math.floor(Math.log10(step));
+  return ([1, 2, 5].find((times) => times * power >= step * 0.999) ?? 10) * power;
 }
 
 function cells(texts, kind) {

@@ -174,8 +174,18 @@ export class Followed {
   }
 }
 
+// What is followed of a histogram of numbers: a bucket by its label, none of which begins like this, or a quantile.
+export const quantileItem = (q) => `q:${q}`;
+export const isQuantile = (item) => item.startsWith("q:");
+
 function point(snapshot, item) {
   const { end, tick, id } = snapshot;
+  if (snapshot.edges && isQuantile(item)) {
+    const found = snapshot.quantiles?.find((one) => quantileItem(one.q) === item);
+    if (!found || found.value === null) return null;
+    const { value, low, high } = found;
+    return { end, tick, id, value, low, high, half: low === null || high === null ? null : (high - low) / 2, threshold: null };
+  }
   if (snapshot.items) {
     const found = snapshot.items.find(([label]) => label === item);
     if (!found) return null;

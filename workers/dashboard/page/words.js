@@ -30,9 +30,63 @@ const MECHANISMS = new Map(Object.entries({
   two_level_k: ["Answers about the running counts. An answer changes only when the counts have grown enough.", "", null],
 }));
 
-export function about(mechanism) {
+// edges: those of a histogram of numbers, or null.
+export function about(mechanism, edges = null) {
   const [what, which] = MECHANISMS.get(mechanism) ?? ["Counts with noise.", ""];
-  return `${what} ${which}`.trim();
+  if (edges === null) return `${what} ${which}`.trim();
+  const widths = edges.slice(1).map((one, i) => one - edges[i]);
+  const uneven = Math.max(...widths) > 1.01 * Math.min(...widths);
+  return [what, BUCKETS.all, uneven ? BUCKETS.uneven : "", which === DECLARED || !which ? "" : BUCKETS.some].join(" ").trim();
+}
+
+export const BUCKETS = {
+  all: "Numbers are counted in buckets whose edges were declared beforehand.",
+  uneven: "Buckets are drawn equally wide, whatever their edges.",
+  some: "Only some buckets are shown.",
+  hidden: "not shown",
+};
+
+const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
+
+// An edge of a bucket, or another number that is exact.
+export function edge(value) {
+  const size = Math.abs(value);
+  const text = value !== 0 && (size >= 1e9 || size < 1e-4) ? value.toExponential().replace("e+", "e") : new Intl.NumberFormat("en", { maximumFractionDigits: 9 }).format(value);
+  return text.replaceAll("-", "−");
+}
+
+// The bucket at a place, from 0: open-ended ones first and last.
+export function bucketWords(index, edges) {
+  if (index === 0) return `below ${edge(edges[0])}`;
+  if (index === edges.length) return `${edge(edges.at(-1))} and above`;
+  return `from ${edge(edges[index - 1])} to ${edge(edges[index])}`;
+}
+
+// What a chart writes where its values are numbers that were counted.
+export const measured = (value) => digits.format(value).replace("-", "−");
+
+// A number and its interval, of which an end may be open (null), with as many places as the interval lets stand.
+export function spread(value, low, high) {
+  const width = low !== null && high !== null && high > low ? high - low : null;
+  const places = width === null ? null : Math.min(9, Math.max(0, 1 - Math.floor(Math.log10(width))));
+  const format = places === null ? digits : new Intl.NumberFormat("en", { minimumFractionDigits: places, maximumFractionDigits: places });
+  const written = (number) => format.format(number).replace("-", "−");
+  const interval = low === null ? (high === null ? "anywhere" : `at most ${written(high)}`) : high === null ? `at least ${written(low)}` : `${written(low)} to ${written(high)}`;
+  return { value: value === null ? null : written(value), interval };
+}
+
+// What a quantile is called, and on a picture.
+export function quantileName(q) {
+  const share = `${Math.round(q * 1e6) / 1e4} %`;
+  return q === 0.5 ? { name: "Median", mark: "median" } : { name: `${share} lie below`, mark: share };
+}
+
+// A quantile of a snapshot: {name, mark, value, interval}.
+export function quantileWords({ q, bucket, value, low, high }, edges) {
+  if (bucket === null) return { ...quantileName(q), value: "cannot be said", interval: "all counts together may be noise" };
+  const open = bucket[0] === "<" ? `below ${edge(edges[0])}` : `${edge(edges.at(-1))} or more`;
+  const words = spread(value, low, high);
+  return { ...quantileName(q), ...words, value: words.value ?? open };
 }
 
 export function threshold(snapshot) {

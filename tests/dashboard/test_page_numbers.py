@@ -1,0 +1,158 @@
+"""A histogram of numbers in a real browser: bars in the order of the edges, and quantiles where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.dashboard.browser import Window, browser, text
+from tests.dashboard.feeding import Topics, embedded
+from tests.dashboard.numbers import numbers
+from workers.dashboard.server import Background, Dashboard
+
+EDGES = [0, 10, 50, 100, 500]
+COUNTS = [-20, 900, 1_500, 700, 300, 80]
+QUANTILES = [0.5, 0.99]
+
+#: What is drawn, in pixels of the picture.
+DRAWN = """() => {
+    const box = (e) => { const b = e.getBBox(); return [b.x, b.x + b.width, b.y, b.y + b.height]; };
+    const all = (what) => [...document.querySelectorAll("#bins " + what)];
+    return {
+        bars: all("rect:not(.interval)").map(box), open: all("rect.open").length, whiskers: all("path.whisker").map(box),
+        lines: all("line.quantile").map((e) => Number(e.getAttribute("x1"))), intervals: all("rect.interval").map(box),
+        base: Number(document.querySelector("#bins line.base").getAttribute("y1")),
+        ticks: all("line.tick").map((e) => Number(e.getAttribute("x1"))),
+        texts: all("text").map((e) => e.textContent), width: document.querySelector("#bins").clientWidth,
+    };
+}"""
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def topics() -> Iterator[Topics]:
+    with embedded("latency") as found:
+        for tick in (1, 2, 3):
+            found.send(numbers(tick, EDGES, [count + tick for count in COUNTS], QUANTILES, 30.0, ticks=3))
+        yield found
+
+
+def opened(window: Window, url: str) -> Page:
+    window.page.goto(f"{url}?histogram=latency&key=s1")
+    window.page.wait_for_selector("#bins rect")
+    window.shows('document.querySelector("#board-title").textContent.endsWith("tick 3")')
+    return window.page
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (820, False), (1400, True)])
+def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
+    chrome: Browser, topics: Topics, width: int, dark: bool
+) -> None:
+    """Snapshots rank them by count; and a picture that is not to scale is a wrong number."""
+    window = Window(chrome, width=width, height=900, dark=dark)
+    with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
+        page = opened(window, dashboard.url)
+        drawn: dict[str, Any] = page.evaluate(DRAWN)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.locator("#scroller, #find-row, #legend").evaluate_all("all => all.every((e) => e.hidden)")
+        listed = page.locator("#quantiles li").all_inner_texts()
+    bars, base = drawn["bars"], drawn["base"]
+    assert bars == sorted(bars), "from left to right"
+    assert (len(bars), drawn["open"]) == (6, 2)
+    per_count = (base - bars[2][2]) / 1_503
+    for (left, right, top, bottom), whisker, count in zip(bars, drawn["whiskers"], COUNTS, strict=True):
+        value = count + 3
+        assert [top, bottom] == pytest.approx(sorted([base, base - value * per_count]), abs=1.6)
+        assert whisker[2:] == pytest.approx([base - (value + 60) * per_count, base - (value - 60) * per_count], abs=2.6)
+        assert 0 <= left < right <= drawn["width"]
+    # An edge lies where its bars meet, and a quantile as far between two as it is.
+    said = topics.sent[-1]["quantiles"]
+    if len(drawn["ticks"]) == len(EDGES):
+        ticks = drawn["ticks"]
+        assert ticks[1] == pytest.approx((bars[1][1] + bars[2][0]) / 2, abs=2)
+
+        def place(value: float) -> float:
+            k = next(k for k in range(4) if value <= EDGES[k + 1])
+            return float(ticks[k] + (value - EDGES[k]) / (EDGES[k + 1] - EDGES[k]) * (ticks[k + 1] - ticks[k]))
+
+        assert drawn["lines"] == pytest.approx([place(one["value"]) for one in said if one["value"] is not None], abs=1)
+        assert drawn["intervals"][0][:2] == pytest.approx([place(said[0]["low"]), place(said[0]["high"])], abs=1)
+    assert said[1]["bucket"] == ">=500"
+    assert drawn["intervals"][1][1] > bars[5][0], "open above: to the end of the open-ended bar"
+    assert [line.split("\n")[0] for line in listed] == ["Median", "99 % lie below"]
+    assert listed[1].split("\n")[1] == "500 or more"
+    assert {"median", "◂ below 0", "500 and above ▸"} <= set(drawn["texts"])
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_it_can_be_read_without_seeing_it(chrome: Browser, topics: Topics) -> None:
+    """A name that says what is in it, a table of all counts, and a bucket at a time from the keyboard."""
+    window = Window(chrome)
+    with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
+        page = opened(window, dashboard.url)
+        name = page.get_attribute("#bins", "aria-label") or ""
+        assert name.startswith("Histogram of 6 buckets. Most are from 10 to 50: 1,503. Median: ")
+        assert "99 % lie below: 500 or more, at least " in name
+        page.click("#numeric summary")
+        window.shows('document.querySelectorAll("#bin-numbers tbody tr").length === 6')
+        rows = [row.split("\t") for row in page.locator("#bin-numbers tbody tr").all_inner_texts()]
+        names = ["below 0", "from 0 to 10", "from 10 to 50", "from 50 to 100", "from 100 to 500", "500 and above"]
+        assert rows == [[name, text(count + 3), "60"] for name, count in zip(names, COUNTS, strict=True)]
+        page.focus("#bins")
+        for _ in range(4):
+            page.keyboard.press("ArrowRight")
+        window.shows('document.querySelector("#bin-reading").textContent === "from 50 to 100: 703 ± 60"')
+        window.shows('document.querySelector("#reading").textContent.includes("703 ± 60")')
+        page.keyboard.press("End")
+        window.shows('document.querySelector("#item-name").textContent === ">=500"')
+        assert page.locator("#bins rect.chosen").count() == 1
+        assert "item=%3E%3D500" in page.url
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics) -> None:
+    """It is what most people come for: the median first, and any other one that is picked."""
+    window = Window(chrome, width=390)
+    with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
+        page = opened(window, dashboard.url)
+        window.shows('document.querySelectorAll("#chart .band").length === 1')
+        assert page.inner_text("#item-name") == "Median"
+        page.click("#history summary")
+        window.shows('document.querySelectorAll("#numbers tbody tr").length === 3')
+        assert page.locator("#numbers thead th").all_inner_texts() == ["Tick", "Ended", "Value", "95 % interval"]
+        one = topics.sent[-1]["quantiles"][0]
+        row = page.locator("#numbers tbody tr").first.locator("td").all_inner_texts()
+        assert row[0] == "3"
+        assert [float(row[2]), *map(float, row[3].split(" to "))] == pytest.approx([one["value"], one["low"], one["high"]], abs=0.5)
+        assert page.inner_text("#reading").endswith(f": {row[2]} ({row[3]})")
+        page.click("#quantiles li:nth-child(2) button")
+        window.shows('document.querySelector("#item-name").textContent === "99 % lie below"')
+        assert page.get_attribute("#quantiles li:nth-child(2) button", "aria-pressed") == "true"
+        window.shows('document.querySelector("#chart").textContent === "It cannot be said at any of these ticks."')
+        assert "item=q%3A0.99" in page.url
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_too_few_to_say_is_said(chrome: Browser) -> None:
+    """A median of noise alone would be read as one of data."""
+    window = Window(chrome)
+    with embedded("latency") as topics:
+        topics.send(numbers(3, EDGES, [4, -9, 12, 3, -5, 1], (0.5,), 30.0, ticks=3))
+        with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
+            page = opened(window, dashboard.url)
+            assert page.locator("#quantiles li").all_inner_texts() == [
+                "Median\ncannot be said\nall counts together may be noise"
+            ]
+            assert page.locator("#bins line.quantile, #bins rect.interval").count() == 0
+    window.context.close()
