@@ -17,16 +17,19 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from workers.agents.contributions import decode
 from workers.agents.events import EventReader
 from workers.agents.intake import Intake
 from workers.agents.source_reader import SourceReader
 from workers.histogram import ledger_blocks
 from workers.kafka.placement import PARTITIONERS, Placement
-from workers.kernels import compiled
+from workers.kernels import compiled, number_blocks
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.texts import fixed
 from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources_lines import JsonLines
 from workers.settings import EventsSettings, Settings, settings_of
@@ -56,6 +59,7 @@ def ensure_compiled(say: Callable[[str], object] = _print) -> None:
 def compile_kernels() -> float:
     """Compile every kernel that counting needs; return how many seconds it took."""
     begun = time.perf_counter()
+    _of_noise()
     _of_batches()
     _of_replay()
     compiled.mark_complete()
@@ -69,6 +73,17 @@ def _events() -> list[bytes]:
         json.dumps({"key": f"k{i % 3}", "items": shapes[i % len(shapes)], "user": f"u{i % 7}", "ts": i * 100}).encode()
         for i in range(_EVENTS)
     ]
+
+
+def _of_noise() -> None:
+    """Look up noise of both widths, add it to sums of both, and show what passes a threshold."""
+    one = np.zeros(1, dtype=np.int64)
+    widths: tuple[number_blocks.Narrow, ...] = (np.zeros(1, dtype=np.int16), np.zeros(1, dtype=np.int32))
+    for noise in widths:
+        number_blocks.look_up(fixed(noise), np.uint64(48), fixed(np.zeros((1, 2), dtype=np.uint64)), -1, noise, one.copy())
+        for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
+            number_blocks.add_multiple(noise, 1, sums)
+            number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy())
 
 
 def _of_batches() -> None:
