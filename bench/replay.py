@@ -58,11 +58,10 @@ keys = ["shop"]
 
 # The command, which then tells the most memory that its process had; what the kernel tells the parent includes the parent.
 CHILD = """
-import sys
-from workers.cli import execute
-code = execute(sys.argv[1:])
-print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
-sys.exit(code)
+import atexit
+from workers.cli import main
+atexit.register(lambda: print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))))
+main()
 """
 
 

@@ -25,7 +25,7 @@ from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.histogram import ledger_blocks
 from workers.kafka.placement import PARTITIONERS, Placement
-from workers.kernels import compiled
+from workers.kernels import compiled, number_blocks
 from workers.kernels.buckets import buckets
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Ledger
@@ -61,6 +61,7 @@ def compile_kernels() -> float:
     """Compile every kernel that counting needs; return how many seconds it took."""
     begun = time.perf_counter()
     _of_numbers()
+    _of_noise()
     _of_batches()
     _of_replay()
     compiled.mark_complete()
@@ -79,6 +80,17 @@ def _events() -> list[bytes]:
 def _of_numbers() -> None:
     """Find the buckets of a column of numbers."""
     buckets(fixed(np.zeros(1)), fixed(np.arange(2.0)), np.empty(1, dtype=np.int64))
+
+
+def _of_noise() -> None:
+    """Look up noise of both widths, add it to sums of both, and show what passes a threshold."""
+    one = np.zeros(1, dtype=np.int64)
+    widths: tuple[number_blocks.Narrow, ...] = (np.zeros(1, dtype=np.int16), np.zeros(1, dtype=np.int32))
+    for noise in widths:
+        number_blocks.look_up(fixed(noise), np.uint64(48), fixed(np.zeros((1, 2), dtype=np.uint64)), -1, noise, one.copy())
+        for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
+            number_blocks.add_multiple(noise, 1, sums)
+            number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy())
 
 
 def _of_batches() -> None:

@@ -144,7 +144,7 @@ def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
 def test_what_caches_keep_is_looked_at() -> None:
     """The test of what can change would be empty if no cache were found, or nothing in them."""
     names = {cache.__name__ for cache in caches()}
-    assert {"_powers", "integer_gaussian", "discrete_laplace", "geometric", "counter_of", "constants_of"} <= names
+    assert {"_powers", "integer_gaussian", "discrete_laplace", "geometric", "counter_of", "_constants"} <= names
     mechanism = cold(VARIANTS[0])
     empty = len(Picture.of(mechanism)._content)
     race(mechanism, [1])

@@ -6,15 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
+from tests.kernels.uncompiled import WAYS
 from workers.histogram.quantiles import Numeric
 from workers.histogram.snapshots import LabelCache, ReleasedTick, snapshots
+from workers.kernels.text_columns import items_as_json
 from workers.mechanisms.buckets import Buckets
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.texts import Texts, fixed
 
 
 def tick(release: Any) -> ReleasedTick:
@@ -120,6 +123,45 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
             assert json.loads(value)["items"] == [list(item) for item in expected]
         ranks.append(cache.ranks)
     assert len(set(ranks)) > 2 and ranks.count(ranks[-1]) > 1  # sorted anew, and not at every tick
+
+
+def test_items_are_written_as_a_json_library_writes_them() -> None:
+    """They are put together by a loop of our own: consumers must not see it, whatever labels events bring."""
+    names = ["", "a", 'quo"te', "back\\slash", "\x00\x1f\x7f\n", "\u00e9\u2028\U0001f600", "x" * 1_000, "\x01" * 1_000]
+    numbers = [0, 7, -1, 10, 99, 100, -(2**63 - 1), 2**63 - 1, 1_000_000_007]
+    rows = [(i % 3, name + str(i)) for i, name in enumerate(names * 3)]
+    table, cache = columns(rows), LabelCache()
+    for shown in ([2, 0, 5], list(range(len(rows))), [], [7]):
+        counts = np.array([numbers[row % len(numbers)] for row in shown], dtype=np.int64)
+        for key, value in snapshots(tick(Release(np.array(shown, np.int64), counts, 1.0, None)), table, ["0", "1", "2"], cache):
+            own = [(rows[row][1], n) for row, n in zip(shown, counts.tolist(), strict=True) if str(rows[row][0]) == key]
+            own.sort(key=lambda item: (-item[1], item[0]))
+            assert b'"items":' + orjson.dumps(own) + b',"sd"' in value
+
+
+def test_lists_of_items_are_the_same_uncompiled() -> None:
+    """The loop is what it says."""
+    text = np.frombuffer(b'"a""bc"""', dtype=np.uint8)
+    begins, lengths = np.array([0, 3, 7]), np.array([3, 4, 2], dtype=np.int16)
+    rows, counts, starts = np.array([2, 0, 1, 1]), np.array([-10, 0, 99, 1 << 62]), np.array([0, 2, 2, 4])
+    for way in WAYS:
+        ends, out = np.empty(3, dtype=np.int64), np.empty(200, dtype=np.uint8)
+        labels = fixed(text), fixed(begins), fixed(lengths)
+        way(items_as_json)(*labels, fixed(rows), fixed(counts), fixed(starts), ends, out)
+        parts = [out[start:end].tobytes() for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)]
+        assert parts == [b'[["",-10],["a",0]]', b"[]", b'[["bc",99],["bc",4611686018427387904]]']
+
+
+def test_a_release_too_long_for_a_message_comes_in_pages_in_its_order() -> None:
+    """A running histogram is written whole first, and cut only then."""
+    names = [f"label-{i:03}" for i in range(200)]
+    table, counts = columns([(0, name) for name in names]), np.arange(200) % 7
+    values = [v for _, v in snapshots(tick(Release(np.arange(200), counts, 1.0, 5)), table, ["k"], LabelCache(), 1_000)]
+    pages = [json.loads(value) for value in values]
+    assert len(pages) > 3 and max(map(len, values)) <= 1_000
+    assert [(page["page"], page["pages"]) for page in pages] == [(i, len(pages)) for i in range(1, len(pages) + 1)]
+    expected = sorted(zip(names, counts.tolist(), strict=True), key=lambda item: (-item[1], item[0]))
+    assert [tuple(item) for page in pages for item in page["items"]] == expected
 
 
 @pytest.mark.parametrize("max_bytes", [500, 700, 3_000, 900_000])

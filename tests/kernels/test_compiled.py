@@ -29,6 +29,25 @@ sys.exit(f"compiled late: {late}" if late else code)
 """
 
 
+WITHOUT = """
+import sys
+import numpy as np
+from workers.mechanisms.texts import Texts
+assert list(Texts.of([b"a", b"b"]).take(np.array([1]))) == [b"b"]
+found = sorted(name for name in sys.modules if name.startswith("scipy.linalg"))
+import scipy.linalg
+sys.exit(f"imported: {found}" if found else 0)
+"""
+
+
+def test_a_kernel_needs_no_blas_and_whoever_wants_one_finds_it() -> None:
+    """numba imports SciPy at the first call if it is there, which takes as long as half of numba."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"])
 def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Path) -> None:
     """A kernel that is compiled late stops a shard for seconds, in the middle of its first batch."""

@@ -1,4 +1,6 @@
-"""Blocks of numbers are packed as one block is: the stored format, which never changes."""
+"""Blocks of numbers are packed as one block is, the stored format, which never changes; noise is looked up, added up and
+held against a threshold as plain arrays say.
+"""
 
 from typing import Any
 
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
 from workers.histogram.packing import pack
-from workers.kernels.number_blocks import pack_blocks
+from workers.kernels.number_blocks import add_multiple, look_up, pack_blocks, passed
+from workers.mechanisms.texts import fixed
 
 EDGES = [0, 1, 255, 256, 65_535, 65_536, 2**31 - 1]
 WIDE = [*EDGES, 2**31, 2**32 - 1, 2**32, 2**63 - 1]
@@ -32,3 +35,45 @@ def test_each_block_has_the_bytes_that_it_has_alone(kind: Any, numbers: list[int
         starts = [0, *ends.tolist()]
         found = [packed[start:end].tobytes() for start, end in zip(starts, ends.tolist(), strict=False)]
         assert list(zip(widths.tolist(), found, strict=True)) == expected
+
+
+@pytest.mark.parametrize("kind", [np.int16, np.int32])
+@pytest.mark.parametrize("number", [0, 1, 500])
+def test_noise_is_that_of_the_upper_bits_and_the_undecided_are_told(kind: Any, number: int) -> None:
+    """A word that is not told would be published with a mark for noise."""
+    rng, mark = np.random.default_rng(number), int(np.iinfo(kind).min)
+    guide = rng.integers(-9, 9, 1 << 4).astype(kind)
+    guide[rng.integers(0, 16, 5)] = mark
+    words = rng.integers(0, 2**64, (number, 2), dtype=np.uint64)
+    expected = guide[(words[:, 0] >> np.uint64(60)).astype(np.int64)]
+    for way in WAYS:
+        out, undecided = np.empty(number, dtype=kind), np.empty(number, dtype=np.int64)
+        found = way(look_up)(fixed(guide), np.uint64(60), fixed(words), mark, out, undecided)
+        assert out.tolist() == expected.tolist()
+        assert undecided[:found].tolist() == np.flatnonzero(expected == mark).tolist()
+
+
+@pytest.mark.parametrize("column", [np.int16, np.int32])
+@pytest.mark.parametrize(("sums", "factor"), [(np.int32, 60_000), (np.int64, 1 << 45), (np.int64, -3)])
+def test_multiples_of_noise_are_exact_up_to_the_edge_of_the_sums(column: Any, sums: Any, factor: int) -> None:
+    """Narrow noise times a large factor: the product must be made in the wide type."""
+    noise = np.array([-32_767, -1, 0, 1, 32_767], dtype=column)
+    before = [5, -7, 0, 1, 2]
+    for way in WAYS:
+        total = np.array(before, dtype=sums)
+        way(add_multiple)(noise, factor, total)
+        assert total.tolist() == [was + int(n) * factor for was, n in zip(before, noise.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("tests", [True, False])
+def test_a_row_passes_above_the_threshold_once_and_stays(kind: Any, tests: bool) -> None:
+    """Shown at the threshold itself, or at a tick that tests nothing, an item would cost more than its delta."""
+    counts, noise = np.array([9, 10, 11, 0, 50, 3]), np.array([1, 1, 0, 0, -60, 9])
+    shown = np.array([0, 0, 0, 4, 2, 0], dtype=kind)
+    for way in WAYS:
+        new, rows = np.empty(6, dtype=np.int64), np.empty(6, dtype=np.int64)
+        fresh, both = way(passed)(counts, noise, shown, 10, tests, new, rows)
+        assert new[:fresh].tolist() == ([1, 2, 5] if tests else [])
+        assert rows[:both].tolist() == ([1, 2, 3, 4, 5] if tests else [3, 4])
+        assert shown.tolist() == [0, 0, 0, 4, 2, 0]

@@ -10,7 +10,7 @@ quantiles of numbers add fewer than 30,000 bytes, and such a snapshot is far fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from workers.histogram.answers import LISTS, parts
 from workers.histogram.quantiles import Numeric
-from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.ledger import Ledger, grown
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.sizes import VALUE_BYTES
+from workers.mechanisms.texts import fixed
 
 # Room for two page numbers of ten digits: an empty page is measured with one digit each.
 _DIGITS = 20
@@ -66,6 +67,11 @@ class LabelCache:
     def __init__(self) -> None:
         self._labels: NDArray[np.object_] = np.full(1024, None)  # by row
         self._rank: NDArray[np.int64] = np.full(1024, -1)  # by row; -1: not met
+        # Each label in JSON, made once: where it lies in the text, by row.
+        self._text: NDArray[np.uint8] = np.zeros(1 << 14, dtype=np.uint8)
+        self._begins: NDArray[np.int64] = np.zeros(1024, dtype=np.int64)
+        self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)  # at most 6 * 1,024 + 2
+        self._end = 0
         self.ranks = 0
         self._names, self._sorted = 0, 0
 
@@ -76,11 +82,43 @@ class LabelCache:
             more = max(size, 2 * len(self._rank)) - len(self._rank)
             self._labels = np.concatenate((self._labels, np.full(more, None)))
             self._rank = np.concatenate((self._rank, np.full(more, -1)))
+            self._begins = grown(self._begins, len(self._rank))
+            self._lengths = grown(self._lengths, len(self._rank))
         new = rows[self._rank[rows] < 0]
         if len(new):
-            self._labels[new] = [columns.label(row).decode() for row in new.tolist()]
+            self._labels[new] = labels = [columns.label(row).decode() for row in new.tolist()]
             self._rank[new] = self.ranks
             self._names += len(new)
+            self._write(new, [orjson.dumps(label) for label in labels])
+
+    def _write(self, rows: NDArray[np.int64], texts: list[bytes]) -> None:
+        """Keep labels in JSON."""
+        lengths = np.array([len(text) for text in texts], dtype=np.int64)
+        begin, self._end = self._end, self._end + int(lengths.sum())
+        self._text = grown(self._text, self._end)
+        self._text[begin : self._end] = np.frombuffer(b"".join(texts), dtype=np.uint8)
+        self._begins[rows] = begin + np.cumsum(lengths) - lengths
+        self._lengths[rows] = lengths
+
+    def items(self, rows: NDArray[np.int64], counts: NDArray[np.int64], starts: NDArray[np.int64]) -> Iterator[bytes]:
+        """Yield the items of each stream key as JSON.
+
+        Args:
+            rows: int64 (n,), that were met.
+            counts: int64 (n,).
+            starts: int64 (k + 1,), where the items of each stream key begin.
+        """
+        from workers.kernels.text_columns import ITEM_BYTES, items_as_json
+
+        ends = np.empty(len(starts) - 1, dtype=np.int64)
+        size = int(self._lengths[rows].sum(dtype=np.int64))
+        out = np.empty(size + ITEM_BYTES * len(rows) + 2 * len(ends), dtype=np.uint8)
+        labels = fixed(self._text), fixed(self._begins), fixed(self._lengths)
+        items_as_json(*labels, fixed(rows), fixed(counts), fixed(starts), ends, out)
+        start = 0
+        for end in ends.tolist():
+            yield out[start:end].tobytes()
+            start = end
 
     def of(self, rows: NDArray[np.int64]) -> list[str]:
         """Return the labels of rows that were met."""
@@ -124,20 +162,34 @@ def snapshots(
         labels.meet(ledger, release.rows)
         rank, ranks = labels.rank(release.rows), labels.ranks
         order = _largest_first(key_of, release.counts, rank, ranks)
-        names, unranked = labels.of(release.rows[order]), rank[order] == ranks
+        rows, unranked, names_of = release.rows[order], rank[order] == ranks, labels.of
     else:
-        key_of = release.keys
-        order = _largest_first(key_of, release.counts)
-        names = [release.labels[i].decode() for i in order.tolist()]
+        key_of, texts = release.keys, release.labels
+        rows = order = _largest_first(key_of, release.counts)
         unranked = np.ones(len(order), dtype=np.bool_)
+
+        def names_of(rows: NDArray[np.int64]) -> list[str]:
+            return [texts[i].decode() for i in rows.tolist()]
+
     noisy, key_of = release.counts[order], key_of[order]
-    by_name = _sort_ties(names, noisy, key_of, unranked)
+    by_name = _sort_ties(rows, names_of, noisy, key_of, unranked)
+    starts = np.searchsorted(key_of, np.arange(len(keys) + 1))
+    bounds = starts.tolist()
     if isinstance(release, Release):
         labels.sorted_by_name(by_name)
-    items = list(zip(names, noisy.tolist(), strict=True))
-    starts = np.searchsorted(key_of, np.arange(len(keys) + 1)).tolist()
+    if isinstance(release, Release) and tick.numeric is None:
+        for index, whole in enumerate(labels.items(rows, noisy, starts)):
+            value = _render(tick, keys[index], {"items": orjson.Fragment(whole)}, 1, 1)
+            if len(value) <= max_bytes:
+                yield keys[index], value
+            else:
+                own = slice(bounds[index], bounds[index + 1])
+                items = list(zip(names_of(rows[own]), noisy[own].tolist(), strict=True))
+                yield from ((keys[index], page) for page in _pages(tick, keys[index], {"items": items}, max_bytes))
+        return
+    items = list(zip(names_of(rows), noisy.tolist(), strict=True))
     for index, key in enumerate(keys):
-        of_key = items[starts[index] : starts[index + 1]]
+        of_key = items[bounds[index] : bounds[index + 1]]
         numbers = {} if tick.numeric is None else tick.numeric.fields(of_key, round(release.sd, 4))
         yield from ((key, page) for page in _pages(tick, key, {"items": of_key, **numbers}, max_bytes))
 
@@ -157,20 +209,31 @@ def _largest_first(
     return np.argsort(place if rank is None else place * (ranks + 1) + rank)
 
 
-def _sort_ties(names: list[str], noisy: np.ndarray, key_of: np.ndarray, unranked: NDArray[np.bool_]) -> int:
+def _sort_ties(
+    rows: NDArray[np.int64],
+    names_of: Callable[[NDArray[np.int64]], list[str]],
+    noisy: NDArray[np.int64],
+    key_of: NDArray[np.int32],
+    unranked: NDArray[np.bool_],
+) -> int:
     """Sort by label, in place, each tie of a key that has an unranked label; return how many."""
-    if len(names) < 2 or not unranked.any():
+    if len(rows) < 2 or not unranked.any():
         return 0
     edges = np.flatnonzero((noisy[1:] != noisy[:-1]) | (key_of[1:] != key_of[:-1])) + 1
     starts = np.concatenate(([0], edges))
-    lengths = np.diff(np.concatenate((starts, [len(names)])))
+    lengths = np.diff(np.concatenate((starts, [len(rows)])))
     wanted = (lengths > 1) & np.logical_or.reduceat(unranked, starts)
-    for start, length in zip(starts[wanted].tolist(), lengths[wanted].tolist(), strict=True):
+    tied = np.flatnonzero(np.repeat(wanted, lengths))
+    names, order = names_of(rows[tied]), list(range(len(tied)))
+    start = 0
+    for length in lengths[wanted].tolist():
         if length > 2:
-            names[start : start + length] = sorted(names[start : start + length])
+            order[start : start + length] = sorted(order[start : start + length], key=names.__getitem__)
         elif names[start] > names[start + 1]:
-            names[start], names[start + 1] = names[start + 1], names[start]
-    return int(lengths[wanted].sum())
+            order[start], order[start + 1] = start + 1, start
+        start += length
+    rows[tied] = rows[tied][order]
+    return len(tied)
 
 
 def _pages(tick: ReleasedTick, key: str, fields: Mapping[str, Any], max_bytes: int) -> Iterator[bytes]:

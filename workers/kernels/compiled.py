@@ -13,6 +13,7 @@ that is complete may be read-only, as in an image.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -74,6 +75,22 @@ class KeptKernels(UserProvidedCacheLocator):
             cast(Any, super()).ensure_cache_path()
 
 
+def _load_without_blas() -> None:
+    """Import what numba knows of arrays, as it does at a first call, but not SciPy for it.
+
+    Where SciPy is installed numba imports its linear algebra, to multiply matrices with: 0.2 s, and
+    no kernel does.
+    """
+    if "scipy.linalg" not in sys.modules:
+        modules = cast(dict[str, object], sys.modules)
+        modules["scipy.linalg"] = None  # "there is none"
+        try:
+            importlib.import_module("numba.np.arraymath")
+        finally:
+            del modules["scipy.linalg"]
+
+
+_load_without_blas()
 _DIRECTORY = _kept()
 if _DIRECTORY is not None:
     cast(Any, numba.config).CACHE_DIR = str(_DIRECTORY)

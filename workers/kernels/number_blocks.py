@@ -1,5 +1,6 @@
-"""Blocks of a column of numbers as bytes: each in the narrowest width that holds its largest
-number, little-endian.
+"""Columns of numbers: noise looked up and added up, what passes a threshold, and blocks as bytes.
+
+As bytes each block is in the narrowest width that holds its largest number, little-endian.
 """
 
 from __future__ import annotations
@@ -10,6 +11,69 @@ from numpy.typing import NDArray
 from workers.kernels.compiled import kernel
 
 Integers = NDArray[np.int64]
+# Noise in as few bytes as hold it, and sums of it.
+Narrow = NDArray[np.int16] | NDArray[np.int32]
+Sums = NDArray[np.int32] | NDArray[np.int64]
+
+
+@kernel
+def look_up(
+    guide: Narrow, shift: np.uint64, words: NDArray[np.uint64], open_mark: int, out: Narrow, undecided: Integers
+) -> int:
+    """Write the value that the upper bits of each word decide.
+
+    Args:
+        guide: the value of each upper bits, or `open_mark` where they do not decide it.
+        shift: how far the upper bits of a word's first half are shifted.
+        words: uint64 (n, 2).
+        open_mark: no value.
+        out: (n,), of the guide's type; the result.
+        undecided: (n,), the result: the words that `open_mark` was written for, ascending.
+
+    Returns:
+        How many words are undecided.
+    """
+    found = 0
+    for i in range(len(words)):
+        value = guide[words[i, 0] >> shift]
+        out[i] = value
+        undecided[found] = i
+        found += value == open_mark
+    return found
+
+
+@kernel
+def add_multiple(column: Narrow, factor: int, total: Sums) -> None:
+    """Add a multiple of a column of noise to a column of sums, none of which leaves its type."""
+    for i in range(len(column)):
+        total[i] += np.int64(column[i]) * factor
+
+
+@kernel
+def passed(
+    counts: Integers, noise: Integers, shown: Sums, threshold: int, tests: bool, new: Integers, rows: Integers
+) -> tuple[int, int]:
+    """Find the rows that pass a threshold for the first time, and all that were or are shown.
+
+    Args:
+        counts, noise: (n,).
+        shown: (n,), 0 for a row that was not shown before.
+        threshold: a count with its noise has to be above it.
+        tests: whether new rows may be shown at all.
+        new, rows: (n,), the results, ascending.
+
+    Returns:
+        How many there are of each.
+    """
+    fresh, both = 0, 0
+    for row in range(len(counts)):
+        before = shown[row] != 0
+        first = tests and not before and counts[row] + noise[row] > threshold
+        new[fresh] = row
+        fresh += first
+        rows[both] = row
+        both += before or first
+    return fresh, both
 
 
 @kernel

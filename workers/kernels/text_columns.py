@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 from workers.kernels.compiled import kernel
 
+# Of an item in JSON, beside its label: two brackets, two commas, and the longest int64.
+ITEM_BYTES = 4 + 20
+
 
 @kernel
 def taken_ends(ends: NDArray[np.int64], rows: NDArray[np.int64], taken: NDArray[np.int64]) -> int:
@@ -52,3 +55,60 @@ def take_text(
         for place in range(start, ends[row]):
             out[at] = text[place]
             at += 1
+
+
+@kernel
+def items_as_json(
+    text: NDArray[np.uint8],
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int16],
+    rows: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    """Write lists of items as JSON, end to end: [["a",3],["b",-1]], one list after the other.
+
+    Args:
+        text: labels in JSON, with their quotation marks.
+        begins, lengths: (rows,), where each row's label begins in `text`, and its bytes.
+        rows, counts: (n,), the items.
+        starts: (k + 1,), where the items of each list begin.
+        ends: (k,), the result: where each list ends in `out`.
+        out: the result, with room for 2 bytes a list, ITEM_BYTES an item, and its label.
+    """
+    ten = np.uint64(10)
+    at = 0
+    for i in range(len(ends)):
+        out[at] = 91  # [
+        at += 1
+        for k in range(starts[i], starts[i + 1]):
+            if k > starts[i]:
+                out[at] = 44  # ,
+                at += 1
+            out[at] = 91
+            at += 1
+            begin = begins[rows[k]]
+            for place in range(begin, begin + lengths[rows[k]]):
+                out[at] = text[place]
+                at += 1
+            out[at] = 44
+            at += 1
+            if counts[k] < 0:
+                out[at] = 45  # -
+                at += 1
+            left = np.uint64(abs(counts[k]))
+            digits, rest = 1, left
+            while rest >= ten:
+                rest //= ten
+                digits += 1
+            for place in range(at + digits - 1, at - 1, -1):
+                out[place] = np.uint8(48 + left % ten)
+                left //= ten
+            at += digits
+            out[at] = 93  # ]
+            at += 1
+        out[at] = 93
+        at += 1
+        ends[i] = at

@@ -48,6 +48,23 @@ def sip_round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> tup
 
 
 @kernel
+def word_at(data: Bytes, at: int) -> np.uint64:
+    """Return data[at : at + 8] as a little-endian number: one load, once it is compiled."""
+    # Without a sign an index is an address at once, and the eight bytes are read as one.
+    i = np.uint64(at)
+    return (
+        np.uint64(data[i])
+        | np.uint64(data[i + np.uint64(1)]) << np.uint64(8)
+        | np.uint64(data[i + np.uint64(2)]) << np.uint64(16)
+        | np.uint64(data[i + np.uint64(3)]) << np.uint64(24)
+        | np.uint64(data[i + np.uint64(4)]) << np.uint64(32)
+        | np.uint64(data[i + np.uint64(5)]) << np.uint64(40)
+        | np.uint64(data[i + np.uint64(6)]) << np.uint64(48)
+        | np.uint64(data[i + np.uint64(7)]) << np.uint64(56)
+    )
+
+
+@kernel
 def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
     """Return SipHash-1-3 of data[start:stop].
 
@@ -62,26 +79,21 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
     v3 = secret[1] ^ np.uint64(0x7465646279746573)
     at = start
     while stop - at >= 8:
-        word = (
-            np.uint64(data[at])
-            | np.uint64(data[at + 1]) << np.uint64(8)
-            | np.uint64(data[at + 2]) << np.uint64(16)
-            | np.uint64(data[at + 3]) << np.uint64(24)
-            | np.uint64(data[at + 4]) << np.uint64(32)
-            | np.uint64(data[at + 5]) << np.uint64(40)
-            | np.uint64(data[at + 6]) << np.uint64(48)
-            | np.uint64(data[at + 7]) << np.uint64(56)
-        )
+        word = word_at(data, at)
         v3 ^= word
         v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
         v0 ^= word
         at += 8
     word = np.uint64(stop - start) << np.uint64(56)
-    shift = np.uint64(0)
-    while at < stop:
-        word |= np.uint64(data[at]) << shift
-        shift += np.uint64(8)
-        at += 1
+    if stop - start >= 8:
+        # The last eight bytes, without those that were absorbed; twice 4 bits, as 64 are too many.
+        absorbed = np.uint64(4 * (8 - (stop - at)))
+        word |= word_at(data, stop - 8) >> absorbed >> absorbed
+    else:
+        shift = np.uint64(0)
+        for k in range(at, stop):
+            word |= np.uint64(data[k]) << shift
+            shift += np.uint64(8)
     v3 ^= word
     v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
     v0 ^= word
@@ -195,9 +207,23 @@ def _same(data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: in
     begin = ends[code - 1] if code else 0
     if ends[code] - begin != stop - start:
         return False
-    for k in range(stop - start):  # noqa: SIM110  # numba compiles loops, and no generators
+    return same_bytes(data, start, text, begin, stop - start)
+
+
+@kernel
+def same_bytes(data: Bytes, start: int, text: Bytes, begin: int, length: int) -> bool:
+    """Tell whether so many bytes of both are the same."""
+    k = 0
+    while length - k >= 8:
+        if word_at(data, start + k) != word_at(text, begin + k):
+            return False
+        k += 8
+    if length >= 8:
+        return bool(word_at(data, start + length - 8) == word_at(text, begin + length - 8))
+    while k < length:
         if data[start + k] != text[begin + k]:
             return False
+        k += 1
     return True
 
 

@@ -190,23 +190,22 @@ class HaarCounter(LevelCounter):
 
     def _release(self, t: int, coefficients: Coefficients, rows: int, source: Source) -> NDArray[np.int64]:
         """Return floor(x + 1/2) of each row, in chunks that stay in the cache for all levels."""
+        from workers.kernels.number_blocks import add_multiple
+
         steps = self._steps(t, coefficients)
         out = np.empty(rows, dtype=np.int64)
-        narrow = (np.empty(CHUNK_ROWS, dtype=np.int32), np.empty(CHUNK_ROWS, dtype=np.int32))
-        wide = (np.empty(CHUNK_ROWS, dtype=np.int64), np.empty(CHUNK_ROWS, dtype=np.int64))
+        narrow, wide = np.empty(CHUNK_ROWS, dtype=np.int32), np.empty(CHUNK_ROWS, dtype=np.int64)
         for first in range(0, rows, CHUNK_ROWS):
             last = min(first + CHUNK_ROWS, rows)
             result = out[first:last]
             for index, step in enumerate(steps):
-                both = narrow if step.dtype is np.int32 else wide
-                total, product = both[0][: last - first], both[1][: last - first]
+                total: Integers = (narrow if step.dtype is np.int32 else wide)[: last - first]
                 if index:
                     np.add(result, step.addend, out=total, casting="unsafe")
                 else:
                     total.fill(step.addend)
                 for level, cell, factor in step.terms:
-                    np.multiply(source(level, cell, first, last), factor, out=product, dtype=step.dtype)
-                    np.add(total, product, out=total)
+                    add_multiple(source(level, cell, first, last), factor, total)
                 np.right_shift(total, step.shift, out=result)
         return out
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.frozen import Frozen, read_only
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
+from workers.mechanisms.texts import fixed
 
 WORD_BITS = 128
 # Decimal digits of the tables' arithmetic: 77 are left after the longest recurrence.
@@ -66,10 +67,12 @@ class InversionTable(Frozen):
             words: uint64 (n, 2), column 0 the more significant half.
             out: (n,) of `dtype`; filled.
         """
-        high = words[:, 0]
-        np.take(self._guide, high >> _GUIDE_SHIFT, out=out, mode="clip")
-        undecided = np.flatnonzero(out == self._ambiguous)
-        if len(undecided):
+        from workers.kernels.number_blocks import look_up
+
+        undecided = np.empty(len(words), dtype=np.int64)
+        found = look_up(self._guide, _GUIDE_SHIFT, fixed(words), self._ambiguous, out, undecided)
+        if found:
+            undecided = undecided[:found]
             out[undecided] = self._search(words[undecided])
 
     def draw(

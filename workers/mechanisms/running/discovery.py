@@ -135,8 +135,8 @@ class Discovery(Frozen):
 
     def _quantile(self, delta: float, terms: list[tuple[Fraction, Fraction]]) -> float:
         """Return x_t, the smaller of the two bounds, rounded up."""
-        squares = [float(coefficient) ** 2 for coefficient, _ in terms]
-        constants = [constants_of(sigma_squared) for _, sigma_squared in terms]
+        squares = [(coefficient.numerator / coefficient.denominator) ** 2 for coefficient, _ in terms]
+        constants = [_constants(s2.numerator, s2.denominator) for _, s2 in terms]
         variance = sum(square * row[0] for square, row in zip(squares, constants, strict=True)) * _OUTWARD
         smallest = math.sqrt(-2 * math.log(delta) * variance) * _OUTWARD
         square = sum(squares) * _OUTWARD
@@ -144,20 +144,33 @@ class Discovery(Frozen):
             log_theta = sum(row[index] for row in constants) * _OUTWARD
             added = smoothing * square
             sd_added, sd_all = math.sqrt(added), math.sqrt(variance + added)
-            for shift, remains in _SHIFTS:
-                probability = delta * remains * math.exp(-log_theta) * _INWARD
-                if probability > _LEAST_PROBABILITY:
-                    quantile = (shift * sd_added - _NORMAL.inv_cdf(probability) * sd_all) * _OUTWARD
-                    smallest = min(smallest, max(quantile, 0.0))
+            for shift, normal in _normal_quantiles(delta, log_theta):
+                quantile = (shift * sd_added - normal * sd_all) * _OUTWARD
+                smallest = min(smallest, max(quantile, 0.0))
         return smallest
 
 
-@kept(1024)
 def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
     """Return sigma^2 and ln theta for each smoothing variance, rounded up."""
-    variance = float_up(sigma_squared)
+    return _constants(sigma_squared.numerator, sigma_squared.denominator)
+
+
+@kept(1024)
+def _constants(numerator: int, denominator: int) -> tuple[float, ...]:
+    """Return the same; a fraction's hash takes longer than all else that is done with it."""
+    variance = float_up(Fraction(numerator, denominator))
     thetas = (_log_theta(variance * smoothing / (variance + smoothing)) for smoothing in _SMOOTHING_VARIANCES)
     return (variance, *thetas)
+
+
+@kept(1024)
+def _normal_quantiles(delta: float, log_theta: float) -> tuple[tuple[float, float], ...]:
+    """Return each shift, with the normal quantile of what the smoothing leaves of delta.
+
+    Ticks with the same levels have these in common: as many kinds of ticks as there are levels.
+    """
+    left = ((shift, delta * remains * math.exp(-log_theta) * _INWARD) for shift, remains in _SHIFTS)
+    return tuple((shift, _NORMAL.inv_cdf(least)) for shift, least in left if least > _LEAST_PROBABILITY)
 
 
 def _log_theta(variance: float) -> float:

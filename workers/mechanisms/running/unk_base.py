@@ -61,12 +61,15 @@ class UnkBase(OnCounters, Domained):
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
         """Show what passed a threshold by now, with noisy counts; see `Mechanism.step`."""
+        from workers.kernels.number_blocks import passed
+
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)
-        noisy = columns.counts + noise.at(t, columns.tags)
-        threshold = self.threshold(t)
+        noisy, threshold = noise.at(t, columns.tags), self.threshold(t)
+        new, rows = np.empty(columns.n, dtype=np.int64), np.empty(columns.n, dtype=np.int64)
+        fresh, both = passed(columns.counts, noisy, columns.shown, threshold or 0, threshold is not None, new, rows)
         if threshold is not None:
-            columns.mark_shown(np.flatnonzero((noisy > threshold) & (columns.shown == 0)), t)
-        rows = np.flatnonzero(columns.shown)
-        return state, Release(rows, noisy[rows], self.sd(t), threshold)
+            columns.mark_shown(new[:fresh].copy(), t)
+        rows = rows[:both].copy()
+        return state, Release(rows, columns.counts[rows] + noisy[rows], self.sd(t), threshold)
