@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from workers.shapes.views import ALL_KEYS, RECORD_KEY, Shape, View
 
 Longs = NDArray[np.int64]
 
-_UNITS = {"ms": MS, "s": S, "us": US, "ns": NS, "iso": ISO}
+_UNITS = MappingProxyType({"ms": MS, "s": S, "us": US, "ns": NS, "iso": ISO})
 
 
 class _Slots:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import ROUND_FLOOR, Context, Decimal
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from workers.events.columns import AMOUNT_MAX
@@ -23,7 +24,7 @@ from workers.shapes.paths import Path, parse
 from workers.shapes.views import Shape, View
 
 # Whole numbers in a time unit to a second.
-PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+PER_SECOND = MappingProxyType({"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000})
 ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?", re.ASCII
 )
@@ -115,7 +116,7 @@ class Projection(Frozen):
         return user if isinstance(user, str) else _digits(user)
 
 
-_IN = {"ms": " in ms", "s": " in s", "us": " in us", "ns": " in ns", "iso": ""}
+_IN = MappingProxyType({"ms": " in ms", "s": " in s", "us": " in us", "ns": " in ns", "iso": ""})
 
 
 class _ViewOf(Frozen):

@@ -11,7 +11,8 @@ from msgspec import Meta
 
 from workers.durations import format_duration
 from workers.mechanisms.config import Checked, Conditions, Duration, FieldPath, display
-from workers.settings.topic_names import NAME, PATTERN, TopicNames, topic_complaints
+from workers.settings.topic_names import ALLOWED as TOPIC_ALLOWED
+from workers.settings.topic_names import TopicNames, topic_complaints
 from workers.shapes.conditions import ALLOWED as CONDITIONS_ALLOWED
 from workers.shapes.paths import SYNTAX
 from workers.shapes.views import ALL_KEYS, RECORD_KEY, UNITS, path_complaints
@@ -96,14 +97,7 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 class EventsSettings(Section, frozen=True, kw_only=True):
     """[events]: the topic, and where an event has its stream key, items and time."""
 
-    topic: Annotated[
-        Annotated[str, Meta(pattern=rf"^({NAME}|{PATTERN})\Z")]
-        | Annotated[tuple[Annotated[str, Meta(pattern=rf"^{NAME}\Z")], ...], Meta(min_length=1, max_length=1_000)],
-        _says(
-            'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them; a list of such names; or a regular '
-            'expression of whole names, such as "^orders-.*"'
-        ),
-    ]
+    topic: Annotated[str | tuple[str, ...], _says(TOPIC_ALLOWED)]
     key: Annotated[FieldPath, _says(_KEY)]
     items: Annotated[FieldPath | None, _says(FIELD)] = None
     count: Annotated[FieldPath | None, _says(FIELD)] = None

@@ -13,9 +13,11 @@ import msgspec
 
 from workers.mechanisms.config import TOPIC_NAME, display
 
-#: Of one topic, or of an expression; what stands in a list is a name.
-NAME = TOPIC_NAME.removeprefix("^").removesuffix(r"\Z")
-PATTERN = r"\^.{1,1000}"
+ALLOWED = (
+    'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them; a list of such names; or a regular '
+    'expression of whole names, such as "^orders-.*"'
+)
+TOPICS_MAX, PATTERN_MAX = 1_000, 1_001
 
 
 class TopicNames(msgspec.Struct, frozen=True):
@@ -55,8 +57,17 @@ class TopicNames(msgspec.Struct, frozen=True):
 
 
 def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
-    """Yield what is wrong with `events.topic` beyond its type."""
-    if isinstance(topic, tuple):
+    """Yield what is wrong with `events.topic` beyond its type.
+
+    Names are looked at here: of a text with a pattern or else an array msgspec 0.22 makes a type
+    whose fields it mixes up, and the next collection of cycles ends the process.
+    """
+    expression = isinstance(topic, str) and topic.startswith("^")
+    names = (topic,) if isinstance(topic, str) else topic
+    fits = 1 < len(topic) <= PATTERN_MAX if expression else all(re.match(TOPIC_NAME, name) for name in names)
+    if not fits or not 0 < len(names) <= TOPICS_MAX:
+        yield f"topic = {display(topic)}: {ALLOWED}"
+    elif isinstance(topic, tuple):
         if len(set(topic)) < len(topic):
             repeated = next(name for name in topic if topic.count(name) > 1)
             yield f"topic holds {display(repeated)} more than once: every one only once"
