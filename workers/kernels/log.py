@@ -1,0 +1,67 @@
+"""The log of one event: what a compiled scanner of any format writes about the wanted fields.
+
+A scanner walks one record along the tree of wanted paths (`events.tree`) and writes rows to a
+scratch array `log`, int64 (room, 4). It returns how many rows are used; DECLINED where the general
+reader has to decide about the record; FULL where there is no room for another row: the caller
+doubles the log and tries again. It never rejects a record.
+
+    row     SLOT    which wanted field the row is about
+            KIND    what is there
+            START   and STOP: where its text is in the record's buffer, or as KIND says
+
+A slot occurs at most once an event, or once an element of its list, in the order of the elements.
+Rows behind a LIST of labels or a MAP are in its slot too. A field that is absent has no row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.kernels.compiled import kernel
+
+Longs = NDArray[np.int64]
+
+COLUMNS = 4
+SLOT, KIND, START, STOP = 0, 1, 2, 3
+
+# Valid UTF-8 as CPython sees it, no escapes left.
+TEXT = 0
+# A whole number as JSON writes it: -?digits, no leading zero, not "-0", WHOLE_DIGITS at most.
+WHOLE = 1
+# -?digits.digits, at most POINT_DIGITS digits before the point and as many behind; no exponent.
+NUMBER = 2
+# START to STOP is the word; both are -1 in formats that have no word for it.
+TRUE, FALSE = 3, 4
+NULL = 5
+# START is the number of elements. In the list's own slot, or in that of items that are a list.
+LIST = 6
+# START is the number of entries; for each follow a TEXT (its name) and a row for its value.
+MAP = 7
+# A value of any other sort: an object or a list where one value is wanted, bytes, NaN.
+OTHER = 8
+# A whole number in a binary format: START is it.
+VALUE = 9
+# A float in a binary format: START is the bits of its float64.
+REAL = 10
+
+WHOLE_DIGITS, POINT_DIGITS = 18, 15
+# Each name of a map is compared with those before it: with many that would take long.
+MAP_NAMES_MAX = 64
+
+# What a scanner returns instead of the number of rows.
+DECLINED, FULL = -1, -2
+
+
+@kernel
+def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> int:
+    """Add a row and return how many are used then; FULL where there is no room for it.
+
+    A `used` below 0, so FULL or DECLINED, is returned as it is, and nothing is written.
+    """
+    if used < 0:
+        return used
+    if used >= len(log):
+        return FULL
+    log[used, SLOT], log[used, KIND], log[used, START], log[used, STOP] = slot, kind, start, stop
+    return used + 1
