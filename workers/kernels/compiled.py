@@ -40,8 +40,8 @@ def _name() -> str:
     config = cast(Any, numba.config)
     target = (config.CPU_NAME or llvmlite.binding.get_host_cpu_name(), config.CPU_FEATURES, sys.version_info[:2])
     text = blake2b(repr((numba.__version__, llvmlite.__version__, *target)).encode(), digest_size=8)
-    for path in sorted(_HERE.glob("*.py")):
-        text.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(_HERE.rglob("*.py")):
+        text.update(path.relative_to(_HERE).as_posix().encode() + b"\0" + path.read_bytes())
     return f"kernels-{text.hexdigest()}"
 
 
