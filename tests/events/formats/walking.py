@@ -86,3 +86,13 @@ def content(log: NDArray[np.int64], data: NDArray[np.uint8]) -> Said:
             row = ({kinds.NULL: "null", kinds.OTHER: "other"}[kind],)
         said.setdefault(slot, []).append(row)
     return said
+
+
+def unordered(said: Said) -> Said:
+    """Return the same with the entries of maps sorted: upb gives them in an order of its own."""
+    return {slot: _sorted(rows) if rows[0][0] == "map" else rows for slot, rows in said.items()}
+
+
+def _sorted(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    pairs = sorted(zip(rows[1::2], rows[2::2], strict=True))
+    return [rows[0], *(row for pair in pairs for row in pair)]

@@ -168,7 +168,8 @@ class _Walk:
         within = node is not None and bool(node.children or node.elements)
         if within and node is not None and w["type"] in _FLAT and w["type"] != "null":
             # The general reader says what such a value means for the paths through it.
-            self._fit.impossible(node, path, _WORDS[w["type"]])
+            self._fit.possible(node)
+            self._fit.within(node, path, _WORDS[w["type"]])
             return self._program.row(ops.DECLINE)
         return self.place(written, read, node, path)
 
@@ -187,11 +188,8 @@ class _Walk:
         kind: str = w["type"]
         slot = NO_SLOT if node is None else node.slot
         if node is not None and kind != "null":
+            self._fit.possible(node)
             self._fit.within(node, path, _WORDS[kind])
-            if kind in ("bytes", "fixed"):
-                self._fit.impossible(Node(node.slot), path, _WORDS[kind])
-            elif slot != NO_SLOT:
-                self._fit.possible(node)
         if r is not None and slot != NO_SLOT and kind != r["type"] and (kind, r["type"]) not in (("int", "long"), ("float", "double")):
             raise Unsure
         a = b = 0
@@ -209,15 +207,14 @@ class _Walk:
             raise Unsure
         slot, head, inner = NO_SLOT, NO_SLOT, None
         if node is not None:
+            self._fit.possible(node)
             self._fit.impossible(Node(children=node.children), path, "a list")
             if node.many:
                 if node.children or node.elements is not None:
-                    self._fit.possible(node)
                     raise Unsure
                 head, inner = node.slot, Node(node.slot)
             else:
                 slot = node.slot
-                self._fit.impossible(Node(slot), path, "a list")
                 if node.elements is not None:
                     head, inner = node.list_slot, node.elements
             if node.many or node.elements is not None:
@@ -244,15 +241,14 @@ class _Walk:
             raise Unsure
         slot, head, inner, first, number = NO_SLOT, NO_SLOT, None, 0, 0
         if node is not None:
+            self._fit.possible(node)
             self._fit.impossible(Node(elements=node.elements), path, "a map")
             if node.many:
                 if node.children or node.elements is not None:
-                    self._fit.possible(node)
                     raise Unsure
                 head, inner = node.slot, Node(node.slot)
             else:
                 slot = node.slot
-                self._fit.impossible(Node(slot), path, "a map")
                 if len(node.children) > ops.CHILDREN_MAX:
                     raise Unsure
                 rows = [(name, self.place(w["values"], of, each, child(path, name))) for name, each in node.children.items()]
@@ -264,11 +260,9 @@ class _Walk:
         read, left = ([None] * len(w["fields"]), []) if r is None else fields_of(w, r)
         many = node is not None and node.many
         if node is not None:
+            self._fit.possible(node)
             self._fit.impossible(Node(elements=node.elements), path, "a record")
-            if not many:
-                self._fit.impossible(Node(node.slot), path, "a record")
-            elif node.children or node.elements is not None or len(w["fields"]) > MAP_NAMES_MAX or r is not None:
-                self._fit.possible(node)
+            if many and (node.children or node.elements is not None or len(w["fields"]) > MAP_NAMES_MAX or r is not None):
                 raise Unsure
         rows: list[int] = []
         if node is not None and many:

@@ -44,7 +44,7 @@ class Fit:
         self._why: dict[int, str] = {}
 
     def possible(self, node: Node) -> None:
-        """Note that a value that may be wanted can be at a place."""
+        """Note that there is a value at a place, of whatever type."""
         self._possible.add(node.slot)
 
     def impossible(self, node: Node, path: Path, what: str) -> None:
@@ -55,8 +55,13 @@ class Fit:
                 name += f": {str(path)!r}" if path.steps else ": the event"
             self._why.setdefault(slot, f"{name} is {what} in the schema")
 
+    def refuse(self, node: Node, path: Path, what: str) -> None:
+        """Note that what is at `path` is nothing that can be wanted there."""
+        self._possible.discard(node.slot)
+        self.impossible(Node(node.slot), path, what)
+
     def within(self, node: Node, path: Path, what: str) -> None:
-        """Note the same of what is wanted within `path`, not at it."""
+        """Note that nothing can be within what is at `path`, which is `what`."""
         self.impossible(Node(children=node.children, elements=node.elements), path, what)
 
     def refusal(self) -> str | None:
