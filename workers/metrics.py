@@ -77,6 +77,9 @@ class Metrics:
         self.recovered_records = counter("recovered_records", "State records read from changelogs while taking over")
         self.acquired = counter("partitions_acquired", "Partitions of either stage that were taken over")
         self.released = counter("partitions_given_up", "Partitions of either stage that were given up")
+        self.registry_waits = counter(
+            "schema_registry_waits", "Times that records had to wait for a schema because the registry did not answer"
+        )
         self.fenced = counter("fenced", "Shards of this worker that a newer owner took over while they were at work")
 
     def stage(self, name: str) -> StageMetrics:

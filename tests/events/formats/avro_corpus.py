@@ -18,9 +18,10 @@ import numpy as np
 from tests.events.formats.walking import content, expected
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.avro_schema import AvroSchema, parse
-from workers.events.formats.schemas import Refused, Schema
+from workers.events.formats.refusals import Refused
 from workers.events.tree import Node, Wanted, build
 from workers.kernels.wire import avro_log
+from workers.registry.schema import Schema
 
 FLAT = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 NAMES = ("a", "b", "c", "d", "e", "shop", "lines")

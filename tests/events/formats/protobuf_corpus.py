@@ -17,9 +17,10 @@ from google.protobuf import descriptor_pb2
 from tests.events.formats.walking import content, expected, unordered
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_schema import ProtobufSchema
-from workers.events.formats.schemas import Refused, Schema
+from workers.events.formats.refusals import Refused
 from workers.events.tree import Node, Wanted, build
 from workers.kernels.wire import protobuf_log
+from workers.registry.schema import Schema
 
 Field = descriptor_pb2.FieldDescriptorProto
 FLAT = [number for number in range(1, 19) if number not in (Field.TYPE_GROUP, Field.TYPE_MESSAGE)]

@@ -13,10 +13,11 @@ from tests.events.formats.walking import Said, content
 from tests.kernels.uncompiled import uncompiled
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.avro_schema import parse
-from workers.events.formats.schemas import Reference, Refused, Schema
+from workers.events.formats.refusals import Refused
 from workers.events.tree import Node, Wanted, build
 from workers.kernels.log import DECLINED
 from workers.kernels.wire import avro_log
+from workers.registry.schema import Reference, Schema
 
 SHOP = build([Wanted(("shop",), None, 0)])
 LINE = {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}]}

@@ -13,10 +13,11 @@ from tests.events.formats.walking import Said, content, expected, unordered
 from tests.kernels.uncompiled import uncompiled
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_schema import indexes_of
-from workers.events.formats.schemas import Reference, Refused, Schema
+from workers.events.formats.refusals import Refused
 from workers.events.tree import Node, Wanted, build
 from workers.kernels.log import DECLINED
 from workers.kernels.wire import protobuf_log
+from workers.registry.schema import Reference, Schema
 
 ORDER = """
 syntax = "proto3";

@@ -11,10 +11,11 @@ import numpy as np
 
 from workers.events.formats.avro_program import AvroArrays, AvroProgram
 from workers.events.formats.avro_schema import AvroSchema, parse
-from workers.events.formats.schemas import NOT_OF_FORMAT, UNREADABLE, Refused, Schema
+from workers.events.formats.refusals import NOT_OF_FORMAT, UNREADABLE, Refused
 from workers.events.tree import Node
 from workers.kernels.log import DECLINED
 from workers.kernels.wire import avro_log
+from workers.registry.schema import AVRO, Schema
 
 NOT_AVRO = "not Avro"
 NOT_OF_READER = "not what the reader schema says"
@@ -60,7 +61,7 @@ class AvroFormat:
         Raises:
             Refused: no event of the schema can be used.
         """
-        if schema.kind != "AVRO":
+        if schema.kind != AVRO:
             raise Refused(NOT_OF_FORMAT)
         try:
             writer = parse(schema.text, [reference.text for reference in schema.references])

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from workers.events.formats.protobuf_program import ProtobufArrays, ProtobufProgram
 from workers.events.formats.protobuf_schema import ProtobufSchema, indexes_of
-from workers.events.formats.schemas import NOT_OF_FORMAT, UNREADABLE, Refused, Schema
+from workers.events.formats.refusals import NOT_OF_FORMAT, UNREADABLE, Refused
 from workers.events.tree import Node
 from workers.kernels.wire import protobuf_log
+from workers.registry.schema import PROTOBUF, Schema
 
 NOT_PROTOBUF = "not Protobuf"
 NO_MESSAGE = "no such message in the schema"
@@ -58,7 +59,7 @@ class ProtobufFormat:
         Raises:
             Refused: no event of this message type can be used.
         """
-        if schema.kind != "PROTOBUF":
+        if schema.kind != PROTOBUF:
             raise Refused(NOT_OF_FORMAT)
         try:
             found = self._schemas.get(schema)

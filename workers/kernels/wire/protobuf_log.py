@@ -61,7 +61,7 @@ UNWANTED = -2
 DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING = 1, 2, 3, 4, 5, 6, 7, 8, 9
 MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = 11, 12, 13, 14, 15, 16, 17, 18
 MAP, DECLINE = 19, 20
-# How a value of a type is on the wire: a varint, 8 bytes, behind its length, 4 bytes; -1: not at all.
+# How a value of a type is on the wire: a varint, 8 bytes, behind its length, 4 bytes; -1: as none.
 VARINT, EIGHT, LENGTH, FOUR = 0, 1, 2, 5
 WIRES = np.array([-1, 1, 5, 0, 0, 0, 1, 5, 0, 2, -1, 2, 2, 0, 0, 5, 1, 0, 0, 2, -1], dtype=np.int64)
 WIRES.flags.writeable = False

@@ -1,8 +1,10 @@
-"""A schema as a registry keeps it, and what it means that it cannot be used."""
+"""A schema as a registry keeps it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,3 @@ class Schema:
     kind: str
     text: str = field(repr=False)
     references: tuple[Reference, ...] = ()
-
-
-class Refused(Exception):
-    """Why no event of a schema can be used: a reason from a fixed set."""
-
-
-NOT_OF_FORMAT = "schema of another format"
-UNREADABLE = "schema cannot be read"
