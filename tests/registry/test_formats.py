@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # a re-export
 from confluent_kafka.schema_registry import Schema as Registered
 from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -41,15 +41,14 @@ ORDER = build(
     ]
 )
 LINE = '{"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}]}'
-ORDERS = (
-    # The first version; one with a field more, before the others; one whose lines are called otherwise.
-    '{"type": "record", "name": "Order", "fields": [{"name": "shop", "type": "string"},'
-    '{"name": "lines", "type": {"type": "array", "items": "Line"}}]}',
-    '{"type": "record", "name": "Order", "fields": [{"name": "country", "type": ["null", "string"], "default": null},'
-    '{"name": "shop", "type": "string"}, {"name": "lines", "type": {"type": "array", "items": "Line"}}]}',
-    '{"type": "record", "name": "Order", "fields": [{"name": "store", "type": "string"},'
-    '{"name": "lines", "type": {"type": "array", "items": "Line"}}]}',
-)
+_SHOP, _STORE = (f'{{"name": "{name}", "type": "string"}}' for name in ("shop", "store"))
+_LINES = '{"name": "lines", "type": {"type": "array", "items": "Line"}}'
+_COUNTRY = '{"name": "country", "type": ["null", "string"], "default": null}'
+# The first version; one with a field more, before the others; one whose shop is called otherwise.
+ORDERS = [
+    f'{{"type": "record", "name": "Order", "fields": [{", ".join(fields)}]}}'
+    for fields in ((_SHOP, _LINES), (_COUNTRY, _SHOP, _LINES), (_STORE, _LINES))
+]
 READER = (
     '{"type": "record", "name": "Order", "fields": [{"name": "shop", "type": "string", "aliases": ["store"]},'
     '{"name": "lines", "type": {"type": "array", "items": ' + LINE + "}},"
@@ -112,7 +111,7 @@ def avro_serializers(registry: RegistryServer, subject: str) -> list[Callable[[o
     client.register_schema("Line", Registered(LINE, "AVRO"))
     references = [SchemaReference("Line", "Line", 1)]
     return [
-        AvroSerializer(client, Registered(text, "AVRO", references), lambda value, _: value)  # type: ignore[list-item]
+        AvroSerializer(client, Registered(text, "AVRO", references), lambda value, _: value)
         for text in ORDERS
     ]
 

@@ -36,7 +36,9 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
             pattern=r"^https?://[^\s,@/]+(/[^\s,@]*)?(, ?https?://[^\s,@/]+(/[^\s,@]*)?)*\Z",
         ),
     ]
-    user: Annotated[str | None, _says("the name to log in with, without a colon", pattern=r"^[^:]+\Z")] = None
+    user: Annotated[
+        Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None, _says("the name to log in with, without a colon")
+    ] = None
     password: Annotated[str | None, _says(_SECRET)] = None
     token: Annotated[str | None, _says(_SECRET)] = None
     ca: Annotated[Path | None, _says("a file with the certificates to trust, in PEM")] = None
@@ -95,9 +97,12 @@ def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
         base: the directory that file names in it are relative to.
 
     Raises:
-        SettingsError: a secret that is written out, a file that cannot be read.
+        SettingsError: a secret that is written out or is not there, a file that cannot be read.
     """
     values = dict(table)
+    if "@" in str(values.get("url", "")):
+        # Its value is not shown: it may hold a password.
+        raise SettingsError("schema_registry.url: must name no user: use user and password")
     for name in _SECRETS:
         source = values.get(name)
         if source is None:

@@ -118,7 +118,8 @@ class FormatReader:
         payloads[numbers < 0] = -1
         texts = self.form.arrays.texts
         base = len(data)
-        return Prepared(np.concatenate([data, texts]) if len(texts) else data, base, payloads, roots, numbers, refused)
+        whole = fixed(np.concatenate([data, texts])) if len(texts) else data
+        return Prepared(whole, base, payloads, roots, numbers, refused)
 
     def decode(self, number: int, payload: bytes) -> object:
         """Return a record as Python objects.

@@ -12,7 +12,8 @@ from workers.kernels.compiled import reads_outside
 from workers.kernels.wire.parts import REFUSED, Bytes, Longs, zigzag
 
 HEADER = 5
-# Bytes that say which message it is, as one number: its length is the highest byte.
+# Bytes that say which message it is, as one number, the first byte lowest. They say themselves how
+# many they are, so no two messages have the same.
 MESSAGE_BYTES = 7
 
 # What a record's number is if it has none: no value, no schema's id in it, one not known yet.
@@ -31,7 +32,7 @@ def message(data: Bytes, at: int, stop: int) -> tuple[int, int]:
         if at == REFUSED or index < 0 or at - begin > MESSAGE_BYTES:
             return 0, REFUSED
         left -= 1
-    found = at - begin
+    found = 0
     for place in range(at - 1, begin - 1, -1):
         found = found << 8 | int(data[place])
     return found, at
