@@ -196,7 +196,7 @@ def secret(source: Mapping[str, object], name: str, base: Path) -> str:
     except SettingsError as error:
         raise SettingsError(f"{name}: {error}") from None
     except UnicodeDecodeError:
-        raise SettingsError(f"{name}: {base / place}: not UTF-8") from None
+        raise SettingsError(f"{name}: {base / place}: the file is not UTF-8") from None
     if not text:
         raise SettingsError(f"{name}: {base / place}: the file is empty")
     return text

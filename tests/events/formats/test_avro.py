@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from tests.events.formats.avro_corpus import difference, run, written
 from tests.events.formats.walking import Said, content
 from tests.kernels.uncompiled import uncompiled
-from workers.events.formats.avro import AvroFormat
+from workers.errors import SettingsError
+from workers.events.formats.avro import AvroFormat, read_reader_schema
 from workers.events.formats.avro_schema import parse
 from workers.events.formats.refusals import Refused
 from workers.events.tree import Node, Wanted, build
@@ -246,3 +248,21 @@ def test_bytes_that_are_no_record_are_rejected(payload: bytes) -> None:
     assert said(form, number, payload) is None
     with pytest.raises(ValueError, match="not Avro"):
         form.decode(number, payload)
+
+
+def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> None:
+    path = tmp_path / "reader.avsc"
+    path.write_text(json.dumps(READER))
+    assert read_reader_schema(path, SHOP).text["name"] == "Event"
+    for tree, text, why in (
+        (LINES, None, "it has no field 'lines\\[\\].sku'"),
+        (build([Wanted(("shop", "x"), None, 0)]), None, "field 'shop.x': 'shop' is a string in the schema"),
+        (SHOP, "{", "no Avro schema"),
+        (SHOP, '["null", ["null", "int"]]', "no Avro schema"),
+    ):
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(SettingsError, match=f"^schema_registry.reader_schema: {path}: {why}$"):
+            read_reader_schema(path, tree)
+    with pytest.raises(SettingsError, match="no such file"):
+        read_reader_schema(tmp_path / "nowhere", SHOP)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import fastavro
 import numpy as np
 
+from workers.errors import SettingsError
 from workers.events.formats.avro_program import AvroArrays, AvroProgram
 from workers.events.formats.avro_schema import AvroSchema, parse
 from workers.events.formats.refusals import NOT_OF_FORMAT, UNREADABLE, Refused
@@ -16,6 +18,7 @@ from workers.events.tree import Node
 from workers.kernels.log import DECLINED
 from workers.kernels.wire import avro_log
 from workers.registry.schema import AVRO, Schema
+from workers.settings.files import read_file
 
 NOT_AVRO = "not Avro"
 NOT_OF_READER = "not what the reader schema says"
@@ -25,6 +28,27 @@ NESTED_MAX = 512
 STACK = 64
 
 _NO_LOG = np.empty((0, 4), dtype=np.int64)
+
+
+def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
+    """Return the schema that `[schema_registry] reader_schema` names.
+
+    Raises:
+        SettingsError: it is none, or what the settings name cannot be in it.
+    """
+    where = f"schema_registry.reader_schema: {path}"
+    try:
+        found = parse(read_file(path).decode())
+        _, _, fit = AvroProgram(tree).add(found)
+    except Exception as error:  # noqa: BLE001
+        # As for writers' schemas: fastavro lets some malformed ones pass.
+        why = str(error) if isinstance(error, SettingsError) else "no Avro schema"
+        raise SettingsError(f"{where}: {why}") from None
+    if refusal := fit.refusal():
+        raise SettingsError(f"{where}: {refusal}")
+    if absent := fit.absent():
+        raise SettingsError(f"{where}: it has no field {absent[0]!r}")
+    return found
 
 
 @dataclass(frozen=True)

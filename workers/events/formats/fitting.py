@@ -50,10 +50,12 @@ class Fit:
     def impossible(self, node: Node, path: Path, what: str) -> None:
         """Note that what is wanted at and within `path` cannot be there, which is `what`."""
         for slot, inner in paths_of(node, path):
-            name = f"field {str(inner)!r}"
-            if inner != path:
-                name += f": {str(path)!r}" if path.steps else ": the event"
-            self._why.setdefault(slot, f"{name} is {what} in the schema")
+            if inner == path:
+                reason = f"field {str(inner)!r} is {what} in the schema"
+            else:
+                outer = repr(str(path)) if path.steps else "the event"
+                reason = f"field {str(inner)!r}: {outer} is {what} in the schema"
+            self._why.setdefault(slot, reason)
 
     def refuse(self, node: Node, path: Path, what: str) -> None:
         """Note that what is at `path` is nothing that can be wanted there."""
