@@ -17,7 +17,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import fastavro
@@ -30,7 +29,7 @@ from workers.events.formats.protobuf_schema import ProtobufSchema
 from workers.events.formats.reader import FormatReader
 from workers.events.tree import Wanted, build
 from workers.kafka.records import Records
-from workers.kernels.wire import avro_log, protobuf_log
+from workers.mechanisms.texts import fixed
 from workers.registry.registry import Nobody, Waiting
 from workers.registry.schema import Schema
 
@@ -122,20 +121,11 @@ def measure(name: str, reader: FormatReader, payloads: list[bytes], repeats: int
     """Print a line; return what the scanner takes, in ns."""
     records, n = Records.of(payloads), len(payloads)
     ready = reader.prepare(records.data, records.values)
-    log, ends, form = np.empty((20 * n, 4), dtype=np.int64), np.empty(n, dtype=np.int64), reader.form
-    place = (ready.data, ready.payloads, int(ready.roots[0]), ready.base)
-    scan: Callable[[], int]
-    if isinstance(form, ProtobufFormat):
-        a = form.arrays
-        scan = partial(
-            protobuf_log.logs, *place, a.messages, a.fields, a.missing, a.names, log, form.stack(), form.lists(), ends
-        )
-    else:
-        b = form.arrays
-        scan = partial(avro_log.logs, *place, b.program, b.parts, b.names, b.constants, log, form.stack(), ends)
-    scanner = best_ns(scan, n, repeats)
-    if (ends < 0).any():
-        raise SystemExit(f"{name}: {(ends < 0).sum()} records were declined")
+    log, number = np.empty((20 * n, 4), dtype=np.int64), np.empty(n, dtype=np.int64)
+    scan = reader.form.logs(ready.data, fixed(ready.payloads), fixed(ready.roots), ready.base)
+    scanner = best_ns(lambda: scan(0, number, log, 0), n, repeats)
+    if (number < 0).any():
+        raise SystemExit(f"{name}: {(number < 0).sum()} records were declined")
     framing = best_ns(lambda: reader.prepare(records.data, records.values), n, repeats)
     few = [ready.data[start:stop].tobytes() for start, stop in ready.payloads[:2_000].tolist()]
     general = best_ns(lambda: [reader.decode(0, payload) for payload in few], len(few), repeats)

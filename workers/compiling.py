@@ -135,10 +135,13 @@ def _of_formats() -> None:
 
     data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
     log, stack, lists = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_log.FRAME, protobuf_log.LIST_COLUMNS))
-    avro_log.event(data, 0, 0, 0, 0, longs(1, avro_log.COLUMNS), parts, longs(1, 3), longs(1, 4), log, stack)
+    avro = (longs(1, avro_log.COLUMNS), parts, longs(1, 3), longs(1, 4))
+    avro_log.event(data, 0, 0, 0, 0, *avro, log, stack)
+    one, number = (longs(1, 2), fixed(np.zeros(1, dtype=np.int64)), 0), np.zeros(1, dtype=np.int64)
+    avro_log.logs(data, *one, *avro, stack, 0, number, log, 0)
     messages, fields = longs(1, protobuf_log.MESSAGE_COLUMNS), longs(1, protobuf_log.FIELD_COLUMNS)
     stack = np.zeros((1, protobuf_log.FRAME), dtype=np.int64)
-    protobuf_log.event(data, 0, 0, 0, 0, messages, fields, longs(1, 6), longs(1, 3), log, stack, lists)
+    protobuf_log.logs(data, *one, messages, fields, longs(1, 6), longs(1, 3), stack, lists, 0, number, log, 0)
     zigzag(data, 0, 1)
     pairs, numbers = np.zeros((1, 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
     for named in (False, True):

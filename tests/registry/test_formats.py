@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,14 +21,16 @@ from google.protobuf import message_factory
 
 from tests.events.formats.scanning import scanned
 from tests.events.formats.walking import Said
+from tests.registry.test_registry import Shard, in_thread
 from tests.registry_server import RegistryServer
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.avro_schema import parse
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_schema import ProtobufSchema
-from workers.events.formats.reader import FormatReader, Prepared, json_payloads
+from workers.events.formats.reader import FormatReader, json_payloads
 from workers.events.tree import Wanted, build
 from workers.kafka.records import Records
+from workers.kernels.log import DECLINED
 from workers.registry.registry import Access, Nobody, Registry
 from workers.registry.schema import Reference, Schema
 
@@ -91,7 +94,7 @@ def opened(registry: RegistryServer) -> Registry:
     return Registry(Access(registry.url, {"timeout": 5.0}, 0.0))
 
 
-def prepared(reader: FormatReader, records: Records) -> tuple[Prepared, list[Said | None]]:
+def prepared(reader: FormatReader, records: Records) -> Any:
     ready = reader.prepare(records.data, records.values)
     return ready, scanned(reader, ready)
 
@@ -138,10 +141,13 @@ def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: Registr
     null: Said = {4: [("null",)]}
     text: Said = {4: [("text", "de")]}
     assert found == [said(1), None, said(2, text), None, None, None, None, None, without_shop, said(6, null)]
-    for row, payload in enumerate(ready.payloads.tolist()):
-        if found[row] is None and row not in ready.refused:
-            with pytest.raises(ValueError, match="not Avro"):
-                reader.decode(int(ready.numbers[row]), ready.data[slice(*payload)].tobytes())
+    # As the reader of events gets it: what the scanner declines is decoded by its place, or refused.
+    logs = reader.scan(ready.data, through_kafka(bootstrap, values).values)
+    assert logs.status.tolist() == [0 if row is not None else DECLINED for row in found]
+    for row in np.flatnonzero(logs.status).tolist():
+        with pytest.raises(ValueError, match=f"^{ready.refused.get(row, 'not Avro')}$"):
+            logs.decode(row)
+    assert logs.decode(9) == {**order(6), "country": None}
 
 
 def test_avro_as_a_readers_schema_names_it(bootstrap: str, registry: RegistryServer) -> None:
@@ -184,6 +190,29 @@ def test_protobuf_of_java_and_of_python(bootstrap: str, registry: RegistryServer
     assert found == [said(1, {4: [("text", "de")]}), said(2), None, None, None, said(3, {4: [("text", "fr")]})]
     with pytest.raises(ValueError, match="not Protobuf"):
         reader.decode(int(ready.numbers[2]), b"\x0a\x05s")
+
+
+def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(bootstrap: str, registry: RegistryServer) -> None:
+    """The registry is killed and started again; records of known schemas go on meanwhile."""
+    first, second, _ = avro_serializers(registry, "orders")
+    known = through_kafka(bootstrap, [first(order(n), context("orders")) for n in range(3)])
+    new = through_kafka(bootstrap, [first(order(7), context("orders")), second(order(8, "de"), context("orders"))])
+    shard = Shard()
+    reader = FormatReader(AvroFormat(ORDER), Registry(Access(registry.url, {"timeout": 5.0}, 0.0)), shard)
+    assert prepared(reader, known)[1] == [said(n) for n in range(3)]
+    registry.stop()
+    try:
+        assert prepared(reader, known)[1] == [said(n) for n in range(3)]
+        thread, result = in_thread(lambda: prepared(reader, new))
+        time.sleep(1)
+        assert not result
+        assert shard.went_on
+    finally:
+        registry.start()
+    thread.join(20)
+    [(ready, found)] = result
+    assert found == [said(7), said(8, {4: [("text", "de")]})]
+    assert ready.refused == {}
 
 
 def test_json_schema_is_json_behind_an_id(bootstrap: str, registry: RegistryServer) -> None:

@@ -51,9 +51,9 @@ def opened(server: RegistryServer, patience_s: float = 30.0, metrics: Metrics | 
     return Registry(Access(server.url, {"timeout": 5.0}, patience_s), metrics)
 
 
-def in_thread(function: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+def in_thread(function: Callable[[], object]) -> tuple[threading.Thread, list[Any]]:
     """Run a function beside the test; what it returned or raised is in the list when it is done."""
-    result: list[object] = []
+    result: list[Any] = []
 
     def run() -> None:
         try:

@@ -10,6 +10,7 @@ import io
 import json
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import fastavro
@@ -19,8 +20,10 @@ from tests.events.formats.walking import content, expected
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.avro_schema import AvroSchema, parse
 from workers.events.formats.refusals import Refused
+from workers.events.formats.scanning import logged
 from workers.events.tree import Node, Wanted, build
-from workers.kernels.wire import avro_log
+from workers.kernels.log import DECLINED
+from workers.mechanisms.texts import fixed
 from workers.registry.schema import Schema
 
 FLAT = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
@@ -224,7 +227,7 @@ def written(schema: Any, value: Any) -> bytes:
 
 
 def difference(
-    tree: Node, schema: Any, payloads: Sequence[bytes], reader: AvroSchema | None = None, way: Any = avro_log.logs
+    tree: Node, schema: Any, payloads: Sequence[bytes], reader: AvroSchema | None = None, way: Any = None
 ) -> tuple[str | None, int, int]:
     """Return the first record of which scanner and fastavro say different things.
 
@@ -236,42 +239,32 @@ def difference(
         number = form.add(Schema("AVRO", json.dumps(schema)))
     except Refused:
         return None, 0, 0
-    arrays = form.arrays
     lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
     stops = np.cumsum(lengths)
-    values = np.stack((stops - lengths, stops), axis=1)
-    data = np.frombuffer(b"".join(payloads) + arrays.texts.tobytes(), dtype=np.uint8)
-    ends, stack, room = np.empty(len(payloads), dtype=np.int64), form.stack(), 64
-    while True:
-        log = np.full((room, 4), -9, dtype=np.int64)
-        base = int(stops[-1])
-        used = way(
-            data, values, form.root(number), base,
-            arrays.program, arrays.parts, arrays.names, arrays.constants, log, stack, ends,
-        )  # fmt: skip
-        if used >= 0:
-            break
-        room *= 4
+    values, roots = fixed(np.stack((stops - lengths, stops), axis=1)), fixed(np.full(len(payloads), form.root(number)))
+    data = np.frombuffer(b"".join(payloads) + form.arrays.texts.tobytes(), dtype=np.uint8)
+    scan = form.logs(data, values, roots, int(stops[-1]))
+    logs = logged(data, len(payloads), scan if way is None else partial(way, *scan.args), lambda row: row)  # type: ignore[attr-defined]
     before = readable = scanned = 0
     for i, payload in enumerate(payloads):
         try:
             found = form.decode(number, payload)
         except ValueError:
-            if ends[i] >= 0:
+            if logs.status[i] == 0:
                 return f"{schema} {payload!r}: read, though fastavro does not", 0, 0
             continue
         readable += 1
-        if ends[i] < 0:
+        if logs.status[i] == DECLINED:
             continue
         scanned += 1
-        said, right = content(log[before : ends[i]], data), expected(found, tree)
-        before = int(ends[i])
+        said, right = content(logs.rows[before : logs.ends[i]], data), expected(found, tree)
+        before = int(logs.ends[i])
         if said != right:
             return f"{schema} {tree} {payload!r}: {said}, not {right}", 0, 0
     return None, readable, scanned
 
 
-def run(records: int, seed: int, *, evolving: bool = False, way: Any = avro_log.logs) -> tuple[str | None, int, int]:
+def run(records: int, seed: int, *, evolving: bool = False, way: Any = None) -> tuple[str | None, int, int]:
     """Compare the two over many schemas, with readers' schemas too; return what `difference` does, in all."""
     readable = scanned = 0
     left = records

@@ -9,6 +9,7 @@ import argparse
 import base64
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ from tests.events.formats.walking import content, expected, unordered
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_schema import ProtobufSchema
 from workers.events.formats.refusals import Refused
+from workers.events.formats.scanning import logged
 from workers.events.tree import Node, Wanted, build
-from workers.kernels.wire import protobuf_log
+from workers.kernels.log import DECLINED
+from workers.mechanisms.texts import fixed
 from workers.registry.schema import Schema
 
 Field = descriptor_pb2.FieldDescriptorProto
@@ -197,7 +200,7 @@ class Generator:
 
 
 def difference(
-    tree: Node, schema: Schema, payloads: Sequence[bytes], way: Any = protobuf_log.logs
+    tree: Node, schema: Schema, payloads: Sequence[bytes], way: Any = None
 ) -> tuple[str | None, int, int]:
     """Return the first message of which scanner and upb say different things.
 
@@ -209,42 +212,33 @@ def difference(
         number = form.add(schema)
     except Refused:
         return None, 0, 0
-    arrays = form.arrays
     lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
     stops = np.cumsum(lengths)
-    values = np.stack((stops - lengths, stops), axis=1)
-    data = np.frombuffer(b"".join(payloads) + arrays.texts.tobytes(), dtype=np.uint8)
-    ends, stack, lists, room = np.empty(len(payloads), dtype=np.int64), form.stack(), form.lists(), 64
-    while True:
-        log = np.full((room, 4), -9, dtype=np.int64)
-        used = way(
-            data, values, form.root(number), int(stops[-1]),
-            arrays.messages, arrays.fields, arrays.missing, arrays.names, log, stack, lists, ends,
-        )  # fmt: skip
-        if used >= 0:
-            break
-        room *= 4
+    values, roots = fixed(np.stack((stops - lengths, stops), axis=1)), fixed(np.full(len(payloads), form.root(number)))
+    data = np.frombuffer(b"".join(payloads) + form.arrays.texts.tobytes(), dtype=np.uint8)
+    scan = form.logs(data, values, roots, int(stops[-1]))
+    logs = logged(data, len(payloads), scan if way is None else partial(way, *scan.args), lambda row: row)  # type: ignore[attr-defined]
     before = readable = scanned = 0
     for i, payload in enumerate(payloads):
         try:
             found = form.decode(number, payload)
         except ValueError:
-            if ends[i] >= 0:
+            if logs.status[i] == 0:
                 return f"{schema} {payload!r}: read, though upb does not", 0, 0
             continue
         readable += 1
-        if ends[i] < 0:
+        if logs.status[i] == DECLINED:
             continue
         scanned += 1
-        said, right = unordered(content(log[before : ends[i]], data)), unordered(expected(found, tree))
-        before = int(ends[i])
+        said, right = unordered(content(logs.rows[before : logs.ends[i]], data)), unordered(expected(found, tree))
+        before = int(logs.ends[i])
         if said != right:
             text = ProtobufSchema(schema).message([0]).file.serialized_pb
             return f"{descriptor_pb2.FileDescriptorProto.FromString(text)} {tree} {payload!r}: {said}, not {right}", 0, 0
     return None, readable, scanned
 
 
-def run(records: int, seed: int, way: Any = protobuf_log.logs) -> tuple[str | None, int, int]:
+def run(records: int, seed: int, way: Any = None) -> tuple[str | None, int, int]:
     """Compare the two over many schemas; return what `difference` does, in all."""
     from google.protobuf import message_factory
 

@@ -66,9 +66,10 @@ def test_the_scanner_agrees_with_fastavro_about_whole_and_broken_records(evolvin
 
 
 def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("event", "flat", "block", "constants_of", "repeated", "zigzag", "fixed", "widened", "is_nan", "is_text", "same", "put"):
-        monkeypatch.setattr(avro_log, name, uncompiled(getattr(avro_log, name)))
-    found, readable, _ = run(3_000, 99, way=uncompiled(avro_log.logs))
+    for name, kernel in [*vars(avro_log).items()]:
+        if hasattr(kernel, "py_func"):
+            monkeypatch.setattr(avro_log, name, uncompiled(kernel))
+    found, readable, _ = run(3_000, 99, way=avro_log.logs)
     assert found is None
     assert readable > 300
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import fastavro
 import numpy as np
@@ -14,6 +15,7 @@ from workers.errors import SettingsError
 from workers.events.formats.avro_program import AvroArrays, AvroProgram
 from workers.events.formats.avro_schema import AvroSchema, parse
 from workers.events.formats.refusals import NOT_OF_FORMAT, UNREADABLE, Refused
+from workers.events.formats.scanning import Bytes, Logging, Longs
 from workers.events.tree import Node
 from workers.kernels.log import DECLINED
 from workers.kernels.wire import avro_log
@@ -105,7 +107,12 @@ class AvroFormat:
         """Return where the scanner begins with a record of a schema."""
         return self._plans[number].root
 
-    def stack(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
+        """Return what scans these records from one on; see `kernels.wire.avro_log.logs`."""
+        a, stack = self.arrays, self.stack()
+        return partial(avro_log.logs, data, values, roots, base, a.program, a.parts, a.names, a.constants, stack)
+
+    def stack(self) -> Longs:
         """Return what the scanner writes to while it is in a record."""
         return np.empty((STACK, avro_log.FRAME), dtype=np.int64)
 

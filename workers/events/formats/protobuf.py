@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from google.protobuf import message_factory
-from numpy.typing import NDArray
 
 from workers.events.formats.protobuf_program import ProtobufArrays, ProtobufProgram
 from workers.events.formats.protobuf_schema import ProtobufSchema, indexes_of
 from workers.events.formats.refusals import NOT_OF_FORMAT, UNREADABLE, Refused
+from workers.events.formats.scanning import Bytes, Logging, Longs
 from workers.events.tree import Node
 from workers.kernels.wire import protobuf_log
 from workers.registry.schema import PROTOBUF, Schema
@@ -88,11 +89,18 @@ class ProtobufFormat:
         """Return where the scanner begins with a record of a message type."""
         return self._plans[number].root
 
-    def stack(self) -> NDArray[np.int64]:
+    def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
+        """Return what scans these messages from one on; see `kernels.wire.protobuf_log.logs`."""
+        a, stack, lists = self.arrays, self.stack(), self.lists()
+        return partial(
+            protobuf_log.logs, data, values, roots, base, a.messages, a.fields, a.missing, a.names, stack, lists
+        )
+
+    def stack(self) -> Longs:
         """Return what the scanner writes to while it is in a record."""
         return np.empty((STACK, protobuf_log.FRAME), dtype=np.int64)
 
-    def lists(self) -> NDArray[np.int64]:
+    def lists(self) -> Longs:
         """Return what the scanner writes to about lists, for the message types added so far."""
         return np.empty((self.arrays.lists, protobuf_log.LIST_COLUMNS), dtype=np.int64)
 

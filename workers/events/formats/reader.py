@@ -1,7 +1,7 @@
 """Records whose schemas a registry keeps, made ready for a scanner: of one format and one thread.
 
+    scan       the logs of a batch; what it declines is decoded by the place in the batch
     prepare    where the payload of each record of a batch is, and where its scanner begins
-    arrays     the program, for `kernels.wire.avro_log.event` or `protobuf_log.event`
     decode     one record that the scanner declines, as Python objects
 
 A batch may hold records of any number of schemas: they are all in one program.
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.protobuf import NO_MESSAGE, ProtobufFormat
 from workers.events.formats.refusals import Refused
+from workers.events.formats.scanning import Logs, logged
 from workers.kernels.log import DECLINED
 from workers.kernels.wire.framing import HEADER, NO_ID, NO_VALUE, cut
 from workers.mechanisms.texts import fixed
@@ -83,6 +84,29 @@ class FormatReader:
         self._numbers: list[int] = []
         self._roots: list[int] = []
         self._reasons: list[str | None] = []
+
+    def scan(self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None) -> Logs:
+        """Log the wanted fields of records.
+
+        Args:
+            data: uint8 (b,).
+            values: int64 (n, 2), start and stop of each; a negative start: it has no value.
+            plain: bool (n,), the others are declined unseen; None: all are looked at.
+
+        Raises:
+            ShardClosed: by the shard, where it was given up while it waited for a schema.
+        """
+        ready = self.prepare(data, values)
+        roots = ready.roots if plain is None else np.where(plain, ready.roots, DECLINED)
+
+        def decode(row: int) -> object:
+            if row in ready.refused:
+                raise ValueError(ready.refused[row])
+            start, stop = ready.payloads[row].tolist()
+            return self.decode(int(ready.numbers[row]), ready.data[start:stop].tobytes())
+
+        logging = self.form.logs(ready.data, fixed(ready.payloads), fixed(roots), ready.base)
+        return logged(ready.data, len(values), logging, decode)
 
     def prepare(self, data: NDArray[np.uint8], values: Longs) -> Prepared:
         """Return where the payloads are; what is not known yet is asked for, and waited for.

@@ -252,27 +252,31 @@ def event(
 
 @reads_outside
 def logs(
-    data: Bytes, values: Longs, root: int, base: int,
-    program: Longs, parts: Longs, names: Longs, constants: Longs, log: Longs, stack: Longs, ends: Longs,
-) -> int:  # fmt: skip
-    """Read records one after the other, each into the log behind the rows of the one before.
+    data: Bytes, values: Longs, roots: Longs, base: int,
+    program: Longs, parts: Longs, names: Longs, constants: Longs, stack: Longs,
+    begin: int, number: Longs, log: Longs, used: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Read the records from `begin` on into one log, end to end, until there is no room.
 
     Args:
-        values: int64 (n, 2), start and stop of each record.
-        ends: int64 (n,), where each record's rows end; DECLINED: it has none.
+        values: int64 (n, 2), start and stop of each record's Avro bytes.
+        roots: int64 (n,), the program's row for each record; DECLINED: it is not looked at.
+        number: int64 (n,), written: how many rows each record has, or DECLINED.
+        used: how many rows of the log are there already.
+        others: as in `event`.
 
     Returns:
-        how many rows are used; FULL where one of the records finds no room.
+        the record to go on with when there is more room, n at the end; how many rows are used.
     """
-    used = 0
-    for i in range(len(values)):
+    for i in range(begin, len(values)):
+        number[i] = DECLINED
+        if roots[i] == DECLINED:
+            continue
         now = event(
-            data, values[i, 0], values[i, 1], root, base, program, parts, names, constants, log[used:], stack
+            data, values[i, 0], values[i, 1], roots[i], base, program, parts, names, constants, log[used:], stack
         )
         if now == FULL:
-            return FULL
-        ends[i] = now
-        if now != DECLINED:
-            used += now
-            ends[i] = used
-    return used
+            return i, used
+        number[i] = now
+        used += max(now, 0)
+    return len(values), used
