@@ -79,6 +79,8 @@ def content(log: NDArray[np.int64], data: NDArray[np.uint8]) -> Said:
         elif kind == kinds.REAL:
             row = "real", struct.pack("<q", start)
         elif kind in (kinds.TRUE, kinds.FALSE):
+            # Binary formats have no word for it.
+            assert start == stop == -1
             row = "bool", kind == kinds.TRUE
         elif kind in (kinds.LIST, kinds.MAP):
             row = "list" if kind == kinds.LIST else "map", start

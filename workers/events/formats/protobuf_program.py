@@ -236,9 +236,9 @@ class _Walk:
         elif field.type == ops.STRING:
             kind, stop = TEXT, 0
         elif field.type == ops.BYTES:
-            kind = OTHER
+            start, kind = -1, OTHER
         elif field.type == ops.BOOL:
-            kind = FALSE
+            start, kind = -1, FALSE
         elif field.type in (ops.DOUBLE, ops.FLOAT):
             kind = REAL
         return [(row[ops.BIT], -1, node.slot, kind, start, stop)]
