@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.kernels.uncompiled import uncompiled
 from workers.errors import SettingsError
 from workers.events.formats.avro import AvroFormat, read_reader_schema
 from workers.events.formats.avro_schema import parse
+from workers.events.formats.reader import form_of
 from workers.events.formats.refusals import Refused
 from workers.events.tree import Node, Wanted, build
 from workers.kernels.reading.log import DECLINED
@@ -267,3 +269,13 @@ def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> N
             read_reader_schema(path, tree)
     with pytest.raises(SettingsError, match="no such file"):
         read_reader_schema(tmp_path / "nowhere", SHOP)
+
+
+def test_formats_that_are_not_installed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON needs none of these libraries, so an installation may lack them."""
+    assert isinstance(form_of("avro", SHOP), AvroFormat)
+    for name in ("workers.events.formats.avro", "workers.events.formats.avro_schema"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(SettingsError, match=r'^events.format = "avro": install quietcount\[formats\]: '):
+        form_of("avro", SHOP)

@@ -11,14 +11,13 @@ from google.protobuf import message_factory
 
 from workers.events.formats.protobuf_program import ProtobufArrays, ProtobufProgram
 from workers.events.formats.protobuf_schema import ProtobufSchema, indexes_of
-from workers.events.formats.refusals import NOT_OF_FORMAT, UNREADABLE, Refused
+from workers.events.formats.refusals import NO_MESSAGE, NOT_OF_FORMAT, UNREADABLE, Refused
 from workers.events.formats.scanning import Bytes, Logging, Longs
 from workers.events.tree import Node
 from workers.kernels.wire import protobuf_log
 from workers.registry.schema import PROTOBUF, Schema
 
 NOT_PROTOBUF = "not Protobuf"
-NO_MESSAGE = "no such message in the schema"
 # upb descends as deep as 100; what is deeper than this, it reads.
 STACK = 64
 

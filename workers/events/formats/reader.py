@@ -11,22 +11,27 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.events.formats.avro import AvroFormat
-from workers.events.formats.protobuf import NO_MESSAGE, ProtobufFormat
-from workers.events.formats.refusals import Refused
+from workers.errors import SettingsError
+from workers.events.formats.refusals import NO_MESSAGE, Refused
 from workers.events.formats.scanning import logged
 from workers.events.logs import Logs
+from workers.events.tree import Node
 from workers.kernels.reading.log import DECLINED
 from workers.kernels.wire.framing import HEADER, NO_ID, NO_VALUE, cut
 from workers.mechanisms.texts import fixed
 from workers.registry.registry import Waiting
 from workers.registry.schema import Schema
+
+if TYPE_CHECKING:
+    from workers.events.formats.avro import AvroFormat
+    from workers.events.formats.protobuf import ProtobufFormat
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +41,28 @@ NOTHING = "no value"
 _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 
 Longs = NDArray[np.int64]
+
+
+def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> AvroFormat | ProtobufFormat:
+    """Return a format for one `FormatReader`.
+
+    Args:
+        name: as `events.format` has it, "avro" or "protobuf".
+        tree: what is wanted of a record.
+        reader_schema: a file with the Avro schema whose names those of `tree` are; None: each
+            record's own.
+
+    Raises:
+        SettingsError: what reads it is not installed, or the reader schema cannot be used.
+    """
+    try:
+        from workers.events.formats.avro import AvroFormat, read_reader_schema
+        from workers.events.formats.protobuf import ProtobufFormat
+    except ImportError as error:
+        raise SettingsError(f'events.format = "{name}": install quietcount[formats]: {error}') from None
+    if name == "protobuf":
+        return ProtobufFormat(tree)
+    return AvroFormat(tree, None if reader_schema is None else read_reader_schema(reader_schema, tree))
 
 
 class Schemas(Protocol):

@@ -9,3 +9,4 @@ class Refused(Exception):
 
 NOT_OF_FORMAT = "schema of another format"
 UNREADABLE = "schema cannot be read"
+NO_MESSAGE = "no such message in the schema"
