@@ -29,6 +29,7 @@ LAYERS = (
     "histogram",
     "events",
     "kafka",
+    "registry",
     "settings",
     "mechanisms.registry",
     "mechanisms.running",

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workers.agents.contributions import decode
 from workers.agents.intake import Intake
@@ -27,6 +28,9 @@ from workers.histogram import ledger_blocks
 from workers.kafka.placement import PARTITIONERS, Placement
 from workers.kernels import compiled, number_blocks
 from workers.kernels.buckets import buckets
+from workers.kernels.wire import avro_log, protobuf_log
+from workers.kernels.wire.framing import cut
+from workers.kernels.wire.parts import zigzag
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -64,6 +68,7 @@ def compile_kernels() -> float:
     _of_noise()
     _of_batches()
     _of_replay()
+    _of_formats()
     compiled.mark_complete()
     return time.perf_counter() - begun
 
@@ -139,6 +144,27 @@ def _of_replay() -> None:
             ledger.clean_rows = 0
             ledger.touched = [ledger.find(ledger.tags)]
             ledger_blocks.load(ledger_blocks.changes(ledger))
+
+
+def _of_formats() -> None:
+    """Read an empty record with the scanners of formats; what they are for may not be installed."""
+
+    def longs(rows: int, columns: int) -> NDArray[np.int64]:
+        return fixed(np.zeros((rows, columns), dtype=np.int64))
+
+    data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
+    log, stack, lists = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_log.FRAME, protobuf_log.LIST_COLUMNS))
+    avro = (longs(1, avro_log.COLUMNS), parts, longs(1, 3), longs(1, 4))
+    avro_log.event(data, 0, 0, 0, 0, *avro, log, stack)
+    one, number = (longs(1, 2), fixed(np.zeros(1, dtype=np.int64)), 0), np.zeros(1, dtype=np.int64)
+    avro_log.logs(data, *one, *avro, stack, 0, number, log, 0)
+    messages, fields = longs(1, protobuf_log.MESSAGE_COLUMNS), longs(1, protobuf_log.FIELD_COLUMNS)
+    stack = np.zeros((1, protobuf_log.FRAME), dtype=np.int64)
+    protobuf_log.logs(data, *one, messages, fields, longs(1, 6), longs(1, 3), stack, lists, 0, number, log, 0)
+    zigzag(data, 0, 1)
+    pairs, numbers = np.zeros((1, 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    for named in (False, True):
+        cut(data, fixed(np.array([[0, 8]])), named, longs(0, 2), 0, pairs, pairs.copy(), numbers)
 
 
 def _settings(unit: str, more: Mapping[str, object]) -> Settings:

@@ -83,6 +83,9 @@ class Metrics:
             namespace=PREFIX,
             registry=registry,
         )
+        self.registry_waits = counter(
+            "schema_registry_waits", "Times that records had to wait for a schema because the registry did not answer"
+        )
         self.fenced = counter("fenced", "Shards of this worker that a newer owner took over while they were at work")
 
     def stage(self, name: str) -> StageMetrics:

@@ -20,6 +20,9 @@ HOLE = "…"
 OURS = {"QuietcountError", "UsageError", "Difference"}
 #: A `ValueError` becomes a refused setting, except where only a mistake in the program can raise it: those are shown by kind and place.
 INTERNAL = {
+    # Of schemas: they become the reason of a reject, or a refused setting that says it in other words.
+    "workers/events/formats/avro_schema.py",
+    "workers/events/formats/protobuf_schema.py",
     "workers/kernels/blake2b.py",
     "workers/mechanisms/ledger.py",
     "workers/mechanisms/tag_index.py",
@@ -154,6 +157,13 @@ def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
         yield from (both.body, both.orelse) if isinstance(both, ast.IfExp) else (both,)
 
 
+#: Names of the reasons of formats behind a Schema Registry.
+FORMAT_REASONS = {
+    "NOT_AVRO", "NOT_OF_READER", "NOT_PROTOBUF", "NO_MESSAGE", "NO_SCHEMA_ID", "UNKNOWN_SCHEMA", "NOT_OF_FORMAT", "UNREADABLE", "NOTHING",
+    "reason",
+}  # fmt: skip
+
+
 def exit_codes(modules: dict[str, ast.Module]) -> set[int]:
     """Values of the constants `EXIT_...`, but for the deadlines, and success."""
     found = {0}
@@ -167,7 +177,7 @@ def exit_codes(modules: dict[str, ast.Module]) -> set[int]:
 
 
 def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
-    """Why a record is no event, by the names that the reader of events gives."""
+    """Why a record is no event, by the names that the readers of events give."""
     files = ("events", "event_decoding", "source_reader")
     found = set()
     for node in (node for file in files for node in ast.walk(modules[f"workers/agents/{file}.py"])):
@@ -179,6 +189,11 @@ def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
         elif isinstance(node, ast.FunctionDef) and node.name in ("read", "_why") and "why" in (ast.get_docstring(node) or "").lower():
             returned = (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return))
             found |= {template(value) for value in returned if value is not None}
+    for path, tree in modules.items():
+        if path.startswith("workers/events/formats/"):
+            for node in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
+                if name_of(node.targets[0]) in FORMAT_REASONS:
+                    found.add(template(node.value))
     return {text for text in found if text.strip(HOLE)}
 
 

@@ -196,7 +196,7 @@ def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tupl
         if name in CLIENT_OURS:
             raise SettingsError(f"kafka.client.{name}: cannot be set: {CLIENT_OURS[name]}")
         if isinstance(value, dict) and set(value) in ({"file"}, {"env"}):
-            yield name, _secret(value, name, base)
+            yield name, secret(value, f"kafka.client.{name}", base)
         elif isinstance(value, dict) and value:
             yield from _client(value, f"{name}.", base)
         elif name in CLIENT_SECRETS:
@@ -213,22 +213,31 @@ def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tupl
             raise SettingsError(f"kafka.client.{name}: {CLIENT_ALLOWED}")
 
 
-def _secret(source: Mapping[str, object], name: str, base: Path) -> str:
-    """Return a secret from the file or environment variable that the settings name."""
+def secret(source: Mapping[str, object], name: str, base: Path) -> str:
+    """Return a secret from the file or environment variable that a setting, `name`, names.
+
+    Args:
+        source: `{file: ...}` or `{env: ...}`.
+        name: the setting, in messages.
+        base: the directory that the file's name is relative to.
+
+    Raises:
+        SettingsError: it is not there, empty, or no UTF-8.
+    """
     [(kind, place)] = source.items()
     if not isinstance(place, str) or not place:
-        raise SettingsError(f"kafka.client.{name}.{kind} = {display(place)}: a name in quotes")
+        raise SettingsError(f"{name}.{kind} = {display(place)}: a name in quotes")
     if kind == "env":
         text = os.environ.get(place, "")
         if not text:
-            raise SettingsError(f"kafka.client.{name}: the environment variable {place} is not set")
+            raise SettingsError(f"{name}: the environment variable {place} is not set")
         return text
     try:
         text = read_file(base / place).decode().removesuffix("\n").removesuffix("\r")
     except SettingsError as error:
-        raise SettingsError(f"kafka.client.{name}: {error}") from None
+        raise SettingsError(f"{name}: {error}") from None
     except UnicodeDecodeError:
-        raise SettingsError(f"kafka.client.{name}: {base / place}: not UTF-8") from None
+        raise SettingsError(f"{name}: {base / place}: the file is not UTF-8") from None
     if not text:
-        raise SettingsError(f"kafka.client.{name}: {base / place}: the file is empty")
+        raise SettingsError(f"{name}: {base / place}: the file is empty")
     return text

@@ -1,0 +1,16 @@
+"""A real registry that keeps its schemas in the session's Kafka, so that it can be killed and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.registry_server import RegistryServer, registry_server
+
+
+@pytest.fixture(scope="package")
+def registry(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """Return the registry; it runs when a test begins."""
+    with registry_server(tmp_path_factory.mktemp("registry"), bootstrap) as server:
+        yield server

@@ -1,0 +1,110 @@
+"""A real Schema Registry for tests: Apicurio, from Maven Central, in memory or kept in a Kafka.
+
+It speaks the protocol of Confluent's at `url`. `stop` and `start` take it away and bring it back, on the same port.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.broker import BrokerUnavailable
+
+VERSION = "3.0.9"  # 3.3 needs Java 21
+_ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
+_START_S = 120.0
+
+
+def _application() -> Path:
+    """Return the registry's directory, fetched once and kept in ~/.cache."""
+    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / f"quietcount-registry-{VERSION}"
+    if (kept / "complete").exists():
+        return kept
+    maven = shutil.which("mvn")
+    if maven is None or shutil.which("java") is None:
+        raise BrokerUnavailable("tests of schemas need Maven and Java 17: they start Apicurio's registry")
+    part = kept.with_name(f"{kept.name}.{os.getpid()}")
+    part.mkdir(parents=True)
+    try:
+        for goal in (
+            ["dependency:get", f"-Dartifact={_ARTIFACT}", "-Dtransitive=false"],
+            ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={part}"],
+        ):
+            done = subprocess.run([maven, "-q", "-B", *goal], cwd=part, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise BrokerUnavailable(f"mvn {goal[0]}: {done.stdout[-2_000:]}")
+        [archive] = part.glob("*.tar.gz")
+        with tarfile.open(archive) as content:
+            content.extractall(part, filter="data")
+        archive.unlink()
+        (part / "complete").touch()
+        with suppress(OSError):
+            part.rename(kept)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return kept
+
+
+class RegistryServer:
+    """One registry on a port of its own."""
+
+    def __init__(self, log: Path, bootstrap: str | None = None) -> None:
+        """
+        Args:
+            log: where it writes what it has to say.
+            bootstrap: the Kafka that it keeps its schemas in; None: in memory, so it forgets them when it stops.
+        """
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
+        self._log, self._bootstrap = log, bootstrap
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        [jar] = _application().rglob(f"apicurio-registry-app-{VERSION}-runner.jar")
+        options = [f"-Dquarkus.http.port={self.port}", "-Dquarkus.http.host=127.0.0.1"]
+        if self._bootstrap is not None:
+            options += ["-Dapicurio.storage.kind=kafkasql", f"-Dapicurio.kafkasql.bootstrap.servers={self._bootstrap}"]
+            options += [f"-Dapicurio.kafkasql.topic=schemas-{self.port}", f"-Dapicurio.kafkasql.snapshots.topic=snapshots-{self.port}"]
+            options += [f"-Dapicurio.events.kafka.topic=events-{self.port}"]
+        java = ["java", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options, "-jar", str(jar)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(java, stdout=log, stderr=log)
+        deadline = time.monotonic() + _START_S
+        while True:
+            with suppress(OSError), urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:
+                if answer.status == 200:
+                    return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise RuntimeError(f"the registry did not start: {self._log.read_text()[-3_000:]}")
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Kill it, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+@contextmanager
+def registry_server(directory: Path, bootstrap: str | None = None) -> Iterator[RegistryServer]:
+    """Run a registry."""
+    server = RegistryServer(directory / "registry.log", bootstrap)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

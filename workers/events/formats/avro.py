@@ -1,0 +1,149 @@
+"""Avro: what the scanner reads of a schema's records, and the general reader of one record."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import fastavro
+import numpy as np
+
+from workers.errors import SettingsError
+from workers.events.formats.avro_program import AvroArrays, AvroProgram
+from workers.events.formats.avro_schema import AvroSchema, parse
+from workers.events.formats.refusals import NOT_OF_FORMAT, UNREADABLE, Refused
+from workers.events.formats.scanning import Bytes, Logging, Longs
+from workers.events.tree import Node
+from workers.kernels.reading.log import DECLINED
+from workers.kernels.wire import avro_log
+from workers.registry.schema import AVRO, Schema
+from workers.settings.files import read_file
+
+NOT_AVRO = "not Avro"
+NOT_OF_READER = "not what the reader schema says"
+# Records, lists and maps in each other, as in JSON: fastavro's calls lie in each other as well.
+NESTED_MAX = 512
+# For the scanner: what is deeper, the general reader reads.
+STACK = 64
+
+_NO_LOG = np.empty((0, 4), dtype=np.int64)
+
+
+def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
+    """Return the schema that `[schema_registry] reader_schema` names.
+
+    Raises:
+        SettingsError: it is none, or what the settings name cannot be in it.
+    """
+    where = f"schema_registry.reader_schema: {path}"
+    try:
+        found = parse(read_file(path).decode())
+        _, _, fit = AvroProgram(tree).add(found)
+    except Exception as error:  # noqa: BLE001
+        # As for writers' schemas: fastavro lets some malformed ones pass.
+        why = str(error) if isinstance(error, SettingsError) else "no Avro schema"
+        raise SettingsError(f"{where}: {why}") from None
+    if refusal := fit.refusal():
+        raise SettingsError(f"{where}: {refusal}")
+    if absent := fit.absent():
+        raise SettingsError(f"{where}: it has no field {absent[0]!r}")
+    return found
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A writer's schema: rows of the program for wanted fields, and for every byte of a record."""
+
+    root: int
+    whole: int
+    writer: AvroSchema
+
+
+class AvroFormat:
+    """The schemas of the records that one thread reads."""
+
+    #: Whether records name a message of their schema.
+    names_messages = False
+
+    def __init__(self, tree: Node, reader: AvroSchema | None = None) -> None:
+        """
+        Args:
+            tree: what is wanted of a record.
+            reader: the schema whose names `tree` is of; None: each record's own.
+        """
+        self._reader = reader
+        self._program = AvroProgram(tree)
+        self._plans: list[_Plan] = []
+        self.arrays: AvroArrays = self._program.arrays()
+        #: Names of wanted fields that the last schema added does not have.
+        self.absent: list[str] = []
+
+    def add(self, schema: Schema, message: bytes = b"") -> int:
+        """Add a writer's schema; return its number.
+
+        Raises:
+            Refused: no event of the schema can be used.
+        """
+        if schema.kind != AVRO:
+            raise Refused(NOT_OF_FORMAT)
+        try:
+            writer = parse(schema.text, [reference.text for reference in schema.references])
+            root, whole, fit = self._program.add(writer, self._reader)
+        except Exception:  # noqa: BLE001
+            # fastavro lets malformed schemas pass, such as a union in a union.
+            raise Refused(UNREADABLE) from None
+        refusal = fit.refusal()
+        if refusal is not None:
+            raise Refused(refusal)
+        self.absent = fit.absent()
+        self._plans.append(_Plan(root, whole, writer))
+        self.arrays = self._program.arrays()
+        return len(self._plans) - 1
+
+    def root(self, number: int) -> int:
+        """Return where the scanner begins with a record of a schema."""
+        return self._plans[number].root
+
+    def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
+        """Return what scans these records from one on; see `kernels.wire.avro_log.logs`."""
+        a, stack = self.arrays, self.stack()
+        return partial(avro_log.logs, data, values, roots, base, a.program, a.parts, a.names, a.constants, stack)
+
+    def stack(self) -> Longs:
+        """Return what the scanner writes to while it is in a record."""
+        return np.empty((STACK, avro_log.FRAME), dtype=np.int64)
+
+    def decode(self, number: int, payload: bytes) -> object:
+        """Return a record as Python sees it.
+
+        The scanner looks at every byte first: fastavro would take memory for 2^62 nulls, descend
+        without end, and leave bytes behind.
+
+        Raises:
+            ValueError: its bytes are no record of the schema, or it does not become one of the
+                reader's schema; the message is the reason.
+        """
+        plan, arrays = self._plans[number], self.arrays
+        stack = np.empty((NESTED_MAX, avro_log.FRAME), dtype=np.int64)
+        data = np.frombuffer(payload, dtype=np.uint8)
+        used = avro_log.event(
+            data, 0, len(data), plan.whole, 0,
+            arrays.program, arrays.parts, arrays.names, arrays.constants, _NO_LOG, stack,
+        )  # fmt: skip
+        if used == DECLINED:
+            raise ValueError(NOT_AVRO)
+        writer, reader = plan.writer, self._reader
+        bare = isinstance(writer.text, dict) and (reader is None or isinstance(reader.text, dict))
+        try:
+            found = fastavro.schemaless_reader(
+                io.BytesIO(payload),
+                writer.text if bare else writer.as_field(),
+                None if reader is None else reader.text if bare else reader.as_field(),
+            )
+        except Exception:  # noqa: BLE001
+            # Resolution fails in as many ways as fastavro's code has lines.
+            raise ValueError(NOT_AVRO if reader is None else NOT_OF_READER) from None
+        return found if bare else cast("dict[str, object]", found)["value"]

@@ -1,0 +1,336 @@
+"""A writer's schema and the wanted paths as the program of `kernels.wire.avro_log`.
+
+With a reader's schema the paths are of its names, its defaults are constants of the program, and
+where resolution comes to more than that, the program declines at that place.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.events.formats.avro_schema import AvroSchema, Unsure, chosen, fields_of, matches
+from workers.events.formats.fitting import ROOT, Fit, child, element, paths_of, wants
+from workers.events.tree import NO_SLOT, Node
+from workers.kernels.reading.log import FALSE, LIST, MAP, MAP_NAMES_MAX, NULL, OTHER, REAL, TEXT, TRUE, VALUE
+from workers.kernels.wire import avro_log as ops
+from workers.mechanisms.frozen import read_only
+from workers.shapes.paths import Path
+
+Longs = NDArray[np.int64]
+
+_FLAT = {
+    "null": ops.NULL_OP,
+    "boolean": ops.BOOLEAN,
+    "int": ops.INT,
+    "long": ops.LONG,
+    "float": ops.FLOAT,
+    "double": ops.DOUBLE,
+    "string": ops.STRING,
+    "bytes": ops.BYTES,
+    "fixed": ops.FIXED,
+    "enum": ops.ENUM,
+}
+_WORDS = {
+    "boolean": "a boolean",
+    "int": "an int",
+    "long": "a long",
+    "float": "a float",
+    "double": "a double",
+    "string": "a string",
+    "bytes": "bytes",
+    "fixed": "fixed bytes",
+    "enum": "an enum",
+}
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True)
+class AvroArrays:
+    """What `avro_log.event` takes of a program; `texts` uint8, which lie behind the records."""
+
+    program: Longs
+    parts: Longs
+    names: Longs
+    constants: Longs
+    texts: NDArray[np.uint8]
+
+
+class AvroProgram:
+    """A program of one tree, to which schemas are added. Of one thread."""
+
+    def __init__(self, tree: Node) -> None:
+        self._tree = tree
+        self._rows: list[list[int]] = []
+        self._parts: list[int] = []
+        self._names: list[tuple[int, int, int]] = []
+        self._constants: list[tuple[int, int, int, int]] = []
+        self._texts = bytearray()
+
+    def add(self, writer: AvroSchema, reader: AvroSchema | None = None) -> tuple[int, int, Fit]:
+        """Add a schema.
+
+        Returns:
+            the row of a whole record with what is wanted of it; that of one of which nothing is
+            wanted, which looks at every byte all the same; what can be in it.
+        """
+        fit = Fit(self._tree)
+        root = _Walk(self, fit, writer, reader).place(writer.text, None if reader is None else reader.text, self._tree)
+        return root, _Walk(self, Fit(Node()), writer, None).place(writer.text, None, None), fit
+
+    def arrays(self) -> AvroArrays:
+        """Return the program so far."""
+
+        def longs(rows: object, columns: int) -> Longs:
+            return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
+
+        return AvroArrays(
+            longs(self._rows, ops.COLUMNS),
+            read_only(np.array(self._parts, dtype=np.int64)),
+            longs(self._names, 3),
+            longs(self._constants, 4),
+            read_only(np.frombuffer(bytes(self._texts), dtype=np.uint8)),
+        )
+
+    # ---- what a walk adds ---------------------------------------------------------------------
+
+    def row(self, op: int, slot: int = NO_SLOT, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> int:
+        self._rows.append([op, slot, a, b, c, d])
+        return len(self._rows) - 1
+
+    def fill(self, row: int, *columns: int) -> None:
+        self._rows[row] = [*columns, *([0] * (ops.COLUMNS - len(columns)))]
+
+    def text(self, text: str) -> tuple[int, int]:
+        start = len(self._texts)
+        self._texts += text.encode(errors="replace")
+        return start, len(self._texts)
+
+    def parts(self, rows: list[int]) -> tuple[int, int]:
+        first = len(self._parts)
+        self._parts += rows
+        return first, len(rows)
+
+    def names(self, names: list[tuple[str, int]]) -> tuple[int, int]:
+        first = len(self._names)
+        self._names += [(*self.text(name), row) for name, row in names]
+        return first, len(names)
+
+    def constants(self, rows: list[tuple[int, int, int, int]]) -> int:
+        first = len(self._constants)
+        self._constants += rows
+        return self.row(ops.CONSTANT, NO_SLOT, first, len(rows))
+
+
+class _Walk:
+    """Of one schema through one tree. A row is made once for each type at each place."""
+
+    def __init__(self, program: AvroProgram, fit: Fit, writer: AvroSchema, reader: AvroSchema | None) -> None:
+        self._program, self._fit, self._writer, self._reader = program, fit, writer, reader
+        self._made: dict[tuple[int, int, int], int] = {}
+        # Their ids are the keys of what was made.
+        self._alive: list[object] = []
+
+    def place(self, written: Any, read: Any, node: Node | None, path: Path = ROOT) -> int:
+        """Return the row of a value: its type, which one it is read as (None: its own)."""
+        w = self._writer.type_of(written)
+        if not wants(node):
+            node = None
+        r = None if read is None or self._reader is None else self._reader.type_of(read)
+        if isinstance(w, dict) and w["type"] in _FLAT and w["type"] not in ("enum", "fixed"):
+            key = None
+        else:
+            key = (id(w), id(r), id(node))
+            if key in self._made:
+                return self._made[key]
+            self._alive += (w, r, node)
+        row = self._program.row(ops.DECLINE)
+        if key is not None:
+            self._made[key] = row
+        try:
+            if isinstance(w, list):
+                rows = [self._branch(branch, read, node, path) for branch in w]
+                self._program.fill(row, ops.UNION, NO_SLOT, *self._program.parts(rows))
+            else:
+                r = None if r is None or self._reader is None else chosen(self._writer, w, self._reader, r)
+                self._one(row, w, r, node, path)
+        except Unsure:
+            self._program.fill(row, ops.DECLINE, NO_SLOT)
+        return row
+
+    def _branch(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
+        """Return the row of a branch of a union; what does not fit it is another's matter."""
+        w = self._writer.type_of(written)
+        within = node is not None and bool(node.children or node.elements)
+        if within and node is not None and w["type"] in _FLAT and w["type"] != "null":
+            # The general reader says what such a value means for the paths through it.
+            self._fit.possible(node)
+            self._fit.within(node, path, _WORDS[w["type"]])
+            return self._program.row(ops.DECLINE)
+        return self.place(written, read, node, path)
+
+    def _one(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
+        kind: str = w["type"]
+        if kind in _FLAT:
+            self._flat(row, w, r, node, path)
+        elif kind == "array":
+            self._array(row, w, r, node, path)
+        elif kind == "map":
+            self._map(row, w, r, node, path)
+        else:
+            self._record(row, w, r, node, path)
+
+    def _flat(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
+        kind: str = w["type"]
+        slot = NO_SLOT if node is None else node.slot
+        if node is not None and kind != "null":
+            self._fit.possible(node)
+            self._fit.within(node, path, _WORDS[kind])
+        if r is not None and slot != NO_SLOT and kind != r["type"] and (kind, r["type"]) not in (("int", "long"), ("float", "double")):
+            raise Unsure
+        a = b = 0
+        if kind == "fixed":
+            a = w["size"]
+        elif kind == "enum":
+            if r is not None and not set(w["symbols"]) <= set(r["symbols"]):
+                raise Unsure
+            a, b = self._program.names([(symbol, 0) for symbol in w["symbols"]])
+        self._program.fill(row, _FLAT[kind], slot, a, b)
+
+    def _array(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
+        of = None if r is None else r["items"]
+        if r is not None and self._reader is not None and not matches(self._writer, w["items"], self._reader, of):
+            raise Unsure
+        slot, head, inner = NO_SLOT, NO_SLOT, None
+        if node is not None:
+            self._fit.possible(node)
+            self._fit.impossible(Node(children=node.children), path, "a list")
+            if node.many:
+                if node.children or node.elements is not None:
+                    raise Unsure
+                head, inner = node.slot, Node(node.slot)
+            else:
+                slot = node.slot
+                if node.elements is not None:
+                    head, inner = node.list_slot, node.elements
+            if node.many or node.elements is not None:
+                path = element(path)
+        items = self._element(w["items"], of, inner, path)
+        self._program.fill(row, ops.ARRAY, slot, items, head)
+
+    def _element(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
+        """Return the row of an element; a null declines where its fields are wanted."""
+        w = self._writer.type_of(written)
+        if node is None or not node.children or not isinstance(w, list):
+            return self.place(written, read, node, path)
+        rows = [
+            self._program.row(ops.DECLINE)
+            if self._writer.type_of(branch) == {"type": "null"}
+            else self._branch(branch, read, node, path)
+            for branch in w
+        ]
+        return self._program.row(ops.UNION, NO_SLOT, *self._program.parts(rows))
+
+    def _map(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
+        of = None if r is None else r["values"]
+        if r is not None and self._reader is not None and not matches(self._writer, w["values"], self._reader, of):
+            raise Unsure
+        slot, head, inner, first, number = NO_SLOT, NO_SLOT, None, 0, 0
+        if node is not None:
+            self._fit.possible(node)
+            self._fit.impossible(Node(elements=node.elements), path, "a map")
+            if node.many:
+                if node.children or node.elements is not None:
+                    raise Unsure
+                head, inner = node.slot, Node(node.slot)
+            else:
+                slot = node.slot
+                if len(node.children) > ops.CHILDREN_MAX:
+                    raise Unsure
+                rows = [(name, self.place(w["values"], of, each, child(path, name))) for name, each in node.children.items()]
+                first, number = self._program.names(rows)
+        values = self.place(w["values"], of, inner, path)
+        self._program.fill(row, ops.MAP_OP, slot, values, head, first, number)
+
+    def _record(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
+        read, left = ([None] * len(w["fields"]), []) if r is None else fields_of(w, r)
+        many = node is not None and node.many
+        if node is not None:
+            self._fit.possible(node)
+            self._fit.impossible(Node(elements=node.elements), path, "a record")
+            if many and (node.children or node.elements is not None or len(w["fields"]) > MAP_NAMES_MAX or r is not None):
+                raise Unsure
+        rows: list[int] = []
+        if node is not None and many:
+            rows.append(self._program.constants([(node.slot, MAP, len(w["fields"]), -1)]))
+        for each, becomes in zip(w["fields"], read, strict=True):
+            name = each["name"] if becomes is None else becomes["name"]
+            of = None if becomes is None else becomes["type"]
+            inner = None
+            if node is not None and many:
+                rows.append(self._program.constants([(node.slot, TEXT, *self._program.text(name))]))
+                inner = Node(node.slot)
+            elif node is not None and (r is None or becomes is not None):
+                inner = node.children.get(name)
+            rows.append(self.place(each["type"], of, inner, child(path, name)))
+        for each in left:
+            if "default" not in each:
+                raise Unsure
+            inner = None if node is None else node.children.get(each["name"])
+            if wants(inner) and inner is not None:
+                rows.append(self._program.constants(list(self._default(each["default"], inner, path))))
+        slot = NO_SLOT if node is None or many else node.slot
+        self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
+
+    def _default(self, value: Any, node: Node, path: Path) -> list[tuple[int, int, int, int]]:
+        """Return the rows of a reader's default, which is what JSON made of it."""
+        for slot, _ in paths_of(node):
+            self._fit.possible(Node(slot))
+        rows: list[tuple[int, int, int, int]] = []
+        if isinstance(value, dict):
+            if node.many:
+                if len(value) > MAP_NAMES_MAX or node.children or node.elements is not None:
+                    raise Unsure
+                rows.append((node.slot, MAP, len(value), -1))
+                for name, each in value.items():
+                    rows += [(node.slot, TEXT, *self._program.text(name)), self._scalar(each, node.slot)]
+                return rows
+            if node.slot != NO_SLOT:
+                rows.append((node.slot, OTHER, -1, -1))
+            for name, each in node.children.items():
+                if name in value:
+                    rows += self._default(value[name], each, path)
+        elif isinstance(value, list) and node.many:
+            if node.elements is not None:
+                raise Unsure
+            rows = [(node.slot, LIST, len(value), -1), *(self._scalar(each, node.slot) for each in value)]
+        elif isinstance(value, list) and node.elements is not None:
+            if node.slot != NO_SLOT:
+                rows.append((node.slot, OTHER, -1, -1))
+            rows.append((node.list_slot, LIST, len(value), -1))
+            for each in value:
+                if node.elements.children and not isinstance(each, dict):
+                    raise Unsure
+                rows += self._default(each, node.elements, path)
+        else:
+            if value is not None and (node.children or node.elements is not None):
+                raise Unsure
+            if node.slot != NO_SLOT:
+                rows.append(self._scalar(value, node.slot))
+        return rows
+
+    def _scalar(self, value: Any, slot: int) -> tuple[int, int, int, int]:
+        if isinstance(value, str):
+            return (slot, TEXT, *self._program.text(value))
+        if value is None or isinstance(value, bool):
+            return slot, NULL if value is None else TRUE if value else FALSE, -1, -1
+        if isinstance(value, int) and _LEAST <= value <= _MOST:
+            return slot, VALUE, value, -1
+        if isinstance(value, float) and not math.isnan(value):
+            return slot, REAL, int(np.float64(value).view(np.int64)), -1
+        return slot, OTHER, -1, -1
+

@@ -1,0 +1,151 @@
+"""Protobuf: what the scanner reads of a schema's messages, and the general reader of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from google.protobuf import message_factory
+
+from workers.events.formats.protobuf_program import ProtobufArrays, ProtobufProgram
+from workers.events.formats.protobuf_schema import ProtobufSchema, indexes_of
+from workers.events.formats.refusals import NO_MESSAGE, NOT_OF_FORMAT, UNREADABLE, Refused
+from workers.events.formats.scanning import Bytes, Logging, Longs
+from workers.events.tree import Node
+from workers.kernels.wire import protobuf_log
+from workers.registry.schema import PROTOBUF, Schema
+
+NOT_PROTOBUF = "not Protobuf"
+# upb descends as deep as 100; what is deeper than this, it reads.
+STACK = 64
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A message type: its row of the program, and its class."""
+
+    root: int
+    kind: Any
+
+
+class ProtobufFormat:
+    """The message types of the records that one thread reads."""
+
+    #: Whether records name a message of their schema.
+    names_messages = True
+
+    def __init__(self, tree: Node) -> None:
+        """
+        Args:
+            tree: what is wanted of a record.
+        """
+        self._tree = tree
+        self._program = ProtobufProgram(tree)
+        self._schemas: dict[Schema, ProtobufSchema] = {}
+        self._plans: list[_Plan] = []
+        self.arrays: ProtobufArrays = self._program.arrays()
+        #: Names of wanted fields that the last message type added does not have.
+        self.absent: list[str] = []
+
+    def add(self, schema: Schema, message: bytes = b"\0") -> int:
+        """Add a message type; return its number.
+
+        Args:
+            schema: the schema that a record names.
+            message: the bytes behind the schema's id, which say which of its messages it is.
+
+        Raises:
+            Refused: no event of this message type can be used.
+        """
+        if schema.kind != PROTOBUF:
+            raise Refused(NOT_OF_FORMAT)
+        try:
+            found = self._schemas.get(schema)
+            if found is None:
+                found = self._schemas[schema] = ProtobufSchema(schema)
+        except ValueError:
+            raise Refused(UNREADABLE) from None
+        try:
+            descriptor = found.message(indexes_of(message))
+        except ValueError:
+            raise Refused(NO_MESSAGE) from None
+        try:
+            root, fit = self._program.add(descriptor)
+            kind = message_factory.GetMessageClass(descriptor)
+        except RecursionError:
+            raise Refused(UNREADABLE) from None
+        refusal = fit.refusal()
+        if refusal is not None:
+            raise Refused(refusal)
+        self.absent = fit.absent()
+        self._plans.append(_Plan(root, kind))
+        self.arrays = self._program.arrays()
+        return len(self._plans) - 1
+
+    def root(self, number: int) -> int:
+        """Return where the scanner begins with a record of a message type."""
+        return self._plans[number].root
+
+    def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
+        """Return what scans these messages from one on; see `kernels.wire.protobuf_log.logs`."""
+        a, stack, lists = self.arrays, self.stack(), self.lists()
+        return partial(
+            protobuf_log.logs, data, values, roots, base, a.messages, a.fields, a.missing, a.names, stack, lists
+        )
+
+    def stack(self) -> Longs:
+        """Return what the scanner writes to while it is in a record."""
+        return np.empty((STACK, protobuf_log.FRAME), dtype=np.int64)
+
+    def lists(self) -> Longs:
+        """Return what the scanner writes to about lists, for the message types added so far."""
+        return np.empty((self.arrays.lists, protobuf_log.LIST_COLUMNS), dtype=np.int64)
+
+    def decode(self, number: int, payload: bytes) -> object:
+        """Return a message as Python objects: what is wanted of it.
+
+        Raises:
+            ValueError: its bytes are no message of this type; the message is the reason.
+        """
+        try:
+            message = self._plans[number].kind.FromString(payload)
+        except Exception:  # noqa: BLE001
+            # upb raises DecodeError, which in one version is a RuntimeError for deep messages.
+            raise ValueError(NOT_PROTOBUF) from None
+        return _object(message, self._tree)
+
+
+def _object(message: Any, node: Node) -> dict[str, object]:
+    """Return the wanted fields of a message; those with presence only where they are there."""
+    fields = message.DESCRIPTOR.fields_by_name
+    made: dict[str, object] = {}
+    for name, inner in node.children.items():
+        field = fields.get(name)
+        if field is None or (field.has_presence and not message.HasField(name)):
+            continue
+        found = getattr(message, name)
+        if not field.is_repeated:
+            made[name] = _value(field, found, inner)
+        elif field.message_type is not None and field.message_type.GetOptions().map_entry:
+            value = field.message_type.fields_by_name["value"]
+            made[name] = {_name(key): _value(value, found[key], inner.children.get(_name(key), Node())) for key in found}
+        else:
+            made[name] = [_value(field, each, inner.elements or Node()) for each in found]
+    return made
+
+
+def _name(key: object) -> str:
+    """Return a map's key as JSON has it."""
+    return ("true" if key else "false") if isinstance(key, bool) else str(key)
+
+
+def _value(field: Any, value: Any, node: Node) -> object:
+    """Return a value; an enum as its name, or as its number where it has none."""
+    if field.message_type is not None:
+        return _object(value, node)
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        return value if named is None else named.name
+    return value

@@ -1,0 +1,222 @@
+"""Records whose schemas a registry keeps, made ready for a scanner: of one format and one thread.
+
+    scan       the logs of a batch; what it declines is decoded by the place in the batch
+    prepare    where the payload of each record of a batch is, and where its scanner begins
+    decode     one record that the scanner declines, as Python objects
+
+A batch may hold records of any number of schemas: they are all in one program.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.errors import SettingsError
+from workers.events.formats.refusals import NO_MESSAGE, Refused
+from workers.events.formats.scanning import logged
+from workers.events.logs import Logs
+from workers.events.tree import Node
+from workers.kernels.reading.log import DECLINED
+from workers.kernels.wire.framing import HEADER, NO_ID, NO_VALUE, cut
+from workers.mechanisms.texts import fixed
+from workers.registry.registry import Waiting
+from workers.registry.schema import Schema
+
+if TYPE_CHECKING:
+    from workers.events.formats.avro import AvroFormat
+    from workers.events.formats.protobuf import ProtobufFormat
+
+logger = logging.getLogger(__name__)
+
+NO_SCHEMA_ID = "no schema id"
+UNKNOWN_SCHEMA = "unknown schema id"
+NOTHING = "no value"
+_UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
+
+Longs = NDArray[np.int64]
+
+
+def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> AvroFormat | ProtobufFormat:
+    """Return a format for one `FormatReader`.
+
+    Args:
+        name: as `events.format` has it, "avro" or "protobuf".
+        tree: what is wanted of a record.
+        reader_schema: a file with the Avro schema whose names those of `tree` are; None: each
+            record's own.
+
+    Raises:
+        SettingsError: what reads it is not installed, or the reader schema cannot be used.
+    """
+    try:
+        from workers.events.formats.avro import AvroFormat, read_reader_schema
+        from workers.events.formats.protobuf import ProtobufFormat
+    except ImportError as error:
+        raise SettingsError(f'events.format = "{name}": install quietcount[formats]: {error}') from None
+    if name == "protobuf":
+        return ProtobufFormat(tree)
+    return AvroFormat(tree, None if reader_schema is None else read_reader_schema(reader_schema, tree))
+
+
+class Schemas(Protocol):
+    """What knows schemas by their ids: `registry.Registry`."""
+
+    def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
+        """Return a schema; None: there is none of this id."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Prepared:
+    """The records of a batch.
+
+    Attributes:
+        data: uint8, the bytes of the batch and behind them the program's texts.
+        base: where those begin.
+        payloads: int64 (n, 2), start and stop of each record's payload; -1 of one that has none,
+            or is refused.
+        roots: int64 (n,), where the scanner begins with each record; DECLINED of such records.
+        numbers: int64 (n,), what `decode` takes; negative of such records.
+        refused: why those are no events, by their place in the batch, in order.
+    """
+
+    data: NDArray[np.uint8]
+    base: int
+    payloads: Longs
+    roots: Longs
+    numbers: Longs
+    refused: dict[int, str]
+
+
+class FormatReader:
+    """The records of one source partition, in the hands of one thread."""
+
+    def __init__(self, form: AvroFormat | ProtobufFormat, schemas: Schemas, waiting: Waiting) -> None:
+        """
+        Args:
+            form: the format, with what is wanted of a record; it is this reader's own.
+            schemas: all threads' schemas.
+            waiting: the shard that waits where a schema cannot be had now.
+        """
+        self.form = form
+        self._schemas, self._waiting = schemas, waiting
+        # Rows: id and message of what has a number. Beside it: the number in `form` and where a
+        # scanner begins, or why its events are none.
+        self._known = np.empty((0, 2), dtype=np.int64)
+        self._numbers: list[int] = []
+        self._roots: list[int] = []
+        self._reasons: list[str | None] = []
+
+    def scan(self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None) -> Logs:
+        """Log the wanted fields of records.
+
+        Args:
+            data: uint8 (b,).
+            values: int64 (n, 2), start and stop of each; a negative start: it has no value.
+            plain: bool (n,), the others are declined unseen; None: all are looked at.
+
+        Raises:
+            ShardClosed: by the shard, where it was given up while it waited for a schema.
+        """
+        ready = self.prepare(data, values)
+        roots = ready.roots if plain is None else np.where(plain, ready.roots, DECLINED)
+
+        def decode(row: int) -> object:
+            if row in ready.refused:
+                raise ValueError(ready.refused[row])
+            start, stop = ready.payloads[row].tolist()
+            return self.decode(int(ready.numbers[row]), ready.data[start:stop].tobytes())
+
+        logging = self.form.logs(ready.data, fixed(ready.payloads), fixed(roots), ready.base)
+        return logged(ready.data, len(values), logging, decode)
+
+    def prepare(self, data: NDArray[np.uint8], values: Longs) -> Prepared:
+        """Return where the payloads are; what is not known yet is asked for, and waited for.
+
+        Args:
+            data: uint8, the bytes of the batch.
+            values: int64 (n, 2), start and stop of each record; -1 of one without a value.
+
+        Raises:
+            ShardClosed: by the shard, where it was given up while it waited.
+        """
+        n = len(values)
+        data, values = fixed(data), fixed(values)
+        ids, payloads = np.empty((n, 2), dtype=np.int64), np.empty((n, 2), dtype=np.int64)
+        rows = np.empty(n, dtype=np.int64)
+        done, others = 0, {}
+        while True:
+            done = cut(data, values, self.form.names_messages, fixed(self._known), done, ids, payloads, rows)
+            if done == n:
+                break
+            message = data[int(values[done, 0]) + HEADER : int(payloads[done, 0])].tobytes()
+            reason = self._add(int(ids[done, 0]), int(ids[done, 1]), message)
+            if reason is not None:
+                others[done] = reason
+                done += 1
+        refused = {row: others.get(row) or _UNFIT[int(rows[row])] for row in np.flatnonzero(rows < 0).tolist()}
+        bad = [row for row, why in enumerate(self._reasons) if why is not None]
+        if bad:
+            refused |= {row: self._reasons[rows[row]] or "" for row in np.flatnonzero(np.isin(rows, bad)).tolist()}
+            refused = dict(sorted(refused.items()))
+        roots = np.array([*self._roots, DECLINED], dtype=np.int64)[np.maximum(rows, -1)]
+        numbers = np.array([*self._numbers, DECLINED], dtype=np.int64)[np.maximum(rows, -1)]
+        payloads[numbers < 0] = -1
+        texts = self.form.arrays.texts
+        base = len(data)
+        whole = fixed(np.concatenate([data, texts])) if len(texts) else data
+        return Prepared(whole, base, payloads, roots, numbers, refused)
+
+    def decode(self, number: int, payload: bytes) -> object:
+        """Return a record as Python objects.
+
+        Raises:
+            ValueError: it is none of its schema; the message is the reason.
+        """
+        return self.form.decode(number, payload)
+
+    def _add(self, schema_id: int, which: int, message: bytes) -> str | None:
+        """Give a schema's message a number, or say why a record is none.
+
+        What anybody may make up is not kept: ids that no schema has, messages that are not in it.
+        """
+        schema = self._schemas.schema(schema_id, self._waiting)
+        if schema is None:
+            return UNKNOWN_SCHEMA
+        number, root, reason = DECLINED, DECLINED, None
+        try:
+            number = self.form.add(schema, message)
+            root = self.form.root(number)
+        except Refused as refusal:
+            reason = str(refusal)
+            if reason == NO_MESSAGE:
+                return reason
+            logger.error("schema %d: every event of it is a reject: %s", schema_id, reason)
+        else:
+            for path in self.form.absent:
+                logger.warning("schema %d has no field %r", schema_id, path)
+        self._known = np.append(self._known, [[schema_id, which]], axis=0)
+        self._numbers.append(number)
+        self._roots.append(root)
+        self._reasons.append(reason)
+        return None
+
+
+def json_payloads(data: NDArray[np.uint8], values: Longs) -> tuple[Longs, dict[int, str]]:
+    """Return where the JSON of records with a schema's id is, and which of them are none, and why.
+
+    The schema is not looked at, so it is not asked for.
+    """
+    starts, stops = values[:, 0], values[:, 1]
+    long = (starts >= 0) & (stops - starts >= HEADER)
+    framed = np.flatnonzero(long)[data[starts[long]] == 0]
+    payloads = np.full_like(values, -1)
+    payloads[framed] = values[framed] + (HEADER, 0)
+    refused = np.flatnonzero(payloads[:, 0] < 0)
+    return payloads, {row: NOTHING if starts[row] < 0 else NO_SCHEMA_ID for row in refused.tolist()}
