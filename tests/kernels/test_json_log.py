@@ -88,11 +88,11 @@ DEFECTS = {
     "half of a name decides": ("if same(data, start, stop, names, begin, end):", "if True:"),
     "-0": ("(REFUSED if zero and at > begin else end)", "end"),
     "leading zeros": (" or (zero and end > at + 1)", ""),
-    "no digits": ("if end == at or", "if"),
+    "no digits": ("if end == at or (zero", "if (zero"),
     "no digits behind the point": ("(end if end > at else REFUSED)", "end"),
     "many digits before the point": ("end - at > POINT_DIGITS", "False"),
-    "many digits": ("digits(data, at, stop, WHOLE_DIGITS)", "digits(data, at, stop, 19)"),
-    "many digits behind the point": ("digits(data, at, stop, POINT_DIGITS)", "digits(data, at, stop, 16)"),
+    "many digits": ("digits(data, at, stop, WHOLE_DIGITS)", "digits(data, at, stop, 20)"),
+    "many digits behind the point": ("digits(data, at, stop, BEHIND_DIGITS)", "digits(data, at, stop, 31)"),
     "any bracket closes": ("byte != (CLOSE_OBJECT if row == NONE else CLOSE_LIST)", "byte not in (CLOSE_OBJECT, CLOSE_LIST)"),
     "any bracket closes items": ("if byte == close:", "if byte in (CLOSE_OBJECT, CLOSE_LIST):"),
     "any bracket opens": ("byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST)", "byte not in (OPEN_OBJECT, OPEN_LIST)"),
@@ -119,6 +119,9 @@ DEFECTS = {
     "beyond U+10FFFF": ("high = 0x8F", "high = 0xBF"),
     "lead bytes beyond UTF-8": ("lead > 0xF4", "lead > 0xF7"),
     "third bytes of any kind": ("if not 0x80 <= data[place] <= 0xBF:", "if False:"),
+    "leading zeros where nobody looks": (" or (data[at] == ZERO and end > at + 1)", ""),
+    "an exponent without digits": ("end = digits(data, at, stop, EXPONENT_DIGITS)\n        if end == at:", "end = digits(data, at, stop, EXPONENT_DIGITS)\n        if False:"),
+    "a point without digits where nobody looks": ("end = digits(data, at, stop, NUMBER_DIGITS)\n        if end == at:", "end = digits(data, at, stop, NUMBER_DIGITS)\n        if False:"),
     "any escape": ("after == END or not ESCAPES[after]", "after == END"),
     "a vertical tab is space": ("byte not in (SPACE, NEWLINE, TAB, RETURN)", "byte not in (SPACE, NEWLINE, TAB, RETURN, 11)"),
 }  # fmt: skip
@@ -160,7 +163,8 @@ LOGGED: dict[bytes, list[Row]] = {
     b'{"m":"a"}': [(5, TEXT, "a")],
     '{"m":"\U0001f600 žluť"}'.encode(): [(5, TEXT, "\U0001f600 žluť")],
     b'{"m":999999999999999999,"order":{"id":0}}': [(5, WHOLE, "9" * 18), (3, OTHER, None), (2, WHOLE, "0")],
-    b'{"m":-999999999999999.123456789012345}': [(5, NUMBER, "-999999999999999.123456789012345")],
+    b'{"m":-999999999999999.123456789012345678901234567890}': [(5, NUMBER, "-999999999999999.123456789012345678901234567890")],
+    b'{"x":1.7976931348623157E+30,"y":[-9.1e-07,' + b"9" * 40 + b"." + b"9" * 40 + b'],"m":1795296236471000000}': [(5, WHOLE, "1795296236471000000")],
     b'{"m":"' + b"x" * 100_000 + b'"}': [(5, TEXT, "x" * 100_000)],
     b'{"id":1,"lines":[{"sku":"b"}],"order.id":2,"orde":3,"orders":4}': [],
     b'{"x":' + b"[" * 32 + b"]" * 32 + b',"m":0.0}': [(5, NUMBER, "0.0")],
@@ -184,7 +188,7 @@ DECLINED = [
     b"", b" ", b"[]", b"null", b'{"order":5}', b'{"order":[]}', b'{"order":{"lines":{}}}', b'{"order":{"lines":[null]}}',
     b'{"order":{"lines":[{},[]]}}', b'{"m":"\\u0061"}', b'{"\\u006d":1}', b'{"x\\n":1}', b'{"order":{"x\\n":1}}', b'{"m":1e5}',
     b'{"m":-0}', b'{"m":1,"m":1}', b'{"m":{"a":1,"a":1}}', b'{"order":{"id":1,"id":1}}', b'{"m":"\xed\xa0\x80"}', b'{"m":1}{}',
-    b'\xef\xbb\xbf{"m":1}', b'{"m":1}\0', b'{"m":9999999999999999999}', b'{"m":1.0000000000000000}', b'{"m":NaN}', b'{"m":[1}',
+    b'\xef\xbb\xbf{"m":1}', b'{"m":1}\0', b'{"m":99999999999999999999}', b'{"m":1.0000000000000000000000000000000}', b'{"m":NaN}', b'{"m":[1}',
 ]  # fmt: skip
 
 
