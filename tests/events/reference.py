@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -18,6 +18,11 @@ MOST = 1 << 40
 TIMES = {"s": Fraction(1_000), "ms": Fraction(1), "us": Fraction(1, 1_000), "ns": Fraction(1, 1_000_000)}
 NOTHING: Any = object()
 STEP = re.compile(r'("(?:[^"\\]|\\.)*"|[^.\[]+)(\[\])?(?:\.|$)')
+
+
+# With 0 for each digit: `datetime.fromisoformat` reads more, such as weeks.
+CLOCKS = ["00:00", "00:00:00", *("00:00:00" + point + "0" * digits for point in ".," for digits in range(1, 10))]
+ISO = {f"0000-00-00{mark}{clock}{zone}" for mark in "T " for clock in CLOCKS for zone in ("", "Z", "+00:00", "-00:00", "+0000", "-0000")}
 
 
 class Looked(NamedTuple):
@@ -89,7 +94,7 @@ def matches(record: Any, condition: Mapping[str, Any]) -> bool:
         value = NOTHING
     there = value is not NOTHING and value is not None
     text, number = (text_of(value), number_of(value)) if there else (None, None)
-    checks = {
+    checks: dict[str, Callable[[Any], bool]] = {
         "exists": lambda wanted: there == wanted,
         "in": lambda words: text is not None and text in [text_of(word) for word in words],
         "not_in": lambda words: text not in [text_of(word) for word in words],
@@ -145,7 +150,7 @@ def time_of(value: Any, unit: str) -> int:
     """Return ms since 1970, rounded down."""
     found: int | Fraction = -1
     if unit == "iso":
-        if isinstance(value, str) and len(value) > 15 and value[10] in "Tt ":
+        if isinstance(value, str) and re.sub("[0-9]", "0", value).upper() in ISO and value[11:13] != "24":
             try:
                 moment = datetime.fromisoformat(value[:10] + "T" + value[11:].upper())
             except ValueError:

@@ -12,13 +12,14 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.events.reference import Found, Looked, Refused, event, plain, steps_of
+from tests.events.shapes_values import ODD, One, a_count, a_label, a_number, a_time, a_user, dumped, many, some_of
 from workers.events.reader import EventReader, EventSpans, Records, Reject
 from workers.settings import Settings, settings_of
 
@@ -28,30 +29,12 @@ UNITS = ("ms", "s", "us", "ns", "iso")
 WORDS: tuple[Any, ...] = ("purchase", "view", "5", 5, True, "", "é", 0, -7)
 
 
-class Raw(str):
-    """A value as it is written."""
-
-    __slots__ = ()
-
-
-def dumped(value: Any, choose: random.Random) -> str:
-    """Return a value as JSON, written in one of the ways that there are."""
-    if isinstance(value, Raw):
-        return str(value)
-    if isinstance(value, dict):
-        comma, colon = choose.choice(((",", ":"), (", ", ": "), (" ,", "\n:")))
-        return "{" + comma.join(dumped(name, choose) + colon + dumped(inner, choose) for name, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + choose.choice((",", ", ")).join(dumped(inner, choose) for inner in value) + "]"
-    return json.dumps(value, ensure_ascii=choose.random() < 0.005)
-
-
 @dataclass(frozen=True, slots=True)
 class Role:
     """A path of the settings and what stands there in an event that fits; `one` draws it."""
 
     path: str
-    one: Callable[[random.Random], Any]
+    one: One
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,48 +48,9 @@ class Case:
     names: list[str]
     roles: list[Role]
 
-
-def a_label(choose: random.Random) -> Any:
-    kind = choose.random()
-    if kind < 0.7:
-        return choose.choice("abcdefgh") + str(choose.randrange(4))
-    if kind < 0.985:
-        return choose.choice((0, 1, -1, 17, 999_999_999_999_999_999, -123_456, True, False))
-    return choose.choice(("", "é商\U0001f600", "x" * 1024, 'a "quoted" \\ one', "\x00\n", "é" * 512, 10**18, -(10**30)))
-
-
-def a_number(choose: random.Random) -> Any:
-    kind = choose.random()
-    if kind < 0.4:
-        return choose.choice((-5, 0, 1, 2, 9, 10, 11, 50, 99, 100, 101))
-    if kind < 0.8:
-        return Raw(choose.choice(("0.1", "-0.1", "9.99", "10.0", "10.000000000000001", "99.9999", "-0.0")))
-    if kind < 0.83:
-        return Raw(choose.choice(("1e2", "-0", "1E-9", "0.30000000000000004", "123456789.1234567", "1e400")))
-    return Raw(repr(choose.uniform(-20, 120)) if choose.random() < 0.1 else f"{choose.uniform(-20, 120):.2f}")
-
-
-def a_count(choose: random.Random) -> int:
-    return choose.choice((40, 999_999_999_999, 2**40, 2**41, 2**70)) if choose.random() < 0.02 else choose.randrange(5)
-
-
-def a_time(unit: str) -> Callable[[random.Random], Any]:
-    def drawn(choose: random.Random) -> Any:
-        ms = choose.choice((0, 999, 1_795_296_236_471, choose.randrange(2**41)))
-        if unit == "iso":
-            at = time.gmtime(min(ms // 1_000, 2**34))
-            text = time.strftime("%Y-%m-%d", at) + (choose.choice("T ") if choose.random() < 0.98 else "t") + time.strftime("%H:%M:%S", at)
-            text += choose.choice(("", "", ".5", ".123", ".999999", ".123456789")) if choose.random() < 0.98 else ",25"
-            return text + (choose.choice(("Z", "", "+00:00")) if choose.random() < 0.96 else choose.choice(("z", "+02:00", "-0530", "-00:00")))
-        if unit == "s":
-            return Raw(choose.choice((str(ms // 1_000), f"{ms / 1_000:.3f}", repr(ms / 1_000), f"{ms // 1_000}.9999")))
-        return ms * {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit] + choose.randrange(1 if unit == "ms" else 1_000)
-
-    return drawn
-
-
-def a_user(choose: random.Random) -> Any:
-    return choose.choice(("ann", "bob", "", 17, -3, "é" * 9, 10**17))
+    @property
+    def shown(self) -> str:
+        return f"{self.events}, {self.histograms}, {self.user}"
 
 
 class Maker:
@@ -128,7 +72,7 @@ class Maker:
         """Return items, perhaps with a count and buckets, and what an event has there."""
         choose = self.choose
         own: dict[str, Any] = {}
-        one = a_label
+        one: One = a_label
         if choose.random() < 0.3:
             own["buckets"] = choose.choice(([0, 10, 50, 100], [-5, 0.1, 9.99], [0, 0.30000000000000004, 1e2], [10, 1e6]))
             one = a_number
@@ -148,7 +92,7 @@ class Maker:
                 roles.append(Role(own["count"], a_count))
         else:
             own["items"] = self.path()
-            one = _many(one, objects="buckets" not in own)
+            one = many(one, objects="buckets" not in own)
         return own, [Role(own["items"], one), *roles]
 
     def where(self) -> tuple[list[dict[str, Any]], list[Role]]:
@@ -156,13 +100,13 @@ class Maker:
         choose, conditions, roles = self.choose, [], []
         for _ in range(choose.choice((1, 1, 2))):
             condition: dict[str, Any] = {"field": self.path()}
-            one: Callable[[random.Random], Any] = a_label
+            one: One = a_label
             kind = choose.randrange(5)
             if kind == 0:
                 given = choose.sample(WORDS, choose.randrange(1, 5))
-                condition["in"], one = given, _some_of(WORDS if choose.random() < 0.5 else given)
+                condition["in"], one = given, some_of(WORDS if choose.random() < 0.5 else given)
             elif kind == 1:
-                condition["not_in"], one = choose.sample(WORDS, 2), _some_of(WORDS)
+                condition["not_in"], one = choose.sample(WORDS, 2), some_of(WORDS)
             elif kind == 2:
                 condition["exists"] = choose.random() < 0.6
             else:
@@ -230,7 +174,7 @@ class Maker:
             record["further"] = self.choose.choice((1, "x", [1, {"a": None}], {"items": [1]}, None))
         return record
 
-    def _put(self, value: dict[str, Any], steps: list[tuple[str, bool]], one: Callable[[random.Random], Any]) -> None:
+    def _put(self, value: dict[str, Any], steps: list[tuple[str, bool]], one: One) -> None:
         (name, many), *rest = steps
         if many:
             if not isinstance(value.get(name), list):
@@ -281,30 +225,6 @@ class Maker:
                 record = self.changed(record)
             found.append(dumped(record, self.choose).encode())
         return found
-
-
-ODD: tuple[Any, ...] = (
-    None, True, False, 0, -1, 5, "5", "", "x", [], {}, [None], ["x", 5], [[]], [{}], {"a": 1}, {"a": -1}, {"a": 1.5}, {"5": 5, "": 0}, "x" * 1025,
-    Raw("1.0"), Raw("1.5"), Raw("1e3"), Raw("-0"), Raw("1e400"), Raw("12345678901234567890"), Raw("9007199254740993"), Raw("-0.5"), Raw('{"a":1,"a":2}'),
-    Raw("9007199254740992"), Raw("9007199254740.9921"), Raw("0.00000000000000000001"), "2026-01-02T03:04:05Z", "2026-02-30T00:00:00Z", "1969-12-31T23:59:59Z",
-    "2026-01-02T03:04", "2026-01-02T03:04:60Z", "2024-02-29 23:59:59.999", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59:59-01:00",
-)  # fmt: skip
-
-
-def _some_of(values: Sequence[Any]) -> Callable[[random.Random], Any]:
-    return lambda choose: choose.choice(values)
-
-
-def _many(one: Callable[[random.Random], Any], *, objects: bool) -> Callable[[random.Random], Any]:
-    """Return what draws a value, a list of values, or an object of counts."""
-
-    def drawn(choose: random.Random) -> Any:
-        number, kind = choose.choice((0, 1, 2, 3, 9)), choose.random()
-        if objects and kind < 0.4:
-            return {str(a_label(choose)): a_count(choose) for _ in range(number)}
-        return one(choose) if kind < 0.5 else [one(choose) for _ in range(number)]
-
-    return drawn
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -385,11 +305,11 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
             expected = "rejected"
         for who, found in said.items():
             if found.get(place, "skipped") != expected:
-                settings = (case.events, case.histograms, case.user)
                 why = [reject.reason for reject in slow_rejects if reject.index == place]
-                return f"{settings}\n{value!r}, key {key!r}:\n{who}: {found.get(place, 'skipped')} {why}\nreference: {expected}", scanned, events
+                differs = f"{who}: {found.get(place, 'skipped')} {why}\nreference: {expected}"
+                return f"{case.shown}\n{value!r}, key {key!r}:\n{differs}", scanned, events
     if fast_rejects != slow_rejects:
-        return f"{(case.events, case.histograms, case.user)}: {fast_rejects} with the scanner, {slow_rejects} without", scanned, events
+        return f"{case.shown}: {fast_rejects} with the scanner, {slow_rejects} without", scanned, events
     return None, scanned, events
 
 

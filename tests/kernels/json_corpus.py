@@ -17,6 +17,7 @@ from itertools import product
 from tests.events.reading import event_reader
 from workers.events.reader import EventReader, EventSpans, Records, Reject
 from workers.settings import EventsSettings
+from workers.shapes.paths import Path
 
 Row = tuple[int, int, bytes | None, bytes | None, list[bytes], list[int]]
 
@@ -32,9 +33,10 @@ def settings() -> list[tuple[EventsSettings, str | None]]:
     found: list[tuple[EventsSettings, str | None]] = []
     kinds: Iterable[tuple[Sequence[str], str, bool, str | None]] = product([NAMES], ("", "$key", "$all"), (True, False), (None, "", "$key"))
     for names, key, has_time, user in [*kinds, *((names, "", True, "") for names in ODD_NAMES)]:
-        field = None if user is None else names[3] if user == "" else user
+        key_field, items, time_field, user_field = (str(Path((name,))) for name in names)
+        field = None if user is None else user_field if user == "" else user
         events = EventsSettings(
-            topic="t", key=key or names[0], items=names[1], timestamp=names[2] if has_time else None, max_bytes=MAX_BYTES
+            topic="t", key=key or key_field, items=items, timestamp=time_field if has_time else None, max_bytes=MAX_BYTES
         )  # fmt: skip
         found.append((events, field))
     return found
