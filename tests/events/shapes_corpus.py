@@ -235,25 +235,29 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(each)
 
 
-def settings_or_none(events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None) -> Settings | None:
-    """Return settings with these fields; None: they are refused."""
-    bounds = {"tick": "10s", "horizon": 10, "max_items": 3, "epsilon": 1.0, "delta": 1e-9}
+def document(events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None) -> dict[str, Any]:
+    """Return a settings file with these fields, and with what else it needs."""
+    bounds: dict[str, Any] = {"tick": "10s", "horizon": 10, "max_items": 3, "epsilon": 1.0, "delta": 1e-9}
     if user is not None:
         bounds["max_items_per_user"] = 5
     sections = []
     for place, own in enumerate(histograms):
-        kind = {"mechanism": "known_base"} if "buckets" in own else {"mechanism": "unk_base"}
+        kind = {"mechanism": "known_base" if "buckets" in own else "unk_base"}
         keys = {} if own.get("key", events["key"]) == "$all" else {"keys": "public"}
         sections.append({"name": f"h{place}", **bounds, **kind, **keys, **own})
-    document = {
+    return {
         "worker": {"name": "w", "data_dir": "d", "key_file": "k"},
         "kafka": {"bootstrap": "localhost:9092"},
         "events": {"topic": "t", **events} | ({} if user is None else {"user": user}),
         "privacy": {"unit": "event" if user is None else "user"},
         "histogram": sections,
     }
+
+
+def settings_or_none(events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None) -> Settings | None:
+    """Return settings with these fields; None: they are refused."""
     try:
-        return settings_of(document, Path())
+        return settings_of(document(events, histograms, user), Path())
     except ValueError:
         return None
 
