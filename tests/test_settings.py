@@ -98,7 +98,7 @@ bootstrap = "a:9092,[::1]:9093"
 [events]
 topic = "in"
 key = "$key"
-items = "the items"
+items = '"the items"'
 timestamp = "ts"
 user = "customer"
 grace = "2s"
@@ -136,7 +136,7 @@ domain = ["x", "y"]
     )
     assert (found.worker.commit_interval_ms, found.worker.owner_partitions) == (250, 7)
     events = found.events
-    assert (events.topic, events.key, events.items, events.timestamp) == ("in", "$key", "the items", "ts")
+    assert (events.topic, events.key, events.items, events.timestamp) == ("in", "$key", '"the items"', "ts")
     assert (events.user, events.grace_ms, events.max_ahead_ms, events.max_bytes) == ("customer", 2_000, 60_000, 5_000)
     first, second = found.histograms
     assert first.lane == Lane(tick_ms=3_600_000, start_ms=1_795_219_200_000, max_items=4, max_count=5)
@@ -168,7 +168,7 @@ REFUSALS = {
     "misspelled section": (GOOD + "[privcy]\n", ["privcy", 'did you mean "privacy"?']),
     "misspelled histogram name": (GOOD + "max_item = 3\n", ["'products': max_item:", 'did you mean "max_items"?']),
     "another mechanism's setting": (GOOD + 'domain_file = "d"\n', ["'products': domain_file: unknown name"]),
-    "missing setting": (changed('items = "products"', ""), ["events.items is missing", "JSON field"]),
+    "missing setting": (changed('items = "products"', ""), ["events.items is missing", "a path such as order.lines[].sku"]),
     "missing section": (
         GOOD.replace("[kafka]\n", "").replace('bootstrap = "localhost:9092"', ""),
         ["[kafka]", "bootstrap"],

@@ -29,6 +29,9 @@ INTERNAL = {
     "workers/mechanisms/texts.py",
     "workers/agents/intake.py",
     "workers/dashboard/feed.py",
+    "workers/events/json.py",  # reasons of rejects
+    "workers/events/json_objects.py",
+    "workers/events/tree.py",
     "workers/demo/flights.py",
     "workers/kafka/embedded.py",
     "workers/mechanisms/running/discovery.py",
@@ -52,7 +55,11 @@ SPOKEN = {
     "workers/audit.py": {"_unlike"},
     "workers/settings/topic_names.py": {"topic_complaints"},
     "workers/settings/__init__.py": {"_complaints", "_user_complaints"},
+    "workers/shapes/conditions.py": {"_complaints"},
+    "workers/shapes/views.py": {"path_complaints", "complaints", "_of_view", "_of_condition"},
 }
+#: Functions that make an exception of the sentence that they are given, and what they put before it.
+PLACED = {("workers/shapes/paths.py", "_wrong"): "at character …, …"}
 LEVELS = {"warning", "error", "critical", "exception"}
 
 
@@ -117,6 +124,10 @@ def _of_module(file: str, tree: ast.Module, raised: set[str]) -> Iterator[tuple[
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             if name_of(node.exc.func) == "ValueError" and file not in INTERNAL and node.exc.args:
                 yield node.lineno, template(node.exc.args[0])
+            elif (file, name_of(node.exc.func)) in PLACED:
+                why = node.exc.args[-1]
+                whys = (why.body, why.orelse) if isinstance(why, ast.IfExp) else (why,)
+                yield from ((node.lineno, f"{PLACED[file, name_of(node.exc.func)]}: {template(each)}") for each in whys)
         elif isinstance(node, ast.Call) and name_of(node.func) in raised:
             yield from ((node.lineno, template(text)) for text in node.args[:1])
         elif isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign):
@@ -132,7 +143,7 @@ def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> It
     if names & SPOKEN.get(file, set()):
         for inner in ast.walk(node):
             if isinstance(inner, ast.Return | ast.Yield) and inner.value is not None:
-                yield inner.value
+                yield inner.value.elts[-1] if isinstance(inner.value, ast.Tuple) else inner.value
             elif isinstance(inner, ast.Dict):
                 yield from inner.values
 
@@ -177,24 +188,43 @@ def exit_codes(modules: dict[str, ast.Module]) -> set[int]:
 
 
 def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
-    """Why a record is no event, by the names that the readers of events give."""
-    files = ("events", "event_decoding", "source_reader")
+    """Why a record is no event: what the readers of events name, and what decoders and the rule of events raise."""
     found = set()
-    for node in (node for file in files for node in ast.walk(modules[f"workers/agents/{file}.py"])):
-        if isinstance(node, ast.Call) and name_of(node.func) == "Reject":
-            if isinstance(node.args[1], ast.Constant | ast.JoinedStr):
-                found.add(template(node.args[1]))
-        elif isinstance(node, ast.Assign) and name_of(node.targets[0]) in ("reason", "MISPLACED", "AHEAD", "NOT_DECLARED"):
-            found.add(template(node.value))
-        elif isinstance(node, ast.FunctionDef) and node.name in ("read", "_why") and "why" in (ast.get_docstring(node) or "").lower():
-            returned = (inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return))
-            found |= {template(value) for value in returned if value is not None}
-    for path, tree in modules.items():
-        if path.startswith("workers/events/formats/"):
-            for node in (node for node in ast.walk(tree) if isinstance(node, ast.Assign)):
-                if name_of(node.targets[0]) in FORMAT_REASONS:
-                    found.add(template(node.value))
+    for file, tree in modules.items():
+        if not file.startswith("workers/events/") or file in ("workers/events/tree.py", "workers/events/layout.py"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and name_of(node.func) in ("Reject", "_Wrong") and node.args:
+                found |= _phrases(node.args[-1], tree)
+            elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and name_of(node.exc.func) == "ValueError":
+                found |= _phrases(node.exc.args[0], tree)
+            elif isinstance(node, ast.Assign) and name_of(node.targets[0]) in ("event", "MISPLACED", "AHEAD", "NOT_DECLARED"):
+                found |= _phrases(node.value, tree) if isinstance(node.value, ast.Constant) else set()
+            elif isinstance(node, ast.FunctionDef) and "or the reason why" in (ast.get_docstring(node) or ""):
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.Return) and inner.value is not None:
+                        branches = (inner.value.body, inner.value.orelse) if isinstance(inner.value, ast.IfExp) else (inner.value,)
+                        found |= set().union(*(_phrases(branch, tree) for branch in branches))
     return {text for text in found if text.strip(HOLE)}
+
+
+def _phrases(node: ast.expr, tree: ast.Module) -> set[str]:
+    """The phrases that an expression can be: what varies by the settings in words is in a property named `_kind` or a table `_IN`."""
+    text = template(node)
+    if text.endswith(HOLE) and isinstance(node, ast.JoinedStr):
+        last = node.values[-1]
+        choices = last.value if isinstance(last, ast.FormattedValue) else last
+        words = [name_of(choices.value)] if isinstance(choices, ast.Subscript) else [name_of(choices)]
+        kinds = {
+            inner.value
+            for other in ast.walk(tree)
+            if (isinstance(other, ast.FunctionDef) and other.name in words)
+            or (isinstance(other, ast.Assign) and name_of(other.targets[0]) in words)
+            for inner in ast.walk(other)
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and inner.value[:1] in ("a", " ")
+        }
+        return {text[:-1] + kind for kind in kinds} or {text}
+    return {text}
 
 
 def rows(heading: str, guide: str) -> list[list[str]]:

@@ -17,6 +17,7 @@ from itertools import product
 from tests.events.reading import event_reader
 from workers.events.reader import EventReader, EventSpans, Records, Reject
 from workers.settings import EventsSettings
+from workers.shapes.paths import Path
 
 Row = tuple[int, int, bytes | None, bytes | None, list[bytes], list[int]]
 
@@ -32,9 +33,10 @@ def settings() -> list[tuple[EventsSettings, str | None]]:
     found: list[tuple[EventsSettings, str | None]] = []
     kinds: Iterable[tuple[Sequence[str], str, bool, str | None]] = product([NAMES], ("", "$key", "$all"), (True, False), (None, "", "$key"))
     for names, key, has_time, user in [*kinds, *((names, "", True, "") for names in ODD_NAMES)]:
-        field = None if user is None else names[3] if user == "" else user
+        key_field, items, time_field, user_field = (str(Path((name,))) for name in names)
+        field = None if user is None else user_field if user == "" else user
         events = EventsSettings(
-            topic="t", key=key or names[0], items=names[1], timestamp=names[2] if has_time else None, max_bytes=MAX_BYTES
+            topic="t", key=key or key_field, items=items, timestamp=time_field if has_time else None, max_bytes=MAX_BYTES
         )  # fmt: skip
         found.append((events, field))
     return found
@@ -52,7 +54,8 @@ NUMBERS = [
     b"1,2", b"1n", b"NaN", b"-NaN", b"Infinity", b"-Infinity", b"inf", b"1e308", b"1e309", b"-1e999", b"1e-999",
     b"0.1e1", *(b"9" * n for n in (12, 13, 15, 16, 17, 18, 19, 20, 30, 309, 400)),
     *(b"1" + b"0" * n for n in (11, 12, 15, 16, 17, 18)), *(b"-" + b"9" * n for n in (15, 16, 19, 20)),
-    *(b"0." + b"3" * n for n in (15, 16, 40)),
+    *(b"0." + b"3" * n for n in (15, 16, 30, 31, 40, 41)), b"1" * 41,
+    b"0.1e+07", b"1e-7", b"2E99", b"2E100", b"1e+", b"-1.5e-05", b"1e1.5",
     *(str(2**n + d).encode() for n in (31, 32, 40, 53, 62, 63, 64) for d in (-1, 0, 1)), b"1795296236471",
     b"\xd9\xa1\xd9\xa2", b"\xef\xbc\x91",
 ]  # fmt: skip

@@ -238,8 +238,8 @@ def one(slot: int, value: object) -> Row:
 
 
 FORMS = {
-    WHOLE: re.compile(r"(?!-0)-?(0|[1-9][0-9]{0,17})", re.ASCII),
-    NUMBER: re.compile(r"-?(0|[1-9][0-9]{0,14})\.[0-9]{1,15}", re.ASCII),
+    WHOLE: re.compile(r"(?!-0)-?(0|[1-9][0-9]{0,18})", re.ASCII),
+    NUMBER: re.compile(r"-?(0|[1-9][0-9]{0,14})\.[0-9]{1,30}", re.ASCII),
     **{kind: re.compile(word) for kind, word in ((TRUE, "true"), (FALSE, "false"), (NULL, "null"))},
 }
 

@@ -1,45 +1,22 @@
-"""The scanner of plain JSON says what the general reader says, or nothing; with the compiler and without it."""
+"""The compiled reader of JSON says what the general one says; with the compiler and without it."""
 
 from __future__ import annotations
 
-import inspect
 import random
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.events.reading import event_reader
 from tests.kernels.json_corpus import ESCAPES, INSIDE, VALUES, Generator, corpus, difference, mutations, readers, record
-from workers.events import reader as events
+from tests.kernels.uncompiled import plain_python
+from workers.events import json, reader
 from workers.events.reader import Records
-from workers.kernels.reading import json_parts
+from workers.kernels.reading import json_log, json_parts, log, log_values, views
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.settings import EventsSettings
 
 EVENTS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
-
-
-def uncompiled(old: str = "", new: str = "") -> dict[str, Any]:
-    """Return the kernels as plain Python, with `old` replaced by `new` in their source."""
-    namespace: dict[str, Any] = {**vars(json_parts), **vars(json_events)}
-    changed = 0
-    for name, kernel in [*namespace.items()]:
-        if hasattr(kernel, "py_func"):
-            _, source = inspect.getsource(kernel.py_func).split("\n", 1)
-            changed += bool(old) and source.count(old)
-            exec(source.replace(old, new) if old else source, namespace)  # noqa: S102  # our own source, a line of it changed
-            assert not hasattr(namespace[name], "py_func")
-    assert changed == bool(old), f"{old!r} occurs {changed} times"
-    return namespace
-
-
-def plain_python(old: str = "", new: str = "") -> Callable[..., Any]:
-    """Return the scanner as plain Python."""
-    scan: Callable[..., Any] = uncompiled(old, new)["scan"]
-    return scan
 
 
 def first_difference(records: int, every: int = 1) -> str | None:
@@ -50,8 +27,8 @@ def first_difference(records: int, every: int = 1) -> str | None:
         every: 5 reads the corpus with one in five of the settings.
     """
     values = corpus()
-    for reader in readers()[::every]:
-        found, *_ = difference(reader, values)
+    for one in readers()[::every]:
+        found, *_ = difference(one, values)
         if found:
             return found
     return next((found for found, *_ in (difference(*batch) for batch in mutations(records, 3)) if found), None)
@@ -65,8 +42,8 @@ def test_the_readers_agree_about_hostile_json() -> None:
 def test_the_readers_agree_about_mutated_events() -> None:
     """The long run is `python -m tests.kernels.json_corpus --records 10000000`."""
     scanned = found = 0
-    for reader, values in mutations(200_000, 2):
-        said, more, events_found = difference(reader, values)
+    for one, values in mutations(200_000, 2):
+        said, more, events_found = difference(one, values)
         assert said is None
         scanned, found = scanned + more, found + events_found
     # A scanner that declines everything would agree as well.
@@ -74,55 +51,12 @@ def test_the_readers_agree_about_mutated_events() -> None:
     assert scanned > 0.6 * found
 
 
-def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reader_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled is what one reads: nothing rests on how numba compiles it."""
-    monkeypatch.setattr(events, "scan", plain_python())
+    plain = plain_python((json_parts, log, json_log, log_values, views))
+    monkeypatch.setattr(json, "logs", plain[json_log]["logs"])
+    monkeypatch.setattr(reader, "see", plain[views]["see"])
     assert first_difference(2_000, every=5) is None
-
-
-# Something the scanner must not do: what it says now, what it would say, and whether mutations alone find it.
-DEFECTS = {
-    "a string goes on behind a backslash": ("byte in (QUOTE, BACKSLASH)", "byte == QUOTE"),
-    "a string holds control characters": (" or byte < SPACE:", ":"),
-    "UTF-8 is not looked at": ("if length == 0:\n                break\n            at += length\n        elif", "at += 1\n        elif"),
-    "overlong UTF-8": ("low = 0xA0", "low = 0x80"),
-    "overlong UTF-8 of two bytes": ("lead < 0xC2", "lead < 0xC0"),
-    "surrogates": ("high = 0x9F", "high = 0xBF"),
-    "beyond U+10FFFF": ("high = 0x8F", "high = 0xBF"),
-    "lead bytes beyond UTF-8": ("lead > 0xF4", "lead > 0xF7"),
-    "third bytes of any kind": ("if not 0x80 <= data[place] <= 0xBF:", "if False:"),
-    "a field twice": ("elif found >> which & 1:", "elif False:"),
-    "no field is needed": ("not found >> which & 1:", "False:"),
-    "long labels": ("end - at - 1 <= LABEL_BYTES_MAX", "True"),
-    "long records": (" or stop - start > bytes_max", ""),
-    "times beyond the greatest": ("times[row] > TIME_MAX", "False"),
-    "leading zeros": ("(data[begin] == ZERO and at > begin + 1)", "False"),
-    "no digits": ("at == begin or ", ""),
-    "no digits behind the point": ("end if end > at + 1 else REFUSED", "end"),
-    "a label of an object twice": ("labels[other, 0], labels[other, 1]", "labels[used, 0], labels[used, 0] - 1"),
-    "any escape": ("after == END or not ESCAPES[after]", "after == END"),
-    "any bracket closes": ("byte != (CLOSE_OBJECT if objects & 1 else CLOSE_LIST)", "byte not in (CLOSE_OBJECT, CLOSE_LIST)"),
-    "no comma between values": (
-        "if byte != COMMA:\n                return REFUSED\n            at = space(data, at + 1, stop)",
-        "at = space(data, at + (byte == COMMA), stop)",
-    ),
-    "a brace closes a list": ("byte == close:", "byte in (CLOSE_LIST, CLOSE_OBJECT):"),
-    "something behind the object": ("space(data, at + 1, stop) != stop", "False"),
-    "a vertical tab is space": ("byte not in (SPACE, NEWLINE, TAB, RETURN)", "byte not in (SPACE, NEWLINE, TAB, RETURN, 11)"),
-    "half a word": ("same(data, at, end, word, 0, len(word))", "data[at] == word[0]"),
-    "names by their length": ("data[start] == other[begin]", "True"),
-    "names by their beginning": ("if stop - start != end - begin:", "if stop - start < end - begin:"),
-    "labels of no event": ("used = now\n", "used = now + 1\n"),
-    "a count of one": ("amounts[used], at = whole", "_, at = whole"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("defect", DEFECTS)
-def test_a_planted_defect_is_found(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agreement over millions of records says something only if a disagreement would be seen."""
-    monkeypatch.setattr(events, "scan", plain_python(*DEFECTS[defect]))
-    with suppress(IndexError):  # to check each index is the last line of defence
-        assert first_difference(20_000, every=5)
 
 
 PLAIN = [
@@ -147,9 +81,9 @@ PLAIN = [
 
 def test_plain_events_are_not_declined() -> None:
     """Text beyond ASCII, spaces, other fields and counts are as plain as can be."""
-    reader = event_reader(EVENTS, "user")
+    one = event_reader(EVENTS, "user")
     for value in PLAIN:
-        spans, rejects = reader.read(Records.of([value]))
+        spans, rejects = one.read(Records.of([value]))
         assert (rejects, spans.declined) == ([], 0), value
 
 
@@ -163,7 +97,8 @@ def test_utf8_is_what_cpython_says_it_is() -> None:
     valid = json_parts.are_texts(records.data, records.values, 1_024)
     assert valid.tolist() == [is_utf8(text) for text in texts]
     few = records.values[::97]
-    assert uncompiled()["are_texts"](records.data, few, 1_024).tolist() == valid[::97].tolist()
+    plain = plain_python([json_parts])[json_parts]["are_texts"]
+    assert plain(records.data, few, 1_024).tolist() == valid[::97].tolist()
 
 
 def is_utf8(text: bytes) -> bool:
@@ -205,7 +140,7 @@ def test_depth_is_that_of_brackets_outside_strings() -> None:
     records = Records.of(values)
     expected = [0 if value is None else depth_of(value) for value in values]
     assert json_parts.depths(records.data, records.values).tolist() == expected
-    assert uncompiled()["depths"](records.data, records.values).tolist() == expected
+    assert plain_python([json_parts])[json_parts]["depths"](records.data, records.values).tolist() == expected
 
 
 def test_an_index_beyond_the_bytes_raises() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 
@@ -16,3 +19,27 @@ def compiled(function: Any) -> Any:
 
 
 WAYS = (compiled, uncompiled)
+
+
+def plain_python(modules: Sequence[ModuleType], old: str = "", new: str = "") -> Mapping[ModuleType, dict[str, Any]]:
+    """Return what is in some modules, with their kernels as plain Python that call each other.
+
+    Args:
+        modules: in the order in which they import each other.
+        old, new: a piece of their source that occurs once, and what stands there instead.
+    """
+    made: dict[ModuleType, dict[str, Any]] = {}
+    changed = 0
+    for module in modules:
+        namespace = dict(vars(module))
+        for known in made.values():
+            namespace |= {name: each for name, each in known.items() if inspect.isfunction(each) and name in namespace}
+        own = [each for each in vars(module).values() if hasattr(each, "py_func") and each.__module__ == module.__name__]
+        for kernel in own:
+            _, source = inspect.getsource(kernel.py_func).split("\n", 1)
+            changed += bool(old) and source.count(old)
+            exec(source.replace(old, new) if old else source, namespace)  # noqa: S102  # our own source, a line of it changed
+        assert not [name for name, each in namespace.items() if hasattr(each, "py_func") and name != "kernel"]
+        made[module] = namespace
+    assert changed == bool(old), f"{old!r} occurs {changed} times"
+    return made

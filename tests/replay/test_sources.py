@@ -137,7 +137,7 @@ def test_both_refuse_the_same_rows_for_the_same_reasons(
     assert read(base, table) == read(base, lines)
     events, rejects = read(base, table)
     assert rejects == [
-        (2, "missing field 'key'"), (3, "missing field 'items'"), (4, "field 'items' has an item that is not a string"),
+        (2, "missing field 'key'"), (3, "missing field 'items'"), (4, "field 'items' has an item that is not a string, whole number or boolean"),
         (5, "missing field 'ts'"), (6, "field 'ts' is not a time in ms"), (7, "field 'ts' is not a time in ms"),
         (8, "label too long"), (9, "label too long"), (10, "key not declared"),
     ]  # fmt: skip
@@ -193,16 +193,18 @@ def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> Non
     pq.write_table(table, tmp_path / "a.parquet")
     events, rejects = read(base, tmp_path / "a.parquet")
     assert len(events) == 1
-    assert rejects == [(2, "field 'key' is not a string"), (3, "field 'items' has an item that is not a string")]
+    kinds = "a string, whole number or boolean"
+    assert rejects == [(2, f"field 'key' is not {kinds}"), (3, f"field 'items' has an item that is not {kinds}")]
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({"key": ["a"], "ts": [T0]}, "no column 'items' (events.items); its columns are key, ts"),
-        ({"key": [1], "items": ["x"], "ts": [T0]}, "column 'key' (events.key) is int64; it must be text"),
+        ({"key": [1.5], "items": ["x"], "ts": [T0]}, "column 'key' (events.key) is double; it must be text"),
         ({"key": ["a"], "items": [1.5], "ts": [T0]}, "column 'items' (events.items) is double; it must be text, list"),
-        ({"key": ["a"], "items": [[1]], "ts": [T0]}, "column 'items' (events.items) is list<element: int64>"),
+        ({"key": ["a"], "items": [[1.5]], "ts": [T0]}, "column 'items' (events.items) is list<element: double>"),
+        ({"key": [1], "items": [1.5], "ts": [T0]}, "items = 'items': double is there; it must be text, whole numbers or booleans, a list"),
         ({"key": ["a"], "items": ["x"], "ts": [1.5]}, "column 'ts' (events.timestamp) is double; it must be int64"),
     ],
 )

@@ -99,7 +99,7 @@ class Projection(Frozen):
         try:
             time = time_ms(_there(record, path), unit)
             if time is None:
-                raise _Wrong(f"field {_name(path)} is not {'an ISO' if unit == 'iso' else 'a'} time{_IN[unit]}")
+                raise _Wrong(f"field {_name(path)} is not {_TIMES[unit]}")
         except _Wrong:
             if wanted:
                 raise
@@ -116,7 +116,9 @@ class Projection(Frozen):
         return user if isinstance(user, str) else _digits(user)
 
 
-_IN = MappingProxyType({"ms": " in ms", "s": " in s", "us": " in us", "ns": " in ns", "iso": ""})
+_TIMES = MappingProxyType(
+    {"ms": "a time in ms", "s": "a time in s", "us": "a time in us", "ns": "a time in ns", "iso": "an ISO time"}
+)
 
 
 class _ViewOf(Frozen):

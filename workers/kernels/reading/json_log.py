@@ -6,8 +6,9 @@ general reader (`events.json_objects`) decides about that record alone. What it 
     record  one object between white space
     names   strings without a backslash in each object that is walked; each wanted one once
     values  at a wanted place: strings without a backslash; whole numbers of at most WHOLE_DIGITS
-            digits, not -0; decimals of at most POINT_DIGITS digits on either side of the point;
-            true, false, null; what `json_parts.skip` knows, where a list or an object is not opened
+            digits, not -0; decimals of at most POINT_DIGITS digits before the point and
+            BEHIND_DIGITS behind it; true, false, null; what `json_parts.skip` knows, where a list
+            or an object is not opened
     items   at a place that is opened: such values, lists of them, and objects of at most
             MAP_NAMES_MAX of them, each name once and without a backslash
     inner   null, or an object or a list as the paths through the place say; nothing else
@@ -45,6 +46,7 @@ from workers.kernels.reading.json_parts import FALSE as FALSE_WORD
 from workers.kernels.reading.json_parts import NULL as NULL_WORD
 from workers.kernels.reading.json_parts import TRUE as TRUE_WORD
 from workers.kernels.reading.log import (
+    BEHIND_DIGITS,
     DECLINED,
     FALSE,
     FULL,
@@ -136,7 +138,7 @@ def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     if end - at > POINT_DIGITS:
         return REFUSED, OTHER
     at = end + 1
-    end = digits(data, at, stop, POINT_DIGITS)
+    end = digits(data, at, stop, BEHIND_DIGITS)
     return (end if end > at else REFUSED), NUMBER
 
 

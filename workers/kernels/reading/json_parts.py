@@ -3,7 +3,7 @@
 Everything here is stricter than the general reader (msgspec), never laxer. Plain is:
 
     text    a string without a backslash
-    number  at most 15 digits before and 15 after the point, without exponent
+    number  at most 40 digits before and 40 after the point, 2 in an exponent
     value   a string with escapes of two characters, a number, true, false, null; lists and objects
             of such values, at most DEPTH_MAX in each other
 
@@ -27,7 +27,7 @@ Flags = NDArray[np.bool_]
 
 REFUSED = -1
 END = -1
-QUOTE, BACKSLASH, COMMA, COLON, MINUS, POINT = 34, 92, 44, 58, 45, 46
+QUOTE, BACKSLASH, COMMA, COLON, PLUS, MINUS, POINT, LARGE_E, SMALL_E = 34, 92, 44, 58, 43, 45, 46, 69, 101
 OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = 91, 93, 123, 125
 SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 ZERO, NINE = 48, 57
@@ -35,7 +35,7 @@ TRUE, FALSE, NULL = (np.frombuffer(word, dtype=np.uint8) for word in (b"true", b
 # What may follow a backslash, but for the u of four hexadecimal digits.
 ESCAPES = np.array([byte in b'"\\/bfnrt' for byte in range(256)])
 ESCAPES.flags.writeable = False
-NUMBER_DIGITS = 15
+NUMBER_DIGITS, EXPONENT_DIGITS = 40, 2
 # A bit of 64 for each level says whether it is an object.
 DEPTH_MAX = 32
 
@@ -140,30 +140,26 @@ def digits(data: Bytes, at: int, stop: int, most: int) -> int:
 
 
 @reads_outside
-def whole(data: Bytes, at: int, stop: int, most: int) -> tuple[int, int]:
-    """Return a whole number without a leading zero and where it ends: `most` digits, 18 at most.
-
-    Whatever ends it is the caller's to judge: one digit too many, a point, an exponent.
-    """
-    begin, stop, value = at, min(stop, at + most), 0
-    while at < stop and ZERO <= data[at] <= NINE:
-        value = value * 10 + (int(data[at]) - ZERO)
-        at += 1
-    if at == begin or (data[begin] == ZERO and at > begin + 1):
-        return 0, REFUSED
-    return value, at
-
-
-@reads_outside
 def skip_number(data: Bytes, at: int, stop: int) -> int:
-    """Return where a number without exponent ends."""
+    """Return where a number that nobody wants ends."""
     if look(data, at, stop) == MINUS:
         at += 1
-    _, at = whole(data, at, stop, NUMBER_DIGITS)
-    if at == REFUSED or look(data, at, stop) != POINT:
-        return at
-    end = digits(data, at + 1, stop, NUMBER_DIGITS)
-    return end if end > at + 1 else REFUSED
+    end = digits(data, at, stop, NUMBER_DIGITS)
+    if end == at or (data[at] == ZERO and end > at + 1):
+        return REFUSED
+    if look(data, end, stop) == POINT:
+        at = end + 1
+        end = digits(data, at, stop, NUMBER_DIGITS)
+        if end == at:
+            return REFUSED
+    if look(data, end, stop) in (SMALL_E, LARGE_E):
+        at = end + 1
+        if look(data, at, stop) in (PLUS, MINUS):
+            at += 1
+        end = digits(data, at, stop, EXPONENT_DIGITS)
+        if end == at:
+            return REFUSED
+    return end
 
 
 @reads_outside

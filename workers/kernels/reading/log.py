@@ -29,7 +29,7 @@ SLOT, KIND, START, STOP = 0, 1, 2, 3
 TEXT = 0
 # A whole number as JSON writes it: -?digits, no leading zero, not "-0", WHOLE_DIGITS at most.
 WHOLE = 1
-# -?digits.digits, at most POINT_DIGITS digits before the point and as many behind; no exponent.
+# -?digits.digits, at most POINT_DIGITS digits before the point, BEHIND_DIGITS behind; no exponent.
 NUMBER = 2
 # START to STOP is the word; both are -1 in formats that have no word for it.
 TRUE, FALSE = 3, 4
@@ -45,7 +45,8 @@ VALUE = 9
 # A float in a binary format: START is the bits of its float64.
 REAL = 10
 
-WHOLE_DIGITS, POINT_DIGITS = 18, 15
+# A time in ns has 19 digits, more than int64 always holds; a float64 has 17 and leading zeros.
+WHOLE_DIGITS, POINT_DIGITS, BEHIND_DIGITS = 19, 15, 30
 # Each name of a map is compared with those before it: with many that would take long.
 MAP_NAMES_MAX = 64
 

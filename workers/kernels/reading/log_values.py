@@ -21,8 +21,11 @@ Longs = NDArray[np.int64]
 LABEL_BYTES_MAX = 1024
 TIME_MAX = 2**53
 COUNT_DIGITS, COUNT_MAX = 12, 1 << 40
-# Digits of a number with a point that are sure to give the nearest float64.
-EXACT_DIGITS = 15
+# Digits that surely fit into int64.
+INT64_DIGITS = 18
+# Digits and powers of ten that a float64 holds exactly; digits beyond which there is no difference.
+EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
+NEAR = 1e-13
 # Units of a time, as numbers.
 MS, S, US, NS, ISO = 0, 1, 2, 3, 4
 
@@ -47,45 +50,55 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
 
 @reads_outside
 def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
-    """Return the float64 nearest to a number with a point, and whether it is sure to be that."""
-    value, behind, digits, at = 0, -1, 0, start
+    """Return a float64 near a number in decimal digits, and whether it is sure to be the nearest.
+
+    It is off by less than NEAR times its size.
+    """
+    value, digits, power, whole, at = 0, 0, 0, True, start
     minus = data[start] == 45
     if minus:
         at += 1
     while at < stop:
         if data[at] == 46:
-            behind = 0
-        else:
+            whole = False
+        elif digits < FLOAT_DIGITS:
             value = value * 10 + (int(data[at]) - ZERO)
+            digits += value > 0
+            power -= not whole
+        else:
             digits += 1
-            if behind >= 0:
-                behind += 1
+            power += whole
         at += 1
-    if digits > EXACT_DIGITS:
-        return 0.0, False
-    # Both are exact, so their quotient is rounded once.
-    power = 1.0
-    for _ in range(max(behind, 0)):
-        power *= 10.0
-    real = value / power
-    return (-real if minus else real), True
+    scale = 1.0
+    for _ in range(abs(power)):
+        scale *= 10.0
+    real = value * scale if power > 0 else value / scale
+    # Both parts of the quotient are exact, so it is rounded once.
+    exact = digits <= EXACT_DIGITS and -EXACT_POWER <= power <= 0
+    return (-real if minus else real), exact
 
 
 @reads_outside_in_place
-def number(data: Bytes, log: Longs, row: int) -> tuple[float, bool, bool]:
-    """Return a number, whether it is one, and whether that is sure."""
+def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
+    """Return two float64 between which the nearest to a number lies, and whether it is a number.
+
+    Most often both are that number.
+    """
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
-    if kind == WHOLE:
-        return float(digits_of(data, start, stop)), True, True
-    if kind == NUMBER:
-        real, sure = real_of(data, start, stop)
-        return real, True, sure
-    if kind == VALUE:
-        return float(start), True, True
-    if kind == REAL:
+    real, exact = 0.0, True
+    if kind in (WHOLE, NUMBER):
+        if kind == WHOLE and stop - start <= INT64_DIGITS:
+            real = float(digits_of(data, start, stop))
+        else:
+            real, exact = real_of(data, start, stop)
+    elif kind == VALUE:
+        real = float(start)
+    elif kind == REAL:
         real = np.int64(start).view(np.float64)
-        return real, not math.isnan(real), True
-    return 0.0, False, True
+    else:
+        return 0.0, 0.0, False
+    off = 0.0 if exact else abs(real) * NEAR
+    return real - off, real + off, not math.isnan(real)
 
 
 @reads_outside
@@ -210,14 +223,16 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     if unit == ISO:
         found = iso_time(data, start, stop) if kind == TEXT else -1
+    elif kind == WHOLE and unit in (US, NS):
+        # Less than a ms is cut off before there are too many digits for a number.
+        stop -= 3 if unit == US else 6
+        found = -1 if data[start] == 45 else digits_of(data, start, stop) if stop > start else 0
     elif kind in (WHOLE, VALUE):
-        value = digits_of(data, start, stop) if kind == WHOLE else start
-        if value < 0:
-            return -1
+        value = start if kind == VALUE else digits_of(data, start, stop) if stop - start <= INT64_DIGITS else -1
         if unit == MS:
             found = value
         elif unit == S:
-            found = value * 1000 if value <= TIME_MAX // 1000 else -1
+            found = value * 1000 if 0 <= value <= TIME_MAX // 1000 else -1
         else:
             found = value // (1000 if unit == US else 1_000_000)
     elif unit == S and kind == NUMBER and data[start] != 45:
@@ -237,3 +252,12 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
     else:
         found = -1
     return found if 0 <= found <= TIME_MAX else -1
+
+
+@reads_outside
+def may_be_time(log: Longs, row: int, unit: int) -> bool:
+    """Return whether a field, in row `row` or absent (-1), is of a kind that can be a time."""
+    if row < 0:
+        return False
+    kind = log[row, KIND]
+    return bool(kind == TEXT) if unit == ISO else kind in (WHOLE, NUMBER, VALUE, REAL)

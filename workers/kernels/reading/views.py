@@ -35,6 +35,7 @@ from workers.kernels.reading.log_values import (
     amount,
     copied,
     label,
+    may_be_time,
     number,
     time_of,
     written,
@@ -98,12 +99,14 @@ def fulfilled(
     if asks in (IN, NOT_IN):
         found, _ = is_word(data, made, used, log, row, text, words, first, last)
         return int(found == (asks == IN))
-    value, is_number, sure = number(data, log, row)
-    if not sure:
-        return DECLINED
+    low, high, is_number = number(data, log, row)
     if not is_number:
         return 0
-    return int(value >= reals[first]) if asks == AT_LEAST else int(value <= reals[first])
+    if asks == AT_LEAST:
+        low_holds, high_holds = low >= reals[first], high >= reals[first]
+    else:
+        low_holds, high_holds = low <= reals[first], high <= reals[first]
+    return int(low_holds) if low_holds == high_holds else DECLINED
 
 
 @reads_outside
@@ -131,8 +134,10 @@ def add(
     """
     amounts[used] = times
     if view[BUCKETS]:
-        value, is_number, sure = number(data, log, row)
-        labels[used, 0] = bucket_of(value, edges, view[EDGE], view[EDGES_STOP])
+        low, high, is_number = number(data, log, row)
+        found = bucket_of(low, edges, view[EDGE], view[EDGES_STOP])
+        labels[used, 0] = found
+        sure = low == high or found == bucket_of(high, edges, view[EDGE], view[EDGES_STOP])
         return done if is_number and sure and times >= 0 else DECLINED
     labels[used, 0], labels[used, 1], done = label(data, made, done, log, row)
     return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
@@ -322,7 +327,8 @@ def see(
         if time_slot >= 0:
             times[event] = time_of(data, log, at[time_slot], unit) if at[time_slot] >= 0 else -1
             if times[event] < 0:
-                if wanted:
+                # The general reader knows more ways to write a time, also that of a skipped event.
+                if wanted or may_be_time(log, at[time_slot], unit):
                     status[event] = DECLINED
                 elif status[event] == READ:
                     status[event] = SKIPPED

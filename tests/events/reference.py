@@ -1,0 +1,227 @@
+"""What an event is, said once more: plain Python over `json.loads`, written from the settings' reference and nothing else.
+
+It knows settings as a file has them: dictionaries of texts and numbers. Slow, and without any code of the package.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+LONGEST = 1_024
+MOST = 1 << 40
+TIMES = {"s": Fraction(1_000), "ms": Fraction(1), "us": Fraction(1, 1_000), "ns": Fraction(1, 1_000_000)}
+NOTHING: Any = object()
+STEP = re.compile(r'("(?:[^"\\]|\\.)*"|[^.\[]+)(\[\])?(?:\.|$)')
+
+
+# With 0 for each digit: `datetime.fromisoformat` reads more, such as weeks.
+CLOCKS = ["00:00", "00:00:00", *("00:00:00" + point + "0" * digits for point in ".," for digits in range(1, 10))]
+ISO = {f"0000-00-00{mark}{clock}{zone}" for mark in "T " for clock in CLOCKS for zone in ("", "Z", "+00:00", "-00:00", "+0000", "-0000")}
+
+
+class Looked(NamedTuple):
+    """What one histogram sees of an event: its key (None: "$all"), and its items in order, with how often each."""
+
+    key: str | None
+    items: list[tuple[str | int, int]]
+
+
+class Found(NamedTuple):
+    """An event: time in ms (None: the record's), user, and for each histogram what it sees (None: it does not look)."""
+
+    time: int | None
+    user: str | None
+    views: tuple[Looked | None, ...]
+
+
+class Refused(Exception):
+    """It is no event."""
+
+
+def steps_of(path: str) -> list[tuple[str, bool]]:
+    """Return the names of a path, each with whether `[]` stands behind it."""
+    return [(json.loads(name) if name[0] == '"' else name, bool(many)) for name, many in STEP.findall(path)]
+
+
+def walk(value: Any, names: Sequence[str]) -> Any:
+    """Return what is at the end of these names; NOTHING if a name or an object on the way is absent or null."""
+    for name in names:
+        if value is None or value is NOTHING:
+            return NOTHING
+        if not isinstance(value, dict):
+            raise Refused
+        value = value.get(name, NOTHING)
+    return value
+
+
+def at(value: Any, path: str) -> Any:
+    return walk(value, [name for name, _ in steps_of(path)])
+
+
+def text_of(value: Any) -> str | None:
+    """Return a value as a label; None: it is none."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else str(value) if isinstance(value, int) else None
+
+
+def number_of(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def label(value: Any) -> str:
+    text = text_of(value)
+    if text is None or len(text.encode()) > LONGEST:
+        raise Refused
+    return text
+
+
+def matches(record: Any, condition: Mapping[str, Any]) -> bool:
+    try:
+        value = at(record, condition["field"])
+    except Refused:
+        value = NOTHING
+    there = value is not NOTHING and value is not None
+    text, number = (text_of(value), number_of(value)) if there else (None, None)
+    checks: dict[str, Callable[[Any], bool]] = {
+        "exists": lambda wanted: there == wanted,
+        "in": lambda words: text is not None and text in [text_of(word) for word in words],
+        "not_in": lambda words: text not in [text_of(word) for word in words],
+        "min": lambda least: number is not None and number >= least,
+        "max": lambda most: number is not None and number <= most,
+    }
+    return all(checks[name](given) for name, given in condition.items() if name != "field")
+
+
+def times(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise Refused
+    return min(value, MOST)
+
+
+def one(value: Any, edges: Sequence[float] | None) -> str | int:
+    """Return one item: a label, or the number of a bucket."""
+    if edges is None:
+        return label(value)
+    number = number_of(value)
+    if number is None:
+        raise Refused
+    return sum(edge <= number for edge in edges)
+
+
+def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[str | int, int]]:
+    steps, edges, count = steps_of(view["items"]), view.get("buckets"), view.get("count")
+    lists = [place for place, (_, many) in enumerate(steps, 1) if many]
+    names = [name for name, _ in steps]
+    found = walk(record, names[: lists[0]] if lists else names)
+    if empty and (found is None or found is NOTHING):
+        return []
+    if not lists and not isinstance(found, list):
+        if isinstance(found, dict) and edges is None and count is None:
+            return [(label(name), times(given)) for name, given in found.items()]
+        return [(one(found, edges), 1 if count is None else times(at(record, count)))]
+    if not isinstance(found, list) or (count is not None and not lists):
+        raise Refused
+    rest = names[lists[0] :] if lists else []
+    items = []
+    for element in found:
+        if rest and not isinstance(element, dict):
+            raise Refused
+        value = walk(element, rest)
+        if empty and (value is None or value is NOTHING):
+            continue
+        often = 1 if count is None else times(walk(element, [name for name, _ in steps_of(count)][lists[0] :]))
+        items.append((one(value, edges), often))
+    return items
+
+
+def time_of(value: Any, unit: str) -> int:
+    """Return ms since 1970, rounded down."""
+    found: int | Fraction = -1
+    if unit == "iso":
+        if isinstance(value, str) and re.sub("[0-9]", "0", value).upper() in ISO and value[11:13] != "24":
+            try:
+                moment = datetime.fromisoformat(value[:10] + "T" + value[11:].upper())
+            except ValueError:
+                raise Refused from None
+            since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+            found = Fraction(since.days * 86_400_000) + Fraction(since.seconds * 1_000) + Fraction(since.microseconds, 1_000)
+    elif not isinstance(value, bool) and isinstance(value, int | Decimal if unit == "s" else int):
+        found = Fraction(value) * TIMES[unit]
+    if found < 0 or found // 1 > 2**53:
+        raise Refused
+    return int(found // 1)
+
+
+def is_name(key: bytes | None) -> str:
+    """Return a record key as text."""
+    try:
+        text = None if key is None else key.decode()
+    except UnicodeDecodeError:
+        text = None
+    return label(text)
+
+
+def views_of(events: Mapping[str, Any], histograms: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what each histogram looks at: its own settings, else those of [events]."""
+    found = []
+    for own in histograms:
+        view = {name: own.get(name, events.get(name)) for name in ("key", "items", "count", "where", "buckets")}
+        if "items" in own:
+            view["count"] = own.get("count")
+        found.append({name: value for name, value in view.items() if value is not None})
+    return found
+
+
+def plain(value: bytes) -> Any:
+    """Return a JSON record as Python's own reader has it."""
+
+    def refuse(word: str) -> Any:
+        raise Refused(word)
+
+    record = json.loads(value, parse_float=Decimal, parse_constant=refuse)
+    if not isinstance(record, dict):
+        raise Refused
+    return record
+
+
+def event(
+    record: Any, key: bytes | None, events: Mapping[str, Any], histograms: Sequence[Mapping[str, Any]], user: str | None
+) -> Found | str:
+    """Return the event that a record is, "rejected", or "skipped": nobody looks at it, and its time cannot be read."""
+    empty = events.get("missing") == "empty"
+    looking = False
+    try:
+        seen: list[Looked | None] = []
+        for view in views_of(events, histograms):
+            if not all(matches(record, condition) for condition in view.get("where", [])):
+                seen.append(None)
+                continue
+            looking = True
+            name = None
+            if view["key"] != "$all":
+                name = is_name(key) if view["key"] == "$key" else label(at(record, view["key"]))
+            seen.append(Looked(name, items_of(record, view, empty)))
+        who = None
+        if user is not None and looking:
+            who = is_name(key) if user == "$key" else at(record, user)
+            if isinstance(who, bool):
+                raise Refused
+            who = label(who)
+        time = None
+        if "timestamp" in events:
+            time = time_of(at(record, events["timestamp"]), events.get("timestamp_unit", "ms"))
+    except Refused:
+        return "rejected" if looking else "skipped"
+    return Found(time, who, tuple(seen))

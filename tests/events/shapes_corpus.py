@@ -1,0 +1,342 @@
+"""Random settings, and random events near what they ask for, about which three readers must say the same: the compiled one,
+the general one, and `tests/events/reference.py`.
+
+`python -m tests.events.shapes_corpus [--events N] [--seed S]` reads N events and states what came of it; exit 1 at the first
+difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.events.reference import Found, Looked, Refused, event, plain, steps_of
+from tests.events.shapes_values import ODD, One, a_count, a_label, a_number, a_time, a_user, dumped, many, some_of
+from workers.events.reader import EventReader, EventSpans, Records, Reject
+from workers.settings import Settings, settings_of
+
+BATCH = 250
+NAMES = ("a", "b", "c", "ab", "shop", "item", "n", "é", "x.y", "$t", "a b", "[]", "schlüssel", "long" * 8)
+UNITS = ("ms", "s", "us", "ns", "iso")
+WORDS: tuple[Any, ...] = ("purchase", "view", "5", 5, True, "", "é", 0, -7)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A path of the settings and what stands there in an event that fits; `one` draws it."""
+
+    path: str
+    one: One
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Settings, with a reader of them, the names of the histograms' views, and what stands where in an event that fits."""
+
+    events: dict[str, Any]
+    histograms: list[dict[str, Any]]
+    user: str | None
+    reader: EventReader
+    names: list[str]
+    roles: list[Role]
+
+    @property
+    def shown(self) -> str:
+        return f"{self.events}, {self.histograms}, {self.user}"
+
+
+class Maker:
+    """Random settings and events."""
+
+    def __init__(self, seed: int) -> None:
+        self.choose = random.Random(seed)
+
+    def path(self, most: int = 4) -> str:
+        """Return a path of a few names."""
+        return ".".join(self.name() for _ in range(self.choose.choice((1, 1, 2, 2, 3, 4)[: most + 2])))
+
+    def name(self) -> str:
+        name = self.choose.choice(NAMES) if self.choose.random() < 0.997 else 'q"'
+        needs_quotes = any(mark in name for mark in '. []"$')
+        return json.dumps(name, ensure_ascii=self.choose.random() < 0.5) if needs_quotes or self.choose.random() < 0.1 else name
+
+    def looked(self) -> tuple[dict[str, Any], list[Role]]:
+        """Return items, perhaps with a count and buckets, and what an event has there."""
+        choose = self.choose
+        own: dict[str, Any] = {}
+        one: One = a_label
+        if choose.random() < 0.3:
+            own["buckets"] = choose.choice(([0, 10, 50, 100], [-5, 0.1, 9.99], [0, 0.30000000000000004, 1e2], [10, 1e6]))
+            one = a_number
+        kind, roles = choose.random(), []
+        if kind < 0.45:
+            where = self.path(2) + "[]"
+            own["items"] = where + "." + self.path(2)
+            if choose.random() < 0.6:
+                own["count"] = where + "." + self.path(2)
+                roles.append(Role(own["count"], a_count))
+        elif kind < 0.6:
+            own["items"] = self.path() + "[]"
+        elif kind < 0.8:
+            own["items"] = self.path()
+            if choose.random() < 0.4:
+                own["count"] = self.path()
+                roles.append(Role(own["count"], a_count))
+        else:
+            own["items"] = self.path()
+            one = many(one, objects="buckets" not in own)
+        return own, [Role(own["items"], one), *roles]
+
+    def where(self) -> tuple[list[dict[str, Any]], list[Role]]:
+        """Return conditions, and fields that now and then fulfil them."""
+        choose, conditions, roles = self.choose, [], []
+        for _ in range(choose.choice((1, 1, 2))):
+            condition: dict[str, Any] = {"field": self.path()}
+            one: One = a_label
+            kind = choose.randrange(5)
+            if kind == 0:
+                given = choose.sample(WORDS, choose.randrange(1, 5))
+                condition["in"], one = given, some_of(WORDS if choose.random() < 0.5 else given)
+            elif kind == 1:
+                condition["not_in"], one = choose.sample(WORDS, 2), some_of(WORDS)
+            elif kind == 2:
+                condition["exists"] = choose.random() < 0.6
+            else:
+                if kind == 3 or choose.random() < 0.5:
+                    condition["min"] = choose.choice((-1, 0.1, 9.99, 10, 0))
+                if kind == 4 or len(condition) == 1:
+                    condition["max"] = choose.choice((10, 50.5, 100))
+                one = a_number
+            conditions.append(condition)
+            roles.append(Role(condition["field"], one))
+        return conditions, roles
+
+    def case(self) -> Case:
+        """Return settings that are not refused."""
+        while True:
+            case = self._case()
+            if case is not None:
+                return case
+
+    def _case(self) -> Case | None:
+        choose = self.choose
+        own, roles = self.looked()
+        buckets = own.pop("buckets", None)
+        events: dict[str, Any] = {"key": choose.choice((self.path(), self.path(), "$key", "$all")), **own}
+        if choose.random() < 0.7:
+            events["timestamp"], events["timestamp_unit"] = self.path(), choose.choice(UNITS)
+            roles.append(Role(events["timestamp"], a_time(events["timestamp_unit"])))
+        if choose.random() < 0.3:
+            events["missing"] = "empty"
+        if choose.random() < 0.3:
+            events["where"], more = self.where()
+            roles += more
+        user = choose.choice((None, None, self.path(), "$key"))
+        histograms: list[dict[str, Any]] = [{} if buckets is None else {"buckets": buckets}]
+        for _ in range(choose.choice((0, 0, 0, 1, 2, 4))):
+            other: dict[str, Any] = {}
+            if choose.random() < 0.6:
+                other, more = self.looked()
+                roles += more
+            if choose.random() < 0.3:
+                other["key"] = choose.choice((self.path(), "$key", "$all"))
+            if choose.random() < 0.5:
+                other["where"], more = self.where()
+                roles += more
+            if other:
+                histograms.append(other)
+        keys = {view.get("key", events["key"]) for view in histograms}
+        roles += [Role(key, a_label) for key in sorted(keys - {"$all", "$key"})]
+        roles += [Role(user, a_user)] if user not in (None, "$key") else []
+        settings = settings_or_none(events, histograms, user)
+        if settings is None:
+            return None
+        names = [config.view for config in settings.histograms]
+        return Case(events, histograms, user, EventReader(settings.shape), names, roles)
+
+    def record(self, case: Case) -> dict[str, Any]:
+        """Return an event that fits, as far as the settings' fields leave room for each other."""
+        record: dict[str, Any] = {}
+        roles = case.roles[:]
+        if self.choose.random() < 0.5:
+            self.choose.shuffle(roles)
+        for role in roles:
+            self._put(record, steps_of(role.path), role.one)
+        if self.choose.random() < 0.3:
+            record["further"] = self.choose.choice((1, "x", [1, {"a": None}], {"items": [1]}, None))
+        return record
+
+    def _put(self, value: dict[str, Any], steps: list[tuple[str, bool]], one: One) -> None:
+        (name, many), *rest = steps
+        if many:
+            if not isinstance(value.get(name), list):
+                value[name] = [{} if rest else None for _ in range(self.choose.choice((0, 1, 2, 2, 3, 7)))]
+            for place, element in enumerate(value[name]):
+                if rest and isinstance(element, dict):
+                    self._put(element, rest, one)
+                elif not rest:
+                    value[name][place] = one(self.choose)
+        elif not rest:
+            value[name] = one(self.choose)
+        else:
+            inner = value.setdefault(name, {})
+            if isinstance(inner, dict):
+                self._put(inner, rest, one)
+
+    def changed(self, record: dict[str, Any]) -> Any:
+        """Return an event with one thing in it changed."""
+        choose = self.choose
+        places = [*_places(record)]
+        if not places:
+            return record
+        holder, name = choose.choice(places)
+        kind = choose.randrange(7)
+        if kind == 0:
+            del holder[name]
+        elif kind == 1:
+            holder[name] = None
+        elif kind == 2:
+            holder[name] = deepcopy(choose.choice(ODD))
+        elif kind == 3:
+            other, place = choose.choice(places)
+            holder[name], other[place] = deepcopy(other[place]), deepcopy(holder[name])
+        elif kind == 4 and isinstance(holder[name], list):
+            holder[name].insert(choose.randrange(len(holder[name]) + 1), deepcopy(choose.choice(ODD)))
+        elif kind == 5:
+            holder[name] = choose.choice((a_label, a_number, a_count, a_user))(choose)
+        elif isinstance(holder[name], dict):
+            holder[name]["further"] = deepcopy(choose.choice(ODD))
+        return record
+
+    def batch(self, case: Case, size: int = BATCH) -> list[bytes]:
+        """Return records, of which half fit and the others are changed once or twice."""
+        found = []
+        for _ in range(size):
+            record: Any = self.record(case)
+            for _ in range(self.choose.choice((0, 0, 0, 0, 1, 1, 2))):
+                record = self.changed(record)
+            found.append(dumped(record, self.choose).encode())
+        return found
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every place within a value, as what holds it and its name or number there."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, each in inner:
+        yield value, name
+        yield from _places(each)
+
+
+def document(events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None) -> dict[str, Any]:
+    """Return a settings file with these fields, and with what else it needs."""
+    bounds: dict[str, Any] = {"tick": "10s", "horizon": 10, "max_items": 3, "epsilon": 1.0, "delta": 1e-9}
+    if user is not None:
+        bounds["max_items_per_user"] = 5
+    sections = []
+    for place, own in enumerate(histograms):
+        kind = {"mechanism": "known_base" if "buckets" in own else "unk_base"}
+        keys = {} if own.get("key", events["key"]) == "$all" else {"keys": "public"}
+        sections.append({"name": f"h{place}", **bounds, **kind, **keys, **own})
+    return {
+        "worker": {"name": "w", "data_dir": "d", "key_file": "k"},
+        "kafka": {"bootstrap": "localhost:9092"},
+        "events": {"topic": "t", **events} | ({} if user is None else {"user": user}),
+        "privacy": {"unit": "event" if user is None else "user"},
+        "histogram": sections,
+    }
+
+
+def settings_or_none(events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None) -> Settings | None:
+    """Return settings with these fields; None: they are refused."""
+    try:
+        return settings_of(document(events, histograms, user), Path())
+    except ValueError:
+        return None
+
+
+def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, Found | str]:
+    """Return what a reader said of each record; of those that are skipped nothing."""
+    data = spans.data.tobytes()
+    layout = case.reader.layout
+
+    def text(place: Sequence[int]) -> str:
+        return data[place[0] : place[1]].decode()
+
+    of = [layout.names.index(name) for name in case.names]
+    views = []
+    for place, view in enumerate(spans.views):
+        labels, amounts = view.labels.tolist(), view.amounts.tolist()
+        named = [span[0] for span in labels] if layout.bucketed[place] else [text(span) for span in labels]
+        column = spans.keys[layout.key_of[place]]
+        keys = [None] * len(spans) if column is None else [text(span) for span in column.tolist()]
+        views.append([
+            Looked(key, list(zip(named[at : at + more], amounts[at : at + more], strict=True))) if more >= 0 else None
+            for key, at, more in zip(keys, view.first.tolist(), view.number.tolist(), strict=True)
+        ])  # fmt: skip
+    users = [None] * len(spans) if spans.users is None else [text(span) for span in spans.users.tolist()]
+    found: dict[int, Found | str] = {reject.index: "rejected" for reject in rejects}
+    for row, (index, at) in enumerate(zip(spans.index.tolist(), spans.times.tolist(), strict=True)):
+        seen = tuple(views[place][row] for place in of)
+        looked = any(view is not None for view in seen)
+        found[index] = Found(None if "timestamp" not in case.events else at, users[row] if looked else None, seen)
+    return found
+
+
+def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, int]:
+    """Read records in three ways.
+
+    Returns:
+        the first record about which two say different things, with what they say; how many records the scanner read; how many are events.
+    """
+    keys = [None if place % 40 == 0 else b"\xff" if place % 40 == 1 else b"k%d" % (place % 7) for place in range(len(values))]
+    records = Records.of(values, keys, range(len(values)))
+    fast, fast_rejects = case.reader.read(records)
+    slow, slow_rejects = case.reader.read_one_by_one(records)
+    said = {"scanner": told(case, fast, fast_rejects), "general reader": told(case, slow, slow_rejects)}
+    scanned, events = len(values) - fast.declined, len(slow)
+    for place, (value, key) in enumerate(zip(values, keys, strict=True)):
+        try:
+            expected = event(plain(value), key, case.events, case.histograms, case.user)
+        except Refused:
+            expected = "rejected"
+        for who, found in said.items():
+            if found.get(place, "skipped") != expected:
+                why = [reject.reason for reject in slow_rejects if reject.index == place]
+                differs = f"{who}: {found.get(place, 'skipped')} {why}\nreference: {expected}"
+                return f"{case.shown}\n{value!r}, key {key!r}:\n{differs}", scanned, events
+    if fast_rejects != slow_rejects:
+        return f"{case.shown}: {fast_rejects} with the scanner, {slow_rejects} without", scanned, events
+    return None, scanned, events
+
+
+def main() -> int:
+    """Compare the three over random events, and say how many there were."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    maker, begun, scanned, events, records, cases = Maker(options.seed), time.monotonic(), 0, 0, 0, 0
+    while records < options.events:
+        case = maker.case()
+        found, more_scanned, more_events = difference(case, maker.batch(case))
+        scanned, events, records, cases = scanned + more_scanned, events + more_events, records + BATCH, cases + 1
+        if found is not None:
+            print(f"seed {options.seed}, after {records:,} records: {found}")
+            return 1
+    print(
+        f"{records:,} records of {cases:,} settings, seed {options.seed}, {time.monotonic() - begun:.0f} s: no difference; "
+        f"{events / records:.1%} are events, the scanner read {scanned / records:.1%}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
