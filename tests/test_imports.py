@@ -17,6 +17,8 @@ LAYERS = (
     "report",
     "backtest",
     "spending",
+    "check",
+    "rejects",
     "audit",
     "compiling",
     "replay",

@@ -13,11 +13,10 @@ from collections.abc import AsyncIterable
 from pathlib import Path
 
 from workers.agents.contribute import ContributeShard, Stream
-from workers.agents.factory import declared_keys, histograms, lanes, mechanisms
+from workers.agents.factory import declared_keys, histograms, lanes, mechanisms, reader_of
 from workers.agents.merge import Merge
 from workers.agents.release import ReleaseShard
 from workers.errors import SettingsError
-from workers.events.reader import EventReader
 from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
@@ -50,7 +49,7 @@ class Factory:
         self.metrics = Metrics()
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
-        self._reader = EventReader(settings.shape, max_bytes=settings.events.max_bytes)
+        self._reader = reader_of(settings)
         contributions = settings.contributions_topic
         self._stream = Stream(
             events=settings.events,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
@@ -53,6 +54,40 @@ def look_at_topics(settings: Settings, connection: Connection) -> Topics:
     return Topics(plan=plan, existing=existing, embedded=connection.embedded is not None)
 
 
+class SourcePartition(NamedTuple):
+    """A partition of an events topic, which has so many of them."""
+
+    topic: str
+    partition: int
+    partitions: int
+
+    @property
+    def log(self) -> tuple[str, int]:
+        """Return its topic's name and its partition there, as Kafka's clients want them."""
+        return self.topic, self.partition
+
+
+def source_partitions(settings: Settings, connection: Connection) -> list[SourcePartition]:
+    """Return the partitions of the events topics, which must be there; nothing else need be.
+
+    Raises:
+        SettingsError: one is missing, or no broker answers.
+    """
+    topic = settings.events.topic
+    existing = describe(connection, [topic])
+    if topic not in existing:
+        raise _no_such_topic(settings, topic)
+    count = existing[topic].partitions
+    return [SourcePartition(topic, partition, count) for partition in range(count)]
+
+
+def _no_such_topic(settings: Settings, name: str) -> SettingsError:
+    return SettingsError(
+        f"events.topic = {name!r}: no such topic on {settings.kafka.bootstrap}; create it first, or "
+        "allow this worker to read it (deploy/acls.md)"
+    )
+
+
 def check_topics(settings: Settings, connection: Connection) -> Topics:
     """Return the topics, all there and as they must be.
 
@@ -62,10 +97,7 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
     topics = look_at_topics(settings, connection)
     absent = [topic.name for topic in missing(topics.plan, topics.existing)]
     if settings.events.topic in absent:
-        raise SettingsError(
-            f"events.topic = {settings.events.topic!r}: no such topic on {settings.kafka.bootstrap}; create it first, or "
-            "allow this worker to read it (deploy/acls.md)"
-        )
+        raise _no_such_topic(settings, settings.events.topic)
     if absent:
         raise SettingsError(
             f"missing topics: {', '.join(absent)}: create them with `quietcount topics -c FILE --create`"

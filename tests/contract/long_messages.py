@@ -11,9 +11,9 @@ import numpy as np
 
 from tests.events.reading import rows as tallied
 from workers.agents import contribute
-from workers.agents.contribute import rejected
 from workers.agents.contributions import messages
 from workers.agents.merge import ReleaseProgress
+from workers.agents.rejected import rejected
 from workers.agents.users import Users
 from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.histogram import Life
@@ -220,7 +220,11 @@ def rejects() -> list[Outgoing]:
     records = [
         (b"\xff" * key, b"\xff" * value) for key in (0, 90_000, 90_001, 10**6) for value in (0, 899_999, 900_001, 10**7)
     ]
-    return [rejected("rejects", key, value, reason=reason, source=source) for key, value in records]
+    return [
+        rejected("rejects", key, value, reason=reason, source=source, time_ms=LARGEST, further=further)
+        for key, value in records
+        for further in ((), [("h", b"x" * 16_370)], [("h", b"x" * 16_380)])
+    ]
 
 
 def of_state(make: Callable[[], State]) -> list[Outgoing]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from workers.agents.intake import Intake
+from workers.agents.rejected import rejected
 from workers.errors import StateRefused
 from workers.events.reader import EventReader, Reject
 from workers.events.source_reader import Declared, SourceReader
@@ -32,7 +33,6 @@ from workers.kafka.topic_ids import ZERO_ID, refuse_without_ids
 from workers.logs import about
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.sizes import MESSAGE_BYTES, VALUE_BYTES
 from workers.metrics import CONTRIBUTE, Metrics
 from workers.settings import EventsSettings
 
@@ -46,8 +46,6 @@ CLOSES_APART_S = 0.1
 # Rejects are committed at the latest when there are this many of them, or this many bytes.
 REJECTS_MAX = 10_000
 REJECTS_BYTES_MAX = 32 << 20
-# A record key longer than this is left out of a reject.
-REJECT_KEY_BYTES_MAX = VALUE_BYTES // 10
 
 
 class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True):
@@ -258,40 +256,9 @@ class ContributeShard(Shard):
             records.value(reject.index),
             reason=reject.reason,
             source=(self._stream.events.topic, self.partition, int(records.offsets[reject.index])),
+            time_ms=int(records.times[reject.index]),
+            further=records.headers(reject.index),
         )
         self._rejects.append(message)
         self._reject_bytes += message.nbytes
         self._new_rejects[reject.reason] += 1
-
-
-def rejected(
-    topic: str, key: bytes | None, value: bytes | None, *, reason: str, source: tuple[str, int, int]
-) -> Outgoing:
-    """Return the reject of a record: as it came, but for what is too long to be sent on.
-
-    Bound: the key has at most 90,000 bytes; topic, partition and offset together 400, with the
-    names of the headers. A reason quotes one name of a field, which has at most 1,000 characters,
-    10 bytes each when they are escaped. The value takes what is left, and at most 900,000.
-
-    Args:
-        topic: of the rejects.
-        key: the record's.
-        value: the record's.
-        reason: why it is no event.
-        source: its topic, partition and offset.
-    """
-    origin, partition, offset = source
-    headers = [
-        ("reason", reason.encode()),
-        ("topic", origin.encode()),
-        ("partition", str(partition).encode()),
-        ("offset", str(offset).encode()),
-    ]
-    if key is not None and len(key) > REJECT_KEY_BYTES_MAX:
-        key = None
-    message = Outgoing(topic, None, key, b"", headers)
-    room = min(VALUE_BYTES, MESSAGE_BYTES - message.nbytes - len("truncated") - len(b"true"))
-    if value is not None and len(value) > room:
-        value = value[:room]
-        headers.append(("truncated", b"true"))
-    return message._replace(value=value)

@@ -43,3 +43,6 @@ class Format(Protocol):
 
     def decode(self, value: bytes) -> object:
         """Return a record as plain objects; raises ValueError with a reason."""
+
+    def whole(self, value: bytes) -> object:
+        """Return what `decode` does, with every field that the record has."""

@@ -139,6 +139,14 @@ class EventReader(Frozen):
         nowhere = np.zeros((n, 2), dtype=np.int64)
         return found.spans(nowhere[:, 0], nowhere), rejects
 
+    def whole(self, value: bytes) -> object:
+        """Return a record with all of its fields, as plain objects.
+
+        Raises:
+            ValueError: it cannot be decoded; the message is the reason of its reject.
+        """
+        return self._form.whole(value)
+
     def _named(self, records: Records) -> NDArray[np.bool_]:
         """Return which records have a key that is a label, where it has to be one."""
         if self._user_is_key or any(self._of_record_key):

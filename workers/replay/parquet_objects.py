@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path as FilePath
 from typing import IO, Any
 
 import pyarrow as pa
@@ -54,8 +55,7 @@ class ParquetObjects:
         paths = _paths(shape)
         for path in paths:
             _check(path, schema, name)
-        if shape.time is not None and pa.types.is_timestamp(_kind(shape.time, schema)):
-            shape = replace(shape, unit="ms")
+        shape = _shape_in(schema, shape)
         self._columns = list(dict.fromkeys(path.steps[0] for path in paths))
         self.total: int | None = self._file.metadata.num_rows
         self._reader = SourceReader(EventReader(shape), declared_keys(settings))
@@ -76,6 +76,30 @@ class ParquetObjects:
 
     def ended(self) -> frozenset[int]:
         return frozenset()
+
+
+def first_rows(settings: Settings, name: str, path: FilePath, number: int) -> tuple[list[object], Shape]:
+    """Return the first rows of a file as whole objects, and what is read of an event in them.
+
+    Raises:
+        SettingsError: it is no Parquet.
+    """
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            shape, objects = _shape_in(file.schema_arrow, shape_of_files(settings)), []
+            for rows in file.iter_batches(min(number, ROWS_AT_ONCE), use_threads=False):
+                objects += [_plain(row) for row in _listed(rows)]
+                if len(objects) >= number:
+                    break
+    except (pa.ArrowException, OSError) as error:
+        raise SettingsError(f"{name}: not a Parquet file: {str(error).splitlines()[0][:200]}") from error
+    return objects[:number], shape
+
+
+def _shape_in(schema: Any, shape: Shape) -> Shape:
+    """Return what is read of an event in a file; timestamps of Arrow come in ms."""
+    kind = None if shape.time is None else _kind(shape.time, schema)
+    return replace(shape, unit="ms") if kind is not None and pa.types.is_timestamp(kind) else shape
 
 
 def _paths(shape: Shape) -> list[Path]:

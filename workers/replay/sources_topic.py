@@ -20,17 +20,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from workers.agents.factory import declared_keys, lanes
+from workers.agents.factory import reader_of, source_reader_of
 from workers.errors import SettingsError
-from workers.events.reader import EventReader
-from workers.events.source_reader import SourceReader
-from workers.kafka.placement import Placement
 from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.records import Records
-from workers.kafka.topics import describe
 from workers.replay.source import EventBatch, Source, when
 from workers.settings import Settings
-from workers.topics import connection_of
+from workers.topics import connection_of, source_partitions
 
 # Handed on at once, of one partition.
 RECORDS_AT_ONCE = 2_000
@@ -64,15 +60,9 @@ class TopicSource:
         self.until_ms, self._since = until_ms, since_ms
         self._topic, self._grace, self._consumer = topic, events.grace_ms, consumer
         self.partitions = _count(settings)
-        reader = EventReader(settings.shape, max_bytes=events.max_bytes)
-        of_users = any(lane.max_items_per_user for lane in lanes(settings))
+        reader = reader_of(settings)
         self._readers = [
-            SourceReader(
-                reader,
-                declared_keys(settings),
-                Placement(events.partitioner, number, self.partitions) if of_users else None,
-            )
-            for number in range(self.partitions)
+            source_reader_of(settings, reader, number, self.partitions) for number in range(self.partitions)
         ]
         # What the worker would reject if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
@@ -154,11 +144,7 @@ def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -
 
 def _count(settings: Settings) -> int:
     """Return how many partitions the events topic has."""
-    topic = settings.events.topic
-    existing = describe(connection_of(settings), [topic])
-    if topic not in existing:
-        raise SettingsError(f"events.topic = {topic!r}: no such topic on {settings.kafka.bootstrap}")
-    return existing[topic].partitions
+    return len(source_partitions(settings, connection_of(settings)))
 
 
 def _bounds(consumer: Consumer, topic: str, number: int, earliest_ms: int | None) -> tuple[int, int]:
