@@ -46,6 +46,7 @@ LAYERS = (
     "progress",
     "changes",
     "metrics",
+    "reject_rate",
     "serving",
     "durations",
     "logs",

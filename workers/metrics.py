@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.registry import Collector
 
+from workers.reject_rate import RejectRate
+
 PREFIX = "quietcount"
 CONTRIBUTE, RELEASE = "contribute", "release"
 # A transaction takes about 10 ms on a quiet broker, at most two minutes (`kafka/transaction.py`).
@@ -77,6 +79,8 @@ class Metrics:
         self.recovered_records = counter("recovered_records", "State records read from changelogs while taking over")
         self.acquired = counter("partitions_acquired", "Partitions of either stage that were taken over")
         self.released = counter("partitions_given_up", "Partitions of either stage that were given up")
+        #: Says of each topic whether nearly all of it is rejected; a gauge shows it.
+        self.rejecting = RejectRate()
         self.fenced = counter("fenced", "Shards of this worker that a newer owner took over while they were at work")
 
     def stage(self, name: str) -> StageMetrics:

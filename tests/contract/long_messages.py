@@ -13,7 +13,7 @@ from tests.events.reading import rows as tallied
 from workers.agents import contribute
 from workers.agents.contributions import messages
 from workers.agents.merge import ReleaseProgress
-from workers.agents.rejected import rejected
+from workers.agents.rejected import read_reject, rejected
 from workers.agents.users import Users
 from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.histogram import Life
@@ -33,6 +33,7 @@ from workers.mechanisms.order_statistics.state import KeyState, MaxState
 from workers.mechanisms.running.meta_state import MetaState
 from workers.mechanisms.running.sparse_state import SparseState
 from workers.mechanisms.texts import Texts
+from workers.rejects.retry import RECORDS_MAX, note, sent_again
 
 KEY = NoiseKey(bytes(range(32)))
 LARGEST = 2**63 - 1
@@ -227,6 +228,15 @@ def rejects() -> list[Outgoing]:
     ]
 
 
+def retries() -> list[Outgoing]:
+    """What sends the longest rejects back."""
+    read = [read_reject(message.headers, message.key, message.value) for message in rejects()]
+    return [
+        *(sent_again(reject) for reject in read if reject is not None),
+        note("rejects", 0, [LARGEST] * RECORDS_MAX),
+    ]
+
+
 def of_state(make: Callable[[], State]) -> list[Outgoing]:
     return state(make().changed())
 
@@ -258,4 +268,5 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
     "progress of stage 1": progress_of_contribute,
     "progress of stage 2": progress_of_release,
     "rejects": rejects,
+    "rejects sent back": retries,
 }

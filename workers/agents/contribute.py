@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from workers.agents.intake import Intake
 from workers.agents.rejected import rejected
@@ -185,6 +186,12 @@ class ContributeShard(Shard):
         self.metrics.declined.inc(self._reader.declined)
         for reject in rejects:
             self._reject(batch.records, reject)
+        self.metrics.rejecting.note(
+            self._stream.events.topic,
+            time.monotonic(),
+            int(np.count_nonzero(found.looked_at)) + len(rejects),
+            Counter(reject.reason for reject in rejects),
+        )
         self._intake.add(found, now_ms)
         self._new_events += len(found)
         if (

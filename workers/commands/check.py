@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 
 from rich.console import Console
 
@@ -141,14 +142,20 @@ def _expected(expected: Expected, one: OfHistogram, say: Printer) -> None:
     if expected.counts:
         sd = f"noise of sd {expected.sd_first:.3g} after the first tick"
         say.line(sd + (f", {expected.sd_worst:.3g} at worst" if expected.sd_worst > expected.sd_first * 1.005 else ""), 4)
-    span = format_duration(expected.last * one.config.tick_ms)
+    span = _span(expected.last * one.config.tick_ms)
     for passing in expected.passing:
         at = f"after tick {passing.tick:,}" + (f" ({span})" if passing.tick == expected.last else "")
         say.line(
-            f"{at}: {share(passing.shown, expected.items)} of the items that were met pass the threshold "
-            f"{passing.threshold:,} ({passing.shown:,} of {expected.items:,}, over all stream keys)",
+            f"{at}: threshold {passing.threshold:,}, passed by {passing.shown:,} of {expected.items:,} items of a stream key "
+            f"({share(passing.shown, expected.items)})",
             4,
         )
+
+
+def _span(milliseconds: int) -> str:
+    """Return a duration in words, rounded to its second where it has many."""
+    short = format_duration(milliseconds)
+    return short if len(short) < 5 else str(timedelta(seconds=milliseconds // 1000))
 
 
 def _about(number: float) -> str:

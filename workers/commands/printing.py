@@ -16,7 +16,7 @@ WIDTH = 100
 
 
 class Printer:
-    """Prints to a console; what comes from records goes through `exact`."""
+    """Prints to a console, and nothing that a terminal would obey."""
 
     def __init__(self, console: Console) -> None:
         console.width = self.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
@@ -24,6 +24,7 @@ class Printer:
 
     def line(self, text: str = "", indent: int = 0, *, style: str = "") -> None:
         """Print a wrapped text, whose further lines are indented a little more."""
+        text = printable(text)
         first, further = " " * indent, " " * (indent + 2)
         lines = textwrap.wrap(
             text, self.width, initial_indent=first, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
@@ -32,8 +33,8 @@ class Printer:
             self._console.print(Text(part, style=style), soft_wrap=True, highlight=False)
 
     def exact(self, text: str, indent: int) -> None:
-        """Print what a record holds on one line, cut, with nothing that a terminal would obey."""
-        shown = " " * indent + "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+        """Print what a record holds on one line, cut."""
+        shown = " " * indent + printable(text)
         if cell_len(shown) > self.width:
             while cell_len(shown) > self.width - 3:
                 shown = shown[: min(len(shown) - 1, self.width)]
@@ -47,8 +48,13 @@ class Printer:
             text = number in left
             table.add_column(Text(heading, style="dim"), justify="left" if text else "right", no_wrap=not text)
         for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(printable(cell)) for cell in row))
         self._console.print(Padding(table, (0, 0, 0, indent)), highlight=False)
+
+
+def printable(text: str) -> str:
+    """Return a text with nothing in it that a terminal would obey; names of fields are data too."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def when(milliseconds: int) -> str:

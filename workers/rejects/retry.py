@@ -89,19 +89,21 @@ def retry(settings: Settings, connection: Connection, wanted: Callable[[str], bo
             for some in _chunks(settings, connection, partition, wanted):
                 good = judge.good(some, outcome)
                 if good:
-                    offsets = [offset for offset, _ in good]
-                    marker = Outgoing(
-                        settings.rejects_topic, partition, None, json.dumps(offsets).encode(), [(RETRIED, b"true")]
-                    )
-                    transactions.run([*(_sent(reject) for _, reject in good), marker], [])
+                    told = note(settings.rejects_topic, partition, [offset for offset, _ in good])
+                    transactions.run([*(sent_again(reject) for _, reject in good), told], [])
                     outcome.sent += len(good)
     finally:
         transactions.close()
     return outcome
 
 
-def _sent(reject: Rejected) -> Outgoing:
-    """Return the record that was rejected."""
+def note(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
+    """Return the record that says which rejects, at most RECORDS_MAX, were sent back."""
+    return Outgoing(topic, partition, None, json.dumps(offsets).encode(), [(RETRIED, b"true")])
+
+
+def sent_again(reject: Rejected) -> Outgoing:
+    """Return the record that was rejected; shorter than its reject, which has more headers."""
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
     headers = [*((name, content) for name, content in reject.headers if name != RETRY), (RETRY, origin)]
     return Outgoing(reject.topic, reject.partition, reject.key, reject.value, headers, reject.time_ms)
