@@ -59,9 +59,7 @@ def test_records_are_accepted_skipped_or_rejected_and_nothing_else(tmp_path: Pat
     bad = [event(15, type="buy", items=7.5), event(16, type="buy", key=None), event(17, type="buy", key=None)]
     found = examined(settings, lines(tmp_path, [*good, *other, *bad, b"{"]))
     assert (found.records, found.accepted, found.skipped, found.rejected) == (19, 10, 5, 4)
-    assert [(why.reason, why.number) for why in found.why][0] == (
-        "field 'key' is not a string, whole number or boolean", 2,
-    )  # fmt: skip
+    assert found.why[0].reason == "field 'key' is not a string, whole number or boolean" and found.why[0].number == 2
     assert {why.reason: why.example for why in found.why}["not JSON"] == "{"
     assert (found.first_ms, found.last_ms) == (AT, AT + 900)
 

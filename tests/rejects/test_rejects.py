@@ -109,7 +109,7 @@ def test_only_what_is_accepted_now_goes_and_the_rest_may_later(bootstrap: str, t
     reject(site, 0, good(9), reason="another reason", offset=9)
     first = retry(site.settings, site.connection, lambda reason: reason == "missing field 'key'")
     assert (first.sent, first.refused) == (4, 2)
-    assert sent_back(site.settings, site.connection, 0) == {0, 1}
+    assert sent_back(site.connection, site.settings.rejects_topic, 0) == {0, 1}
     site.document["events"]["key"] = "shop"
     site.config = site.write(site.document)
     second = retry(site.settings, site.connection, any_reason)

@@ -7,6 +7,7 @@ from rich.console import Console
 from workers.agents.rejected import Rejected
 from workers.commands.printing import Printer, many, when
 from workers.compiling import ensure_compiled
+from workers.progress import ProgressLine
 from workers.rejects.listing import by_reason
 from workers.rejects.retry import Outcome
 from workers.rejects.retry import retry as send_back
@@ -28,8 +29,13 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
         return reason is None or reason in text
 
     shown: list[Rejected] = []
+    read = 0
 
     def keep(reject: Rejected, sent: bool) -> None:
+        nonlocal read
+        read += 1
+        if read % 1_000 == 0:
+            progress.update(f"{read:,} rejects read")
         if show is not None and not sent and len(shown) < show:
             shown.append(reject)
 
@@ -37,7 +43,8 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
         ensure_compiled()
         _retried(send_back(settings, connection, wanted), say)
         say.line()
-    found = by_reason(settings, connection, wanted, keep)
+    with ProgressLine() as progress:
+        found = by_reason(settings, connection, wanted, keep)
     if not found:
         of_reason = "" if reason is None else f" with a reason that holds {reason!r}"
         say.line(f"topic {settings.rejects_topic}: no rejects{of_reason}.")

@@ -72,7 +72,7 @@ def by_reason(
     """
     found: dict[str, OfReason] = {}
     for partition in range(partitions_of(settings, connection)):
-        sent = sent_back(settings, connection, partition)
+        sent = sent_back(connection, settings.rejects_topic, partition)
         for message in read_partition(connection, settings.rejects_topic, partition):
             reject = reject_of(message)
             if reject is None or not wanted(reject.reason):
@@ -88,15 +88,10 @@ def by_reason(
     return dict(sorted(found.items(), key=lambda one: -one[1].number))
 
 
-def sent_back(settings: Settings, connection: Connection, partition: int) -> set[int]:
-    """Return the offsets of the rejects of a partition that were sent back before now.
-
-    Raises:
-        SettingsError: what is there cannot be read yet.
-    """
-    wait_for_end(connection, settings.rejects_topic, partition)
+def sent_back(connection: Connection, topic: str, partition: int) -> set[int]:
+    """Return the offsets of the rejects of a partition that were sent back, as far as is read."""
     found = array("q")
-    for message in read_partition(connection, settings.rejects_topic, partition):
+    for message in read_partition(connection, topic, partition):
         found.extend(offsets_of(message))
     return set(found)
 

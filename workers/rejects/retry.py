@@ -22,7 +22,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
 from workers.kafka.records import Outgoing
 from workers.kafka.transaction import Transactions
-from workers.rejects.listing import partitions_of, reject_of, sent_back
+from workers.rejects.listing import partitions_of, reject_of, sent_back, wait_for_end
 from workers.settings import Settings
 from workers.topics import source_partitions
 
@@ -113,7 +113,8 @@ def _chunks(
     settings: Settings, connection: Connection, partition: int, wanted: Callable[[str], bool]
 ) -> Iterator[list[tuple[int, Rejected]]]:
     """Yield the rejects of a partition that were not sent back yet, with their offsets."""
-    sent = sent_back(settings, connection, partition)
+    wait_for_end(connection, settings.rejects_topic, partition)
+    sent = sent_back(connection, settings.rejects_topic, partition)
     chunk: list[tuple[int, Rejected]] = []
     nbytes = 0
     for message in read_partition(connection, settings.rejects_topic, partition):
