@@ -49,7 +49,9 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureF
     assert execute(["--help"]) == 0
     out = capsys.readouterr().out
     listed = [line.split()[0] for line in out[out.index("Commands:") :].splitlines()[1:] if line.strip()]
-    assert listed == ["audit", "budget", "dashboard", "demo", "key", "plan", "replay", "run", "topics"]
+    assert listed == [
+        "audit", "budget", "check", "dashboard", "demo", "key", "plan", "rejects", "replay", "run", "topics",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -63,6 +65,8 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureF
         (["dashboard"], ["-c", "--port"]),
         (["replay"], ["-c", "--input", "--snapshots"]),
         (["audit"], ["-c"]),
+        (["check"], ["-c", "--records", "--input"]),
+        (["rejects"], ["-c", "--reason", "--show", "--retry"]),
         (["key", "new"], ["FILE"]),
     ],
 )
@@ -116,7 +120,7 @@ def test_wrong_usage_is_2_and_names_the_option(
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("command", [["run"], ["topics"], ["audit"], ["replay", "--input", "-"]])
+@pytest.mark.parametrize("command", [["run"], ["topics"], ["audit"], ["check"], ["rejects"], ["replay", "--input", "-"]])
 def test_bad_settings_are_2_and_one_line_without_traceback(
     tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 
 from workers.agents.contribute import ContributeShard, Stream
-from workers.agents.factory import declared_keys, histograms, lanes, mechanisms
+from workers.agents.factory import declared_keys, histograms, lanes, mechanisms, reader_of
+from workers.agents.forms import Forms
 from workers.agents.merge import Merge
 from workers.agents.release import ReleaseShard
 from workers.agents.sources import SourceTopic
 from workers.errors import SettingsError
-from workers.events.reader import EventReader
 from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
@@ -54,7 +54,8 @@ class Factory:
         self.metrics = Metrics()
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
-        self._reader = EventReader(settings.shape, max_bytes=settings.events.max_bytes)
+        self._reader = reader_of(settings)
+        self._forms = Forms(settings, self._reader, self.metrics)
         contributions = settings.contributions_topic
         self._stream = Stream(
             events=settings.events,
@@ -87,6 +88,7 @@ class Factory:
             lanes=lanes(self._settings),
             reader=self._reader,
             declared=declared_keys(self._settings),
+            form=self._forms.form,
             key=self._key,
             commit_interval_s=self._settings.worker.commit_interval_ms / 1000,
             metrics=self.metrics,

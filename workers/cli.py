@@ -1,7 +1,7 @@
 """The command `quietcount`: options, exit codes, and one line for every error that is expected.
 
     0    done
-    1    `audit` found a difference
+    1    `audit` found a difference, `check` nothing that would be accepted
     2    bad usage, settings, files or state, or Kafka does not answer
     70   an internal error
     75   another owner keeps the partitions (`run`)
@@ -20,28 +20,25 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from workers.commands.failures import explain, say_as_text
+from workers.commands.of_events import check, rejects
+from workers.commands.options import PATH, PORT, config_option
+from workers.commands.options import load_settings as _load
+from workers.commands.options import only_one_line as _only_one_line
 
 # The `sqrt` counter multiplies small matrices at each tick: BLAS threads cost four times what they
 # save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-if TYPE_CHECKING:
-    from workers.settings import Settings
-
 EXIT_DEADLINE_S = 15.0
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
-PATH = click.Path(path_type=Path)
-PORT = click.IntRange(0, 65_535)
 N = click.IntRange(1, 1_000)
-
-config_option = click.option("-c", "--config", type=PATH, required=True, metavar="FILE", help="The settings file (TOML).")
 
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -340,6 +337,10 @@ def key_new(file: Path) -> int:
     return 0
 
 
+cli.add_command(check)
+cli.add_command(rejects)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
     # What is imported stays, and what is left goes with the process: no cycles to look for (0.4 s).
@@ -381,19 +382,6 @@ def _log_as(form: str, state: dict[str, Any]) -> None:
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")
     state["say"] = last_words if form == "json" else say_as_text
-
-
-def _load(config: Path) -> Settings:
-    from workers.settings import load
-
-    return load(config)
-
-
-def _only_one_line(context: click.Context) -> None:
-    """Hide the clients' log lines where the command itself reports errors; --debug shows them."""
-    import logging
-
-    logging.basicConfig(level=logging.DEBUG if context.find_root().obj["debug"] else logging.CRITICAL)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.registry import Collector
 
+from workers.reject_rate import RejectRate
+
 PREFIX = "quietcount"
 CONTRIBUTE, RELEASE = "contribute", "release"
 # A transaction takes about 10 ms on a quiet broker, at most two minutes (`kafka/transaction.py`).
@@ -86,6 +88,8 @@ class Metrics:
         self.registry_waits = counter(
             "schema_registry_waits", "Times that records had to wait for a schema because the registry did not answer"
         )
+        #: Says of each topic whether nearly all of it is rejected; a gauge shows it.
+        self.rejecting = RejectRate()
         self.fenced = counter("fenced", "Shards of this worker that a newer owner took over while they were at work")
 
     def stage(self, name: str) -> StageMetrics:

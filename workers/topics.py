@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
@@ -99,6 +100,29 @@ def look_at_topics(settings: Settings, connection: Connection) -> Topics:
         plain=settings.events.topics.one,
         embedded=connection.embedded is not None,
     )
+
+
+class SourcePartition(NamedTuple):
+    """A partition of an events topic, which has so many of them."""
+
+    topic: str
+    partition: int
+    partitions: int
+
+    @property
+    def log(self) -> tuple[str, int]:
+        """Return its topic's name and its partition there, as Kafka's clients want them."""
+        return self.topic, self.partition
+
+
+def source_partitions(settings: Settings, connection: Connection) -> list[SourcePartition]:
+    """Return the partitions of the events topics, which must be there; nothing else need be.
+
+    Raises:
+        SettingsError: one is missing, or no broker answers.
+    """
+    sources = check_events(settings, connection)
+    return [SourcePartition(place.topic.name, place.partition, place.topic.partitions) for place in sources]
 
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:

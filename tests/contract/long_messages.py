@@ -11,9 +11,9 @@ import numpy as np
 
 from tests.events.reading import rows as tallied
 from workers.agents import contribute
-from workers.agents.contribute import rejected
 from workers.agents.contributions import messages
 from workers.agents.merge import ReleaseProgress
+from workers.agents.rejected import read_reject, rejected
 from workers.agents.users import Users
 from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.histogram import Life
@@ -33,6 +33,7 @@ from workers.mechanisms.order_statistics.state import KeyState, MaxState
 from workers.mechanisms.running.meta_state import MetaState
 from workers.mechanisms.running.sparse_state import SparseState
 from workers.mechanisms.texts import Texts
+from workers.rejects.retry import RECORDS_MAX, note, sent_again
 
 KEY = NoiseKey(bytes(range(32)))
 LARGEST = 2**63 - 1
@@ -220,7 +221,20 @@ def rejects() -> list[Outgoing]:
     records = [
         (b"\xff" * key, b"\xff" * value) for key in (0, 90_000, 90_001, 10**6) for value in (0, 899_999, 900_001, 10**7)
     ]
-    return [rejected("rejects", key, value, reason=reason, source=source) for key, value in records]
+    return [
+        rejected("rejects", key, value, reason=reason, source=source, time_ms=LARGEST, further=further)
+        for key, value in records
+        for further in ((), [("h", b"x" * 16_370)], [("h", b"x" * 16_380)])
+    ]
+
+
+def retries() -> list[Outgoing]:
+    """What sends the longest rejects back."""
+    read = [read_reject(message.headers, message.key, message.value) for message in rejects()]
+    return [
+        *(sent_again(reject) for reject in read if reject is not None),
+        note("rejects", 0, [LARGEST] * RECORDS_MAX),
+    ]
 
 
 def of_state(make: Callable[[], State]) -> list[Outgoing]:
@@ -254,4 +268,5 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
     "progress of stage 1": progress_of_contribute,
     "progress of stage 2": progress_of_release,
     "rejects": rejects,
+    "rejects sent back": retries,
 }

@@ -85,14 +85,17 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
     site.come_in_as(site.user("admin"), '{ env = "QUIETCOUNT_TEST_PASSWORD" }')
     created = quietcount("topics", "-c", str(site.config), "--create")
     assert created.returncode == 0, created.stderr
+    site.document["events"]["max_bytes"] = 200
     site.come_in_as(site.user("worker"))
+    long = {"key": "k", "items": ["a"], "ts": time.time_ns() // 1_000_000, "note": "x" * 200}
+    site.produce(0, [long])
     at = time.time_ns() // 1_000_000
     with site.worker() as worker:
         for partition in range(2):
             site.produce(partition, [{"key": "k", "items": ["a"], "ts": at}] * 100 + [b"{"])
         until(lambda: ready(worker), "it is ready")
         site.wait_published(at)
-        until(lambda: len(site.rejects()) == 2, "what is broken is put aside")
+        until(lambda: len(site.rejects()) == 3, "what is broken is put aside")
         assert worker.stop() == 0
         assert PASSWORD not in worker.output() and "Traceback" not in worker.output()
     assert site.contributed().total() == 200
@@ -101,6 +104,13 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
             later = time.time_ns() // 1_000_000
             site.wait_published(later)
             assert worker.stop() == 0
+    site.come_in_as(site.user("operator"))
+    checked = quietcount("check", "-c", str(site.config))
+    assert checked.returncode == 0, checked.stderr
+    site.document["events"]["max_bytes"] = 1_000_000
+    site.config = site.write(site.document)
+    back = quietcount("rejects", "-c", str(site.config), "--retry")
+    assert back.returncode == 0 and "sent back: 1 record," in back.stdout, back.stdout + back.stderr
     site.come_in_as(site.user("auditor"))
     audit = site.audit()
     assert audit.returncode == 0, audit.stdout + audit.stderr

@@ -101,3 +101,12 @@ def test_answers_say_why(scene: Scene) -> None:
     assert (status, body["ready"], len(body["reasons"])) == (503, False, 1)  # type: ignore[arg-type]  # a JSON body
     status, body = replies["/healthz"]()
     assert status == 200 or body["reasons"]
+
+
+def test_a_worker_that_rejects_nearly_all_is_not_ready_and_says_why(scene: Scene) -> None:
+    """A rolling upgrade to settings that fit nothing must stop at the first worker."""
+    scene.handover.metrics.rejecting.note("events", NOW_S, 200, {"missing field 'shop'": 200})
+    [reason] = health(scene).not_ready(NOW_S, NOW_MS)
+    assert reason.startswith("events: nearly all records are rejected") and "missing field 'shop'" in reason
+    scene.handover.metrics.rejecting.note("others", NOW_S, 200, {"not JSON": 200})
+    assert len(health(scene).not_ready(NOW_S, NOW_MS)) == 1, "a topic of which nothing is read here any more"

@@ -28,6 +28,7 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from workers.agents.contributions import decode
+from workers.agents.rejected import OWN
 from workers.commands.key import new_key
 from workers.commands.topics import show_topics
 from workers.durations import parse_duration
@@ -318,11 +319,13 @@ class Site:
         return total
 
     def rejects(self) -> list[tuple[bytes | None, dict[str, str]]]:
-        """(value, headers) of every reject, by source partition and offset."""
+        """(value, headers but for the record's own) of every reject, by source partition and offset."""
         found = []
         for message in self.read(self.settings.rejects_topic):
-            headers = {name: bytes(value).decode() for name, value in cast(list[tuple[str, bytes]], message.headers())}
-            found.append((message.value(), headers))
+            named = cast(list[tuple[str, bytes]], message.headers())
+            headers = {name: bytes(value).decode() for name, value in named if not name.startswith(OWN)}
+            if "reason" in headers:
+                found.append((message.value(), headers))
 
         def place(reject: tuple[bytes | None, dict[str, str]]) -> tuple[str, int, int]:
             return reject[1]["topic"], int(reject[1]["partition"]), int(reject[1]["offset"])
@@ -372,11 +375,19 @@ def toml(document: Mapping[str, Any]) -> str:
     for section, values in document.items():
         for one in values if isinstance(values, list) else [values]:
             lines.append(f"[[{section}]]" if isinstance(values, list) else f"[{section}]")
-            # JSON's strings, numbers and lists of them are TOML's; a date stands bare.
-            lines += [
-                f"{name} = {value if isinstance(value, Bare) else json.dumps(value)}" for name, value in one.items()
-            ]
+            lines += [f"{name} = {toml_value(value)}" for name, value in one.items()]
     return "\n".join(lines) + "\n"
+
+
+def toml_value(value: object) -> str:
+    """A value as TOML: JSON's strings and numbers are TOML's; a date stands bare."""
+    if isinstance(value, Bare):
+        return value
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(name)} = {toml_value(inner)}" for name, inner in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return json.dumps(value)
 
 
 class Bare(str):

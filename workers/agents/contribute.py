@@ -12,14 +12,17 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from workers.agents.intake import Intake
+from workers.agents.rejected import rejected
 from workers.agents.sources import SOURCES, Place, Sources, refuse_other_set, refuse_other_topic, stored_set
 from workers.errors import StateRefused
+from workers.events.logs import Format
 from workers.events.reader import EventReader, Reject
 from workers.events.source_reader import Declared, SourceReader
 from workers.histogram.paging import joined, pages
@@ -32,8 +35,8 @@ from workers.kafka.store import Store
 from workers.logs import about
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.sizes import MESSAGE_BYTES, VALUE_BYTES
 from workers.metrics import CONTRIBUTE, Metrics
+from workers.registry.registry import Waiting
 from workers.settings import EventsSettings
 
 logger = logging.getLogger(__name__)
@@ -46,8 +49,6 @@ CLOSES_APART_S = 0.1
 # Rejects are committed at the latest when there are this many of them, or this many bytes.
 REJECTS_MAX = 10_000
 REJECTS_BYTES_MAX = 32 << 20
-# A record key longer than this is left out of a reject.
-REJECT_KEY_BYTES_MAX = VALUE_BYTES // 10
 
 
 class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True):
@@ -100,6 +101,7 @@ class ContributeShard(Shard):
         lanes: Sequence[Lane],
         reader: EventReader,
         declared: Declared,
+        form: Callable[[Waiting], Format | None] = lambda _: None,
         key: NoiseKey,
         commit_interval_s: float,
         metrics: Metrics | None = None,
@@ -115,6 +117,7 @@ class ContributeShard(Shard):
             lanes: tick grids and bounds to count for.
             reader: decodes events.
             declared: the stream keys that histograms serve, by view; see `SourceReader`.
+            form: returns what reads this partition's records; see `Forms.form`.
             key: the operator's root key.
             commit_interval_s: most seconds between a record's being read and its being committed.
             metrics: where it counts what it does.
@@ -126,7 +129,7 @@ class ContributeShard(Shard):
         placement = (
             Placement(stream.events.partitioner, place.partition, place.topic.partitions) if of_users else None
         )
-        self._reader = SourceReader(reader, declared, placement)
+        self._reader = SourceReader(reader, declared, placement, form(self))
         self._sequences = [0] * stream.owners
         self._rejects: list[Outgoing] = []
         self._reject_bytes = 0
@@ -178,6 +181,12 @@ class ContributeShard(Shard):
         self.metrics.declined.inc(self._reader.declined)
         for reject in rejects:
             self._reject(batch.records, reject)
+        self.metrics.rejecting.note(
+            self._place.topic.name,
+            time.monotonic(),
+            int(np.count_nonzero(found.looked_at)) + len(rejects),
+            Counter(reject.reason for reject in rejects),
+        )
         self._intake.add(found, now_ms)
         self._new_events += len(found)
         if (
@@ -256,40 +265,9 @@ class ContributeShard(Shard):
             records.value(reject.index),
             reason=reject.reason,
             source=(self._place.topic.name, self._place.partition, int(records.offsets[reject.index])),
+            time_ms=int(records.times[reject.index]),
+            further=records.headers(reject.index),
         )
         self._rejects.append(message)
         self._reject_bytes += message.nbytes
         self._new_rejects[reject.reason] += 1
-
-
-def rejected(
-    topic: str, key: bytes | None, value: bytes | None, *, reason: str, source: tuple[str, int, int]
-) -> Outgoing:
-    """Return the reject of a record: as it came, but for what is too long to be sent on.
-
-    Bound: the key has at most 90,000 bytes; topic, partition and offset together 400, with the
-    names of the headers. A reason quotes one name of a field, which has at most 1,000 characters,
-    10 bytes each when they are escaped. The value takes what is left, and at most 900,000.
-
-    Args:
-        topic: of the rejects.
-        key: the record's.
-        value: the record's.
-        reason: why it is no event.
-        source: its topic, partition and offset.
-    """
-    origin, partition, offset = source
-    headers = [
-        ("reason", reason.encode()),
-        ("topic", origin.encode()),
-        ("partition", str(partition).encode()),
-        ("offset", str(offset).encode()),
-    ]
-    if key is not None and len(key) > REJECT_KEY_BYTES_MAX:
-        key = None
-    message = Outgoing(topic, None, key, b"", headers)
-    room = min(VALUE_BYTES, MESSAGE_BYTES - message.nbytes - len("truncated") - len(b"true"))
-    if value is not None and len(value) > room:
-        value = value[:room]
-        headers.append(("truncated", b"true"))
-    return message._replace(value=value)

@@ -8,12 +8,17 @@ from typing import TypeVar
 import msgspec
 
 from workers.errors import SettingsError
+from workers.events.logs import Format
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
 from workers.histogram.histogram import Histogram
+from workers.kafka.placement import Placement
 from workers.mechanisms.config import HistogramConfig, Lane
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.settings import Settings, view_of
+from workers.shapes.views import Shape
 
 Kind = TypeVar("Kind", bound=Histogram)
 
@@ -32,6 +37,26 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
         before = found.get(config.view, frozenset())
         found[config.view] = None if before is None or config.keys == "public" else before.union(config.keys)
     return found
+
+
+def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
+    """Return what reads a worker's events, for all of its threads.
+
+    Args:
+        settings: of the worker.
+        shape: what is read of an event; None: what the settings say.
+    """
+    return EventReader(settings.shape if shape is None else shape, max_bytes=settings.events.max_bytes)
+
+
+def source_reader_of(
+    settings: Settings, reader: EventReader, partition: int, partitions: int, form: Format | None = None
+) -> SourceReader:
+    """Return what reads a partition of an events topic that has so many of them."""
+    placement = None
+    if any(lane.max_items_per_user for lane in lanes(settings)):
+        placement = Placement(settings.events.partitioner, partition, partitions)
+    return SourceReader(reader, declared_keys(settings), placement, form)
 
 
 def mechanisms(settings: Settings) -> list[Mechanism]:

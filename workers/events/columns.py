@@ -83,6 +83,16 @@ class Events:
     def __repr__(self) -> str:
         return f"Events({len(self)})"
 
+    @property
+    def looked_at(self) -> NDArray[np.bool_]:
+        """Return which events some view looks at, bool (n,); the others are skipped."""
+        found = np.zeros(len(self), dtype=np.bool_)
+        for columns in self.views.values():
+            if columns.seen is None:
+                return np.ones(len(self), dtype=np.bool_)
+            found |= columns.seen
+        return found
+
     def select(self, events: Longs) -> Events:
         """Return some of the events, int64 (k,), ascending."""
         return Events(

@@ -62,7 +62,17 @@ class Json(Frozen):
 
     def decode(self, value: bytes) -> object:
         """Return a record as plain objects; raises ValueError with the reason why it is none."""
-        record = np.frombuffer(value, dtype=np.uint8)
-        if depths(fixed(record), fixed(np.array([[0, len(value)]])))[0] > NESTED_MAX:
-            raise ValueError("not JSON")
+        _check_depth(value)
         return self._decoder.decode(value)
+
+    def whole(self, value: bytes) -> object:
+        """Return a record with all of its fields; see `Format.whole`."""
+        _check_depth(value)
+        return self._decoder.whole(value)
+
+
+def _check_depth(value: bytes) -> None:
+    """Refuse a record with more lists and objects in each other than can be decoded."""
+    record = np.frombuffer(value, dtype=np.uint8)
+    if depths(fixed(record), fixed(np.array([[0, len(value)]])))[0] > NESTED_MAX:
+        raise ValueError("not JSON")

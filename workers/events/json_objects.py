@@ -50,7 +50,10 @@ class JsonDecoder(Frozen):
         try:
             return self._wanted(value)
         except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
-            pass
+            return self.whole(value)
+
+    def whole(self, value: bytes) -> object:
+        """Return what `decode` does, with every field that the record has."""
         try:
             return self._anything(value)
         except (ValueError, RecursionError):

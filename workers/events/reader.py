@@ -146,6 +146,17 @@ class EventReader(Frozen):
         nowhere = np.zeros((n, 2), dtype=np.int64)
         return found.spans(nowhere[:, 0], nowhere), rejects
 
+    def whole(self, records: Records, row: int, form: Format | None = None) -> object:
+        """Return a record with all of its fields, as plain objects; of Protobuf the wanted ones.
+
+        Raises:
+            ValueError: it cannot be decoded; the message is the reason of its reject.
+        """
+        if form is None:
+            return self._json.whole(records.value(row) or b"")
+        nothing = np.zeros(len(records), dtype=np.bool_)
+        return form.scan(records.data, records.values, nothing).decode(row)
+
     def _named(self, records: Records) -> NDArray[np.bool_]:
         """Return which records have a key that is a label, where it has to be one."""
         if self._user_is_key or any(self._of_record_key):

@@ -78,6 +78,10 @@ class SourceReader:
         self.declined = spans.declined
         return self._coded(spans, rejects, latest_ms)
 
+    def whole(self, records: Records, row: int) -> object:
+        """Return a record with all of its fields; see `EventReader.whole`."""
+        return self._reader.whole(records, row, self._form)
+
     def of_objects(self, objects: Sequence[object]) -> tuple[Events, list[Reject]]:
         """Return what `read` does, of decoded records."""
         return self._coded(*self._reader.of_objects(objects), None)

@@ -3,7 +3,7 @@
     alive   the event loop turns, and no shard's thread has spent too long on one piece of work
             (else a restart helps)
     ready   partitions assigned and taken over, their logs read up to now, stage 1 commits in time
-            (else wait before the next worker is stopped)
+            (else wait before the next worker is stopped), and what is read are mostly events
 
 A worker with nothing to do, because there are more workers than partitions, is ready. A broker that
 is away makes a worker unready, never dead. Reasons name topics, partitions and seconds.
@@ -61,6 +61,12 @@ class Health:
         if not handover.assigned:
             return ["no partitions are assigned, or they are still being taken over"]
         found = []
+        for topic in topics_read(handover):
+            reason = handover.metrics.rejecting.reason(topic, now_s)
+            if reason is not None:
+                found.append(
+                    f"{topic}: nearly all records are rejected, most of them: {reason}: `quietcount check -c FILE` says why"
+                )
         for tp, shard in list(handover.shards.items()):
             name = f"{tp[0]}[{tp[1]}]"
             if shard.closed:
@@ -84,6 +90,11 @@ class Health:
         # Ticks close by the clock; events dated ahead closed some of them early.
         ahead_ms = 0 if shard.watermark is None else max(0, shard.watermark + self._grace_ms - now_ms)
         return self._idle_s + self._tick_s + ahead_ms / 1000
+
+
+def topics_read(handover: Handover) -> list[str]:
+    """Return the events topics of which partitions are read here."""
+    return list(dict.fromkeys(tp[0] for tp, shard in list(handover.shards.items()) if isinstance(shard, ContributeShard)))
 
 
 Answer = tuple[int, dict[str, object]]

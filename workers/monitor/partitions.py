@@ -19,7 +19,7 @@ from workers.agents.contribute import ContributeShard
 from workers.agents.release import ReleaseShard
 from workers.kafka.handover import Handover
 from workers.metrics import CONTRIBUTE, PREFIX, RELEASE
-from workers.monitor.health import Health
+from workers.monitor.health import Health, topics_read
 from workers.version import version
 
 #: Name without prefix, labels, help; in the order in which they are shown.
@@ -34,6 +34,7 @@ GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
             (),
             "How long a tick stays open for late events: what always lies between clock and watermark",
         ),
+        "rejecting": (("topic",), "1 while nearly all records of a topic are rejected; /readyz says the commonest reason"),
         "watermark_lag_seconds": (
             ("topic", "partition"),
             "Seconds from the time up to which a source partition closed its ticks to now",
@@ -92,6 +93,8 @@ class Partitions(Collector):
         show("grace_seconds", self._grace_ms / 1000)
         for name, tick_ms in self._ticks_ms.items():
             show("tick_seconds", tick_ms / 1000, name)
+        for topic in topics_read(self._handover):
+            show("rejecting", self._handover.metrics.rejecting.reason(topic, now_s) is not None, topic)
         for tp, shard in shards:
             if shard.closed:  # taken over by another worker, which shows it
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path as FilePath
 from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
@@ -53,8 +54,7 @@ class ParquetObjects:
         asked = list(_asked(shape))
         for each in asked:
             _check(each, schema, name)
-        if shape.time is not None and pa.types.is_timestamp(_kind(shape.time, schema)):
-            shape = replace(shape, unit="ms")
+        shape = _shape_in(schema, shape)
         self._columns = list(dict.fromkeys(each.path.steps[0] for each in asked))
         self.total: int | None = self._file.metadata.num_rows
         self._reader = SourceReader(EventReader(shape), declared_keys(settings))
@@ -75,6 +75,31 @@ class ParquetObjects:
 
     def ended(self) -> frozenset[int]:
         return frozenset()
+
+
+def first_rows(settings: Settings, name: str, path: FilePath, number: int) -> tuple[list[object], Shape]:
+    """Return the first rows of a file as whole objects, and what is read of an event in them.
+
+    Raises:
+        SettingsError: it is no Parquet.
+    """
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            shape = _shape_in(file.schema_arrow, shape_of_files(settings))
+            objects: list[object] = []
+            for rows in file.iter_batches(min(number, ROWS_AT_ONCE), use_threads=False):
+                objects += _listed(rows)
+                if len(objects) >= number:
+                    break
+    except (pa.ArrowException, OSError) as error:
+        raise SettingsError(f"{name}: not a Parquet file: {str(error).splitlines()[0][:200]}") from error
+    return objects[:number], shape
+
+
+def _shape_in(schema: Any, shape: Shape) -> Shape:
+    """Return what is read of an event in a file; timestamps of Arrow come in ms."""
+    kind = None if shape.time is None else _kind(shape.time, schema)
+    return replace(shape, unit="ms") if kind is not None and pa.types.is_timestamp(kind) else shape
 
 
 class _Asked(NamedTuple):

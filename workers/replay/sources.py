@@ -13,6 +13,7 @@ from workers.errors import SettingsError
 from workers.replay.source import Source, shape_of_files
 from workers.replay.sources_lines import JsonLines
 from workers.settings import Settings
+from workers.shapes.views import Shape
 
 PARQUET_MAGIC = b"PAR1"
 GZIP_MAGIC = b"\x1f\x8b"
@@ -45,12 +46,37 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
         raise
 
 
+def first_rows(settings: Settings, name: str, number: int) -> tuple[list[object], Shape]:
+    """Return the first rows of a Parquet file as objects, and what is read of an event in them."""
+    shown = f"--input {name}"
+    try:
+        from workers.replay.parquet_objects import first_rows
+    except ImportError as error:
+        raise _without_pyarrow(shown) from error
+    return first_rows(settings, shown, Path(name), number)
+
+
+def _without_pyarrow(name: str) -> SettingsError:
+    return SettingsError(f"{name}: Parquet needs pyarrow: install quietcount[replay]")
+
+
+def is_parquet(path: Path) -> bool:
+    """Return whether a file is Parquet, by its first bytes or its name."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(4) == PARQUET_MAGIC or path.suffix == ".parquet"
+    except OSError:
+        return False
+
+
 def _parquet(settings: Settings, name: str, file: IO[bytes]) -> Source:
     try:
         from workers.replay.parquet_objects import ParquetObjects
         from workers.replay.sources_parquet import ParquetRows, has_texts, is_flat
     except ImportError as error:
-        raise SettingsError(f"{name}: Parquet needs pyarrow: install quietcount[replay]") from error
+        raise _without_pyarrow(name) from error
     shape = shape_of_files(settings)
     whole_columns = is_flat(shape) and has_texts(shape, file)
     file.seek(0)

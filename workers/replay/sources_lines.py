@@ -10,9 +10,8 @@ from typing import IO
 
 import numpy as np
 
-from workers.agents.factory import declared_keys
+from workers.agents.factory import declared_keys, reader_of
 from workers.errors import SettingsError
-from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.replay.source import EventBatch, InOrder, shape_of_files
@@ -44,15 +43,13 @@ class JsonLines:
         events = settings.events
         self.name, self.total = name, total
         self._file, self._raw, self._max = file, raw, events.max_bytes
-        self._reader = SourceReader(
-            EventReader(shape_of_files(settings), max_bytes=events.max_bytes), declared_keys(settings)
-        )
+        self._reader = SourceReader(reader_of(settings, shape_of_files(settings)), declared_keys(settings))
         self._order = InOrder(name, self.word, events.grace_ms)
         self._read = 0
 
     def batches(self) -> Iterator[EventBatch]:
         number = 1
-        for lines in self._lines():
+        for lines in self.lines():
             found, rejected = self._reader.read(lines)
             self._order.check(found.times, number + found.index)
             # An empty line is no event, and nobody's mistake.
@@ -70,7 +67,7 @@ class JsonLines:
     def _position(self) -> int:
         return self._read if self._raw is None else self._raw.tell()
 
-    def _lines(self) -> Iterator[Records]:
+    def lines(self) -> Iterator[Records]:
         """Yield the lines, a chunk at a time; one that is too long is cut where that shows."""
         rest, mark = b"", BYTE_ORDER_MARK
         while chunk := self._chunk():

@@ -20,12 +20,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from workers.agents.factory import declared_keys, lanes
+from workers.agents.factory import reader_of, source_reader_of
+from workers.agents.forms import Forms
 from workers.agents.sources import Place, Sources
 from workers.errors import SettingsError
-from workers.events.reader import EventReader
-from workers.events.source_reader import SourceReader
-from workers.kafka.placement import Placement
 from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.records import Records
 from workers.replay.source import EventBatch, Source, when
@@ -67,14 +65,10 @@ class TopicSource:
         self._grace, self._consumer = events.grace_ms, consumer
         self.partitions = len(sources)
         self.places: Sequence[str] = [str(place) if several else f"partition {place.partition}" for place in sources]
-        reader = EventReader(settings.shape, max_bytes=events.max_bytes)
-        of_users = any(lane.max_items_per_user for lane in lanes(settings))
+        reader = reader_of(settings)
+        forms = Forms(settings, reader)
         self._readers = [
-            SourceReader(
-                reader,
-                declared_keys(settings),
-                Placement(events.partitioner, place.partition, place.topic.partitions) if of_users else None,
-            )
+            source_reader_of(settings, reader, place.partition, place.topic.partitions, forms.form())
             for place in sources
         ]
         # What the worker would reject if it read the topic now.

@@ -24,6 +24,7 @@ from workers.errors import SettingsError
 from workers.mechanisms.config import Checked, HistogramConfig, display, rules
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
 from workers.settings.files import client_values, declare, read_file, read_key
+from workers.settings.registry import SchemaRegistrySettings, registry_values
 from workers.settings.sections import (
     ALL_STREAM_KEY,
     FIELD,
@@ -61,6 +62,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaSettings
     events: EventsSettings
     privacy: PrivacySettings = PrivacySettings()
+    schema_registry: SchemaRegistrySettings | None = None
     histograms: tuple[HistogramConfig, ...]
 
     def __post_init__(self) -> None:
@@ -119,6 +121,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 f'events.topic = {display(self.events.topic)}: privacy.unit = "user" needs one topic, keyed by user: in '
                 "several a user's events lie in several partitions, each of which would bound the user by itself"
             )
+        if (self.schema_registry is not None) != (self.events.format in ("avro", "protobuf")):
+            needs = "is missing" if self.schema_registry is None else "is there"
+            yield f'[schema_registry] {needs}: it belongs to events.format = "avro" and "protobuf", and to no other'
         names: set[str] = set()
         for histogram in self.histograms:
             if histogram.name in names:
@@ -235,7 +240,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         ValueError: a section or field is wrong.
         SettingsError: a file that it names is wrong.
     """
-    _refuse_unknown("", document, (*_SECTIONS, "histogram"))
+    _refuse_unknown("", document, (*_SECTIONS, "schema_registry", "histogram"))
     for name, record in _SECTIONS.items():
         required = [rule.name for rule in rules(record) if rule.required]
         if required and name not in document:
@@ -256,6 +261,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         kafka=_section(KafkaSettings, kafka, "kafka."),
         events=events,
         privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),
+        schema_registry=_registry(document.get("schema_registry"), base),
         histograms=tuple(_histogram(one, position, events, base) for position, one in enumerate(histograms, 1)),
     )
 
@@ -263,6 +269,15 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
 _SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
     {"worker": WorkerSettings, "kafka": KafkaSettings, "events": EventsSettings, "privacy": PrivacySettings}
 )
+
+
+def _registry(values: object, base: Path) -> SchemaRegistrySettings | None:
+    """Return [schema_registry], with its secrets read."""
+    if values is None:
+        return None
+    if not isinstance(values, dict):
+        raise SettingsError(f"schema_registry = {display(values)}: must be a section, [schema_registry]")
+    return _section(SchemaRegistrySettings, registry_values(values, base), "schema_registry.")
 
 
 def _histogram(values: dict[str, Any], position: int, events: EventsSettings, base: Path) -> HistogramConfig:

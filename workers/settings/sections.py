@@ -108,6 +108,9 @@ class EventsSettings(Section, frozen=True, kw_only=True):
         Literal["ms", "s", "us", "ns", "iso"], _says(", ".join(f'"{unit}"' for unit in UNITS))
     ] = "ms"
     user: Annotated[FieldPath | None, _says(_USER)] = None
+    format: Annotated[
+        Literal["json", "avro", "protobuf", "json_schema"], _says('"json", "avro", "protobuf" or "json_schema"')
+    ] = "json"
     partitioner: Annotated[
         Literal["murmur2", "crc32"],
         _says('"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'),

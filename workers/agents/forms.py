@@ -1,0 +1,69 @@
+"""What reads the records of each source partition, by the format that the settings name."""
+
+from __future__ import annotations
+
+import time
+
+from workers.errors import SettingsError
+from workers.events.formats.json_schema import FramedJson
+from workers.events.formats.reader import FormatReader, form_of
+from workers.events.json import Json
+from workers.events.logs import Format
+from workers.events.reader import EventReader
+from workers.metrics import Metrics
+from workers.registry.registry import Access, Registry, Waiting
+from workers.settings import Settings
+
+# A command waits for a registry as long as a broker is waited for.
+_PATIENCE_S = 30.0
+
+
+class Forms:
+    """The formats of a worker's records, with one registry for all threads."""
+
+    def __init__(self, settings: Settings, reader: EventReader, metrics: Metrics | None = None) -> None:
+        """
+        Args:
+            settings: of the worker.
+            reader: of its events.
+            metrics: count waits for a registry that is away.
+
+        Raises:
+            SettingsError: what reads a format is not installed, or its schema cannot be used.
+        """
+        self._name, self._tree = settings.events.format, reader.layout.tree
+        self._schema = None if settings.schema_registry is None else settings.schema_registry.reader_schema
+        self._registry: Registry | None = None
+        self._url = "" if settings.schema_registry is None else settings.schema_registry.url
+        if self._name in ("avro", "protobuf") and settings.schema_registry is not None:
+            form_of(self._name, self._tree, self._schema)  # says what is not installed
+            asked = settings.schema_registry
+            self._registry = Registry(Access(asked.url, asked.client(), asked.unknown_wait_ms / 1000), metrics)
+
+    def form(self, waiting: Waiting | None = None) -> Format | None:
+        """Return what reads the records of one source partition, in one thread; None: plain JSON.
+
+        Args:
+            waiting: the shard that waits where a schema cannot be had now; None: a command, which
+                gives up soon.
+        """
+        if self._name == "json_schema":
+            return FramedJson(Json(self._tree))
+        if self._registry is None:
+            return None
+        form = form_of(self._name, self._tree, self._schema)
+        return FormatReader(form, self._registry, _Command(self._url) if waiting is None else waiting)
+
+
+class _Command:
+    """A command that waits for a registry; see `Waiting`."""
+
+    def __init__(self, url: str) -> None:
+        self._url, self._until_s = url, time.monotonic() + _PATIENCE_S
+
+    def check_open(self) -> None:
+        if time.monotonic() > self._until_s:
+            raise SettingsError(f"schema_registry.url = {self._url!r}: it does not answer")
+
+    def goes_on(self) -> None:
+        """Nothing watches a command."""

@@ -1,0 +1,162 @@
+"""`quietcount check`: what the settings would make of a sample of events."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+
+from rich.console import Console
+
+from workers.check.examine import Examined, Nearest, OfHistogram, Spread, Why, examine
+from workers.check.expect import Expected
+from workers.check.sample import Sample, of_file, of_topics
+from workers.commands.printing import Printer, many, share, when
+from workers.compiling import ensure_compiled
+from workers.durations import format_duration
+from workers.settings import Settings
+
+EXIT_NOTHING_ACCEPTED = 1
+# Of the reasons why records are rejected.
+REASONS_SHOWN = 20
+
+
+def check(settings: Settings, *, source: str | None, records: int) -> int:
+    """Look at `records` of the events topics, or of the file `source`, and print what is found.
+
+    Returns:
+        The exit code: 0, or 1 if nothing would be accepted.
+
+    Raises:
+        SettingsError: nothing can be read, or a budget cannot be met.
+    """
+    ensure_compiled()
+    sample = of_topics(settings, records) if source is None else of_file(settings, source, records)
+    if not len(sample):
+        late = " within 15 s" if sample.stopped else ""
+        print(f"quietcount: {sample.name}: there are none{late}, so nothing can be checked", file=sys.stderr)
+        return EXIT_NOTHING_ACCEPTED
+    found = examine(settings, sample)
+    show(found, sample, settings, Console(highlight=False))
+    if not found.accepted:
+        print(f"quietcount: {sample.name}: none of {found.records:,} would be accepted", file=sys.stderr)
+    return 0 if found.accepted else EXIT_NOTHING_ACCEPTED
+
+
+def show(found: Examined, sample: Sample, settings: Settings, console: Console) -> None:
+    """Print what was found, at most 100 columns wide."""
+    say = Printer(console)
+    say.line(f"{sample.name}: {found.records:,}. Exact: for the operator only.", style="bold")
+    if sample.stopped:
+        say.line("there was no time to read as many as were asked for", 2)
+    rows = [
+        ("accepted", found.accepted, ""),
+        ("skipped", found.skipped, "no histogram's where matches" if found.skipped else ""),
+        ("rejected", found.rejected, "as the worker would, into " + settings.rejects_topic if found.rejected else ""),
+    ]
+    say.table(
+        ("", "", "", ""), [(name, f"{n:,}", share(n, found.records), why) for name, n, why in rows], left=(0, 3)
+    )
+    if found.first_ms is not None and found.last_ms is not None:
+        say.line(f"events from {when(found.first_ms)} to {when(found.last_ms)}", 2)
+    if found.time_hint:
+        say.line(f"! {found.time_hint}", 2)
+    if found.why:
+        say.line()
+        say.line("Why records are rejected, with an example of each", style="bold")
+        for why in found.why[:REASONS_SHOWN]:
+            _why(why, found.records, say)
+        if len(found.why) > REASONS_SHOWN:
+            say.line(f"and {many(len(found.why) - REASONS_SHOWN, 'more reason')}", 2)
+    for one in found.histograms:
+        say.line()
+        _histogram(one, found, say)
+
+
+def _why(why: Why, records: int, say: Printer) -> None:
+    say.line(f"{why.reason}: {why.number:,} ({share(why.number, records)})", 2)
+    if why.hint:
+        say.line(why.hint, 6)
+    if why.absent is not None:
+        say.line(_near(why.absent, "none of them"), 6)
+    say.exact(why.example, 6)
+
+
+def _near(absent: Nearest, who: str = "no record") -> str:
+    if not absent.nearest:
+        return f"{who} has {absent.path}, nor anything like it"
+    near = ", ".join(f"{path} (in {part:.0%})" for path, part in absent.nearest)
+    return f"{who} has {absent.path}; nearest: {near}"
+
+
+def _histogram(one: OfHistogram, found: Examined, say: Printer) -> None:
+    config = one.config
+    say.line(f"{config.name}: {config.mechanism}, ticks of {format_duration(config.tick_ms)}", style="bold")
+    seen = one.looked_at
+    matched = "" if config.where_ is None else ", those that its where matches"
+    say.line(f"looks at {seen:,} of {many(found.accepted, 'event')} ({share(seen, found.accepted)}){matched}", 2)
+    for absent in one.absent:
+        say.line(f"! {_near(absent)}", 2)
+    if not seen:
+        return
+    say.line(f"{many(one.keys, 'stream key')}: {_declared(one)}; {many(one.labels, 'item')}", 2)
+    if one.early:
+        say.line(f"! {many(one.early, 'event')} of these dated before its start {when(config.start_ms)}: not counted", 2)
+    say.line(f"items an event: {_spread(one.items, f'max_items = {config.max_items}', seen, 'event')}", 2)
+    rows = "counts of an item in an event"
+    if one.amounts.most > 1:
+        say.line(f"{rows}: {_spread(one.amounts, f'max_count = {config.max_count}', None, 'count')}", 2)
+    elif config.max_count > 1:
+        say.line(f"{rows}: 1; max_count = {config.max_count:,} only adds noise", 2)
+    if one.expected is None:
+        say.line("its events have one time, or none counts: no rate, so nothing can be said of its ticks", 2)
+    else:
+        _expected(one.expected, one, say)
+
+
+def _declared(one: OfHistogram) -> str:
+    if one.config.keys == "public":
+        return "every key may be named"
+    if one.served == one.keys:
+        return "all declared"
+    return f"{one.served:,} declared; {many(one.unserved, 'event')} of the others do not count here"
+
+
+def _spread(spread: Spread, bound: str, events: int | None, thing: str) -> str:
+    text = f"median {spread.median:g}, 99 % have at most {spread.most_of_99:g}, the most {spread.most:,}; {bound}"
+    if not spread.above:
+        return f"{text} cuts none"
+    return f"{text} cuts {many(spread.above, thing)}" + ("" if events is None else f" ({share(spread.above, events)})")
+
+
+def _expected(expected: Expected, one: OfHistogram, say: Printer) -> None:
+    """Print what the first ticks would show."""
+    say.line("estimate, if events go on like this:", 2)
+    if expected.declared is not None:
+        inside = f"{expected.declared:.1%}" if 0.001 < expected.declared < 0.999 else f"{expected.declared:.0%}"
+        say.line(f"{inside} of what events bring is in its declared domain", 4)
+    say.line(
+        f"{_about(expected.events)} events a tick; {_about(expected.largest)} of the largest item, "
+        f"{_about(expected.median)} of the median one",
+        4,
+    )
+    if expected.counts:
+        sd = f"noise of sd {expected.sd_first:.3g} after the first tick"
+        say.line(sd + (f", {expected.sd_worst:.3g} at worst" if expected.sd_worst > expected.sd_first * 1.005 else ""), 4)
+    span = _span(expected.last * one.config.tick_ms)
+    for passing in expected.passing:
+        at = f"after tick {passing.tick:,}" + (f" ({span})" if passing.tick == expected.last else "")
+        say.line(
+            f"{at}: threshold {passing.threshold:,}, passed by {passing.shown:,} of {expected.items:,} items of a stream key "
+            f"({share(passing.shown, expected.items)})",
+            4,
+        )
+
+
+def _span(milliseconds: int) -> str:
+    """Return a duration in words, rounded to its second where it has many."""
+    short = format_duration(milliseconds)
+    return short if len(short) < 5 else str(timedelta(seconds=milliseconds // 1000))
+
+
+def _about(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 or number == 0 else f"{number:.2g}"
