@@ -41,17 +41,23 @@ class Json(Frozen):
         bytes_of, places = fixed(data), fixed(values)
         stack, seen = self._tree.scratch()
         rows = np.empty((ROWS_FORESEEN * n + 64, COLUMNS), dtype=np.int64)
+        decoded = np.empty_like(data)
         number = np.empty(n, dtype=np.int64)
-        done = used = 0
+        done = used = filled = 0
         while True:
-            done, used = logs(
-                bytes_of, places, self._tree.nodes, self._tree.names, done, stack, seen, number, rows, used
-            )
+            done, used, filled = logs(
+                bytes_of, places, self._tree.nodes, self._tree.names, done, stack, seen, number, rows, used,
+                decoded, filled,
+            )  # fmt: skip
             if done == n:
                 break
-            # It was too small for a record; none has more rows than two a byte.
+            # One was too small: a record has at most two rows a byte, and no text is longer decoded
+            # than written, so `decoded` is only if records share bytes.
             rows = np.concatenate([rows, np.empty_like(rows)])
+            decoded = np.concatenate([decoded, np.empty_like(decoded)])
         ends = np.cumsum(np.maximum(number, 0))
+        if filled:
+            data = np.concatenate([data, decoded[:filled]])
         return Logs(data, rows[:used], ends, np.where(number == DECLINED, DECLINED, 0).astype(np.int8))
 
     def decode(self, value: bytes) -> object:
