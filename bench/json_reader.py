@@ -12,6 +12,7 @@ plain events; exit 1 where they miss it.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -57,6 +58,10 @@ def cases(records: int) -> dict[str, tuple[EventReader, list[bytes]]]:
         "other fields": (reader, [b'{"id":"%032d","price":-12.5,"tags":[1,{"a":null}],' % i + each[1:] for i, each in enumerate(plain)]),
         "users": (users, [each[:-1] + b',"user":%d}' % (i % 100_000) for i, each in enumerate(plain)]),
         "1 % escaped": (reader, [each.replace(b'"item', b'"\\u0069tem') if i % 100 == 0 else each for i, each in enumerate(plain)]),
+        "all escaped": (reader, [each.replace(b'["item', b'["\\u0069tem') for each in plain]),
+        "as ASCII": (reader, [json.dumps(json.loads(beyond % row)).encode() for row in rows]),
+        "other as ASCII": (reader, [b'{"m\\u011bsto":"\\u010cesk\\u00fd Krumlov","x":1e-7,' + each[1:] for each in plain]),
+        "names twice": (reader, [each[:-1] + b',"ts":1}' for each in plain]),
     }  # fmt: skip
 
 

@@ -76,10 +76,13 @@ def compile_kernels() -> float:
 def _events() -> list[bytes]:
     """Return events of all shapes, some of which only the general reader can read."""
     shapes: list[object] = ["a", ["a", "b"], {"a": 1, "b": 2}, [f"item-{i}" for i in range(20)] * 2, ["\u00e4\n"]]
-    return [
+    events = [
         json.dumps({"key": f"k{i % 3}", "items": shapes[i % len(shapes)], "user": f"u{i % 7}", "ts": i * 100}).encode()
         for i in range(_EVENTS)
     ]
+    # A name that occurs twice.
+    events[0] = events[0][:-1] + b', "ts": 0}'
+    return events
 
 
 def _of_numbers() -> None:

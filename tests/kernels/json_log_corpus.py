@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.kernels.json_corpus import INSIDE, SPACES, VALUES, Generator
+from tests.kernels.json_corpus import SPACES, Generator
 from workers.events.json_objects import JsonDecoder, decimal
 from workers.events.json_tree import JsonTree
 from workers.events.tree import NO_SLOT, Node, Wanted, build
@@ -28,7 +28,7 @@ from workers.kernels.reading.json_parts import depths
 from workers.kernels.reading.log import DECLINED, FALSE, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE
 from workers.mechanisms.texts import fixed
 
-Logs = Callable[..., tuple[int, int]]
+Logs = Callable[..., tuple[int, int, int]]
 # A row of a log: slot, kind, and the text, the word or the number that is there.
 Row = tuple[int, int, str | int | None]
 
@@ -60,45 +60,6 @@ TREES = {
     "many fields": tree(*(f"field{i}" for i in range(90)), *(f"in.f{i}.x" for i in range(70))),
     "deep": tree(".".join("abcdefghijklmnop"), "a.b.c.d[].e.f.g"),
 }  # fmt: skip
-# Where each value, hostile or not, is put instead of @.
-PLACES = {
-    "flat": [
-        b"@", b'{"items":@}', b'{"items":[@]}', b'{"items":["a",@,1]}', b'{"items":{"a":@}}', b'{"items":{"a":1,"b":@}}',
-        b'{"key":@,"ts":1}', b'{"x":@,"ts":1}', b'{"ts":[1,@]}', b'{"ts":1,"key":"k",@}', b'@{"ts":1}', b'{"ts":1}@',
-        b'{"ts":1,@"key":2}', b'{"key":1,"ts":@,"key":2}', b'{"key"@:1}', b'{"key":1@,"ts":2}', b'{"items":["a"@]}',
-    ],
-    "nested": [
-        b'{"order":@,"ts":1}', b'{"order":{"lines":@}}', b'{"order":{"lines":[@]}}', b'{"order":{"lines":[{"sku":"a"},@]}}',
-        b'{"order":{"lines":[{"qty":1,"sku":@},{"sku":"b","x":@}],"id":7},"ts":1}', b'{"order":{"id":@,"shop":{"name":@}}}',
-        b'{"order":{"lines":[{"sku":"a"}@{"sku":"b"}]}}', b'{"order":{"shop":{"name":1},@"id":2}}', b'{"order":{"lines":[{"sku":1}@}}',
-        b'{"order":{"lines":[{},{"sku":@}],"lines":[]}}', b'{"ts":@,"order":{"id":1}}', b'{"order":{"shop":{"x":@}}@',
-    ],
-    "lists": [b'{"tags":@}', b'{"tags":[@,2],"meta":{"a":@}}', b'{"a":{"b":[1,@]}}', b'{"a":{"b":@},"meta":[@]}', b'{"meta2":{"x":@}}'],
-    "itself and within": [b'{"order":@}', b'{"order":{"lines":@,"id":1}}', b'{"order":{"lines":[{"sku":@}]},"ts":@}', b'{"order":null@}'],
-    "several": [b'{"m":@,"ts":1}', b'{"l":@}', b'{"b":@}', b'{"m":null,"l":null,"b":null,"ts":@}'],
-}  # fmt: skip
-NAMED = [
-    b'{"@":1,"key":"k","items":["a"]}', b'{"items":{"@":1}}', b'{"items":{"a":1,"@":2}}', b'{"x":{"@":1},"key":"k"}',
-    b'{"\\u006bey":1,"@":2}', b'{"key":1,"@":{"key":2}}',
-]  # fmt: skip
-
-MARKS = [bytes([byte]) for byte in b'",:}] \\\0']
-AROUND = [(b"\xef\xbb\xbf", b""), (b"\0", b""), (b" \t\r\n", b"\n "), (b"", b"\0"), (b"[", b"]"), (b"", b"{}"), (b"", b",")]
-
-
-def corpus() -> Iterator[tuple[str, list[bytes]]]:
-    """Yield the name of a tree and hostile records for it."""
-    for name, places in PLACES.items():
-        yield name, [place.replace(b"@", value) for place in places for value in VALUES]
-    yield "flat", [place.replace(b"@", inside) for place in NAMED for inside in INSIDE]
-    for name, root in TREES.items():
-        shapes = Shapes(1)
-        made = [shapes.object(root) for _ in range(60)]
-        yield name, [each[:n] for each in made[:4] for n in range(len(each))]
-        yield name, [each[:n] + mark + each[n:] for each in made[:2] for n in range(0, len(each), 3) for mark in MARKS]
-        yield name, [before + each + behind for each in made[:3] for before, behind in AROUND]
-
-
 class Shapes(Generator):
     """Records in the shape of a tree, most of them plain."""
 
@@ -114,7 +75,7 @@ class Shapes(Generator):
         if draw() < 0.3:
             self._random.shuffle(parts)
         comma, colon, around = (b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b""))
-        quoted = (json.dumps(name.decode(), ensure_ascii=False).encode() for name, _ in parts)
+        quoted = (self.quoted(name.decode()) for name, _ in parts)
         return b"{" + around + comma.join(name + colon + value for name, (_, value) in zip(quoted, parts, strict=True)) + b"}" + around
 
     def at(self, node: Node) -> bytes:
@@ -129,6 +90,27 @@ class Shapes(Generator):
         if node.elements is not None:
             return b"[" + b",".join(self.at(node.elements) for _ in range(self._random.choice((0, 1, 2, 2, 3, 9)))) + b"]"
         return self.items() if node.many else self.scalar()
+
+    def quoted(self, text: str) -> bytes:
+        """Return a string as it may be written: as it is, in ASCII, or with any escape anywhere."""
+        kind = self._random.random()
+        if kind < 0.93:
+            return json.dumps(text, ensure_ascii=kind > 0.9).encode()
+        choice, digits = self._random.choice, self._random.choice("xX")
+        parts = []
+        for each in text:
+            units = memoryview(each.encode("utf-16-le")).cast("H")
+            plain, short = (json.dumps(each, ensure_ascii=ascii)[1:-1] for ascii in (False, True))
+            parts.append(choice((plain, short, "".join(f"\\u{unit:04{digits}}" for unit in units))))
+        return f'"{"".join(parts)}"'.encode()
+
+    def label(self) -> bytes:
+        """Return a label in its quotes, most often a plain one."""
+        made = super().label()
+        try:
+            return made if self._random.random() < 0.8 else self.quoted(json.loads(made))
+        except ValueError:  # it is not JSON, or half a surrogate pair
+            return made
 
     def scalar(self) -> bytes:
         """Return a text, a number or a word."""
@@ -259,15 +241,19 @@ class Scanner:
         n = len(records)
         data, values = fixed(records.data), fixed(records.values)
         number, rows = np.empty(n, dtype=np.int64), np.empty((2, 4), dtype=np.int64)
-        done = used = 0
+        decoded = np.empty(2, dtype=np.uint8)
+        done = used = filled = 0
         while True:
             tree = self._tree
-            done, used = self._logs(data, values, tree.nodes, tree.names, done, self._stack, self._seen, number, rows, used)
+            done, used, filled = self._logs(
+                data, values, tree.nodes, tree.names, done, self._stack, self._seen, number, rows, used, decoded, filled
+            )
             if done == n:
                 break
             self._room = min(2 * self._room, 10_000)
             rows = np.concatenate([rows, np.empty((len(rows) + self._room, 4), dtype=np.int64)])
-        content, found, at = records.data.tobytes(), iter(rows[:used].tolist()), 0
+            decoded = np.concatenate([decoded, np.empty(len(decoded) + self._room, dtype=np.uint8)])
+        content, found, at = records.data.tobytes() + decoded[:filled].tobytes(), iter(rows[:used].tolist()), 0
         read: list[list[Row] | None] = []
         for more in number.tolist():
             read.append(None if more == DECLINED else [row_back(content, *row) for row in islice(found, more)])

@@ -2,26 +2,74 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.kernels.json_log_corpus import TREES, Row, Scanner, corpus, difference, mutations, tree
+from tests.kernels.json_corpus import CONTROLS, ESCAPES, INSIDE, NOT_UTF8, UTF8, VALUES
+from tests.kernels.json_log_corpus import TREES, Row, Scanner, Shapes, difference, mutations, tree
 from tests.kernels.uncompiled import plain_python
+from workers.events.json import Json
 from workers.events.json_objects import JsonDecoder
 from workers.events.tree import Node
 from workers.kafka.records import Records
-from workers.kernels.reading import json_log, json_parts, log
+from workers.kernels.reading import json_log, json_parts, json_texts, log
 from workers.kernels.reading.log import FALSE, FULL, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE, put
 
 EVENTS = tree("key", "items", "ts", many=["items"])
+# Where each value, hostile or not, is put instead of @.
+PLACES = {
+    "flat": [
+        b"@", b'{"items":@}', b'{"items":[@]}', b'{"items":["a",@,1]}', b'{"items":{"a":@}}', b'{"items":{"a":1,"b":@}}',
+        b'{"key":@,"ts":1}', b'{"x":@,"ts":1}', b'{"ts":[1,@]}', b'{"ts":1,"key":"k",@}', b'@{"ts":1}', b'{"ts":1}@',
+        b'{"ts":1,@"key":2}', b'{"key":1,"ts":@,"key":2}', b'{"key"@:1}', b'{"key":1@,"ts":2}', b'{"items":["a"@]}',
+        b'{"items":{"a"@1}}',
+    ],
+    "nested": [
+        b'{"order":@,"ts":1}', b'{"order":{"lines":@}}', b'{"order":{"lines":[@]}}', b'{"order":{"lines":[{"sku":"a"},@]}}',
+        b'{"order":{"lines":[{"qty":1,"sku":@},{"sku":"b","x":@}],"id":7},"ts":1}', b'{"order":{"id":@,"shop":{"name":@}}}',
+        b'{"order":{"lines":[{"sku":"a"}@{"sku":"b"}]}}', b'{"order":{"shop":{"name":1},@"id":2}}', b'{"order":{"lines":[{"sku":1}@}}',
+        b'{"order":{"lines":[{},{"sku":@}],"lines":[]}}', b'{"ts":@,"order":{"id":1}}', b'{"order":{"shop":{"x":@}}@',
+    ],
+    "lists": [b'{"tags":@}', b'{"tags":[@,2],"meta":{"a":@}}', b'{"a":{"b":[1,@]}}', b'{"a":{"b":@},"meta":[@]}', b'{"meta2":{"x":@}}'],
+    "itself and within": [b'{"order":@}', b'{"order":{"lines":@,"id":1}}', b'{"order":{"lines":[{"sku":@}]},"ts":@}', b'{"order":null@}'],
+    "several": [b'{"m":@,"ts":1}', b'{"l":@}', b'{"b":@}', b'{"m":null,"l":null,"b":null,"ts":@}'],
+}  # fmt: skip
+NAMED = [
+    b'{"@":1,"key":"k","items":["a"]}', b'{"items":{"@":1}}', b'{"items":{"a":1,"@":2}}', b'{"x":{"@":1},"key":"k"}',
+    b'{"\\u006bey":1,"@":2}', b'{"key":1,"@":{"key":2}}', b'{"items":{"@":1,"@":2}}', b'{"items":{"\\u0061":1,"@":2}}',
+    b'{"items":{"@":1,"\\u0061":2}}', b'{"items":["@","@"],"key":"@","@":"@"}',
+]  # fmt: skip
+# Behind and before escapes, other rules for strings must hold as ever; names may be written in several ways.
+ESCAPED = [b"\\u0061" + part + b"\\n" for part in (*UTF8, *NOT_UTF8, *CONTROLS, *ESCAPES)]
+ESCAPED += [b"\\uD83D\\uDE00", b"\\u07ff\\u0800", b"\\uffff\\uD800\\uDC00", b"\\uDBFF\\uDFFF", b"\\ud7ff\\ue000", b"b\\u0000", b"\\u0062\\"]
+ESCAPED += [b"\\ud83d\\nde00", b"\\u006bey", b"ke\\u0079", b"ite\\u006ds", b"\\u0069\\u0074\\u0065\\u006d\\u0073", b"\\u00e9" * 200]
+LONG = [b"9" * 401, b"9" * 4_300, b"9" * 4_301, b"-0." + b"3" * 401, b"1e" + b"1" * 401, b"9" * 4_301 + b"e1", b"-0e-0", b"0E+00", b"1.0e"]
+
+MARKS = [bytes([byte]) for byte in b'",:}] \\\0']
+AROUND = [(b"\xef\xbb\xbf", b""), (b"\0", b""), (b" \t\r\n", b"\n "), (b"", b"\0"), (b"[", b"]"), (b"", b"{}"), (b"", b",")]
+
+
+def corpus() -> Iterator[tuple[str, list[bytes]]]:
+    """Yield the name of a tree and hostile records for it."""
+    for name, places in PLACES.items():
+        yield name, [place.replace(b"@", value) for place in places for value in (*VALUES, *LONG)]
+        yield name, [place.replace(b"@", b'"' + inside + b'"') for place in places for inside in ESCAPED]
+    yield "flat", [place.replace(b"@", inside) for place in NAMED for inside in (*INSIDE, *ESCAPED)]
+    for name, root in TREES.items():
+        shapes = Shapes(1)
+        made = [shapes.object(root) for _ in range(60)]
+        yield name, [each[:n] for each in made[:4] for n in range(len(each))]
+        yield name, [each[:n] + mark + each[n:] for each in made[:2] for n in range(0, len(each), 3) for mark in MARKS]
+        yield name, [before + each + behind for each in made[:3] for before, behind in AROUND]
 
 
 def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
     """Return the kernel `logs` as plain Python, with `old` replaced by `new` in the source of the scanner."""
-    logs: Callable[..., Any] = plain_python((json_parts, log, json_log), old, new)[json_log]["logs"]
+    logs: Callable[..., Any] = plain_python((json_parts, log, json_texts, json_log), old, new)[json_log]["logs"]
     return logs
 
 
@@ -82,12 +130,12 @@ DEFECTS = {
     "any bracket closes items": ("if byte == close:", "if byte in (CLOSE_OBJECT, CLOSE_LIST):"),
     "any bracket opens": ("byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST)", "byte not in (OPEN_OBJECT, OPEN_LIST)"),
     "no comma": (
-        "if byte != COMMA:\n                return DECLINED\n            at = space(data, at + 1, stop)",
+        "if byte != COMMA:\n                return DECLINED, filled\n            at = space(data, at + 1, stop)",
         "at = space(data, at + (byte == COMMA), stop)",
     ),
-    "no comma between items": ("if byte != COMMA:\n            return REFUSED, used\n        at =", "at ="),
-    "no colon": ("if look(data, at, stop) != COLON:\n            return DECLINED\n        at =", "at ="),
-    "no colon in items": ("if look(data, at, stop) != COLON:\n                return REFUSED, used\n            at =", "at ="),
+    "no comma between items": ("if byte != COMMA:\n            return REFUSED, used, filled\n        at =", "at ="),
+    "no colon": ("if look(data, at, stop) != COLON:\n            return DECLINED, filled\n        at =", "at ="),
+    "no colon in items": ("if look(data, at, stop) != COLON:\n                return REFUSED, used, filled\n            at =", "at ="),
     "something behind the record": ("space(data, at, stop) == stop", "True"),
     "items of several sorts": (" or sort == SEVERAL:", ":"),
     "null is an element": ("byte == NULL_WORD[0] and row == NONE:", "byte == NULL_WORD[0]:"),
@@ -104,10 +152,29 @@ DEFECTS = {
     "beyond U+10FFFF": ("high = 0x8F", "high = 0xBF"),
     "lead bytes beyond UTF-8": ("lead > 0xF4", "lead > 0xF7"),
     "third bytes of any kind": ("if not 0x80 <= data[place] <= 0xBF:", "if False:"),
-    "leading zeros where nobody looks": (" or (data[at] == ZERO and end > at + 1)", ""),
-    "an exponent without digits": ("EXPONENT_DIGITS)\n        if end == at:", "EXPONENT_DIGITS)\n        if False:"),
-    "a point without digits where nobody looks": ("NUMBER_DIGITS)\n        if end == at:", "NUMBER_DIGITS)\n        if False:"),
-    "any escape": ("after == END or not ESCAPES[after]", "after == END"),
+    "any escape": ("ESCAPES[after] if after != END else REFUSED", "after"),
+    "digits that are none": ("value << 4 | HEXADECIMAL[data[place]]", "value << 4 | HEXADECIMAL[data[place]] & 15"),
+    "the first half of a pair": ("if HIGH <= found < LOW:", "if False:"),
+    "a pair of two first halves": ("if not LOW <= second < SURROGATES_STOP:", "if not HIGH <= second < SURROGATES_STOP:"),
+    "a pair with any second half": ("if not LOW <= second < SURROGATES_STOP:", "if second < 0:"),
+    "a pair of a half and a short escape": (" or look(data, at + 1, stop) != SMALL_U:", ":"),
+    "the second half of a pair alone": (" or LOW <= found < SURROGATES_STOP", ""),
+    "characters of three bytes in two": ("point < 0x800:", "point < 0x1000:"),
+    "characters of two bytes in three": ("point < 0x800:", "point < 0x400:"),
+    "characters of four bytes in three": ("if point < 0x10000:", "if point < 0x20000:"),
+    "a control character behind an escape": ("byte < SPACE or length == 0", "length == 0"),
+    "invalid UTF-8 behind an escape": ("byte < SPACE or length == 0", "byte < SPACE"),
+    "an escaped name as it is written": ("child_named(decoded, filled, more, nodes", "child_named(data, at + 1, end, nodes"),
+    "an escaped name is no child": ("child_named(decoded, filled, more, nodes", "NONE and (nodes"),
+    "an escaped name of items twice": ("return same(decoded, behind, behind + length, decoded, beyond, beyond + length)", "return False"),
+    "a plain name behind the same escaped one": ("if behind < 0:", "if behind < 0:\n        return False\n    if False:"),
+    "an escaped name behind the same plain one": ("if beyond < 0:", "if beyond < 0:\n        return False\n    if False:"),
+    "texts of another record": ("used, filled = end, more", "used = end"),
+    "leading zeros of what nobody wants": ("(data[at] == ZERO and at + 1 < end)", "False"),
+    "no digits of what nobody wants": ("if at == end or", "if"),
+    "no digits behind a point that nobody wants": ("if at == end:\n            return REFUSED\n        byte", "byte"),
+    "no digits of an exponent": ("end if at < end else REFUSED", "end"),
+    "too many digits for Python": ("NUMBER_DIGITS)\n    if at ==", "4_301)\n    if at =="),
     "a vertical tab is space": ("byte not in (SPACE, NEWLINE, TAB, RETURN)", "byte not in (SPACE, NEWLINE, TAB, RETURN, 11)"),
 }  # fmt: skip
 
@@ -118,7 +185,7 @@ def test_each_defect_would_be_seen(defect: str) -> None:
     logs = plain_logs(*DEFECTS[defect])
     try:
         found = first_difference(10_000, logs)
-    except (IndexError, AssertionError):  # an index beyond the bytes; a number that is none by the words of the log
+    except (IndexError, AssertionError, OverflowError):  # an index beyond the bytes; a number or a byte that is none
         return
     assert found
 
@@ -149,9 +216,15 @@ LOGGED: dict[bytes, list[Row]] = {
     '{"m":"\U0001f600 žluť"}'.encode(): [(5, TEXT, "\U0001f600 žluť")],
     b'{"m":999999999999999999,"order":{"id":0}}': [(5, WHOLE, "9" * 18), (3, OTHER, None), (2, WHOLE, "0")],
     b'{"m":-999999999999999.123456789012345678901234567890}': [(5, NUMBER, "-999999999999999.123456789012345678901234567890")],
-    b'{"x":1.7976931348623157E+30,"y":[-9.1e-07,' + b"9" * 40 + b"." + b"9" * 40 + b'],"m":1795296236471000000}': [
-        (5, WHOLE, "1795296236471000000"),
+    b'{"m":"\\ud83d\\ude00 \\u017e\\u0000\\uFFFF\\b\\f\\n\\r\\t\\/\\\\\\""}': [(5, TEXT, '\U0001f600 \u017e\0\uffff\b\f\n\r\t/\\"')],
+    '{"m":{"\\u00e9":"\\n","é\\u0301":1,"ab":2,"a\\u0062\\u0063":3,"abd":4}}'.encode(): [
+        (5, MAP, 5), (5, TEXT, "é"), (5, TEXT, "\n"), (5, TEXT, "é\u0301"), (5, WHOLE, "1"), (5, TEXT, "ab"), (5, WHOLE, "2"),
+        (5, TEXT, "abc"), (5, WHOLE, "3"), (5, TEXT, "abd"), (5, WHOLE, "4"),
     ],
+    b'{"order":{"\\u0069\\u0064":"a\\u0062","line\\u0073":[{"sku":"\\t"},{"s\\u006bu":"c"}],"\\n":1},"x\\u0020":"\\u00e9"}': [
+        (3, OTHER, None), (2, TEXT, "ab"), (LINES, LIST, 2), (0, TEXT, "\t"), (0, TEXT, "c"),
+    ],
+    b'{"x":[1e3,-1.5E-7,0e+00,-0,1E999,' + b"9" * 400 + b"." + b"9" * 400 + b'],"y":-0.0,"m":1}': [(5, WHOLE, "1")],
     b'{"m":"' + b"x" * 100_000 + b'"}': [(5, TEXT, "x" * 100_000)],
     b'{"id":1,"lines":[{"sku":"b"}],"order.id":2,"orde":3,"orders":4}': [],
     b'{"x":' + b"[" * 32 + b"]" * 32 + b',"m":0.0}': [(5, NUMBER, "0.0")],
@@ -173,10 +246,11 @@ def test_items_have_as_many_names_as_can_be_compared() -> None:
 
 DECLINED = [
     b"", b" ", b"[]", b"null", b'{"order":5}', b'{"order":[]}', b'{"order":{"lines":{}}}', b'{"order":{"lines":[null]}}',
-    b'{"order":{"lines":[{},[]]}}', b'{"m":"\\u0061"}', b'{"\\u006d":1}', b'{"x\\n":1}', b'{"order":{"x\\n":1}}', b'{"m":1e5}',
-    b'{"m":-0}', b'{"m":NaN}', b'{"m":[1}',
-    b'{"m":1,"m":1}', b'{"m":{"a":1,"a":1}}', b'{"order":{"id":1,"id":1}}', b'{"m":"\xed\xa0\x80"}', b'{"m":1}{}',
-    b'\xef\xbb\xbf{"m":1}', b'{"m":1}\0', b'{"m":99999999999999999999}', b'{"m":1.0000000000000000000000000000000}',
+    b'{"order":{"lines":[{},[]]}}', b'{"m":"\\u006"}', b'{"\\u006d":1,"m":2}', b'{"x\\d":1}', b'{"order":{"x\\u":1}}', b'{"m":1e5}',
+    b'{"m":-0}', b'{"m":1,"m":1}', b'{"m":{"a":1,"a":1}}', b'{"order":{"id":1,"id":1}}', b'{"m":"\xed\xa0\x80"}', b'{"m":1}{}',
+    b'\xef\xbb\xbf{"m":1}', b'{"m":1}\0', b'{"m":99999999999999999999}', b'{"m":1.0000000000000000000000000000000}', b'{"m":NaN}',
+    b'{"m":[1}', b'{"m":{"a":1,"\\u0061":1}}', b'{"m":{"\\u0061":1,"\\u0061":1}}', b'{"m":"\\ud83d"}', b'{"x":"\\ude00"}', b'{"m":"\\ud83d\\n"}',
+    b'{"x":1e}', b'{"x":' + b"9" * 401 + b"}", b'{"x":-00}', b'{"m":-0.0e0}',
 ]  # fmt: skip
 
 
@@ -202,6 +276,39 @@ def test_a_log_without_room_is_no_log() -> None:
     for used in (2, FULL, log.DECLINED):
         assert put(room[:2], used, 5, TEXT, 1, 2) == (FULL if used == 2 else used)
     assert room.tolist() == [[7] * 4, [5, TEXT, 1, 2], [7] * 4]
+
+
+def test_what_is_decoded_lies_behind_the_bytes_of_the_batch() -> None:
+    """Only of records that were read, and only what they say; without any, the bytes are not copied."""
+    values = [b'{"m":"\\u0061\\u0062"}', b'{"m":"\\u0063","x":}', b'{"m":"d","x":"\\u00e9"}', b'{"m":{"\\n":1,"e":2}}']
+    records = Records.of(values)
+    logs = Json(ORDERS).scan(records.data, records.values)
+    assert logs.data.tobytes() == b"".join(values) + b"ab\n"
+    assert logs.status.tolist() == [0, log.DECLINED, 0, 0]
+    texts = [logs.data[start:stop].tobytes() for _, kind, start, stop in logs.rows.tolist() if kind == TEXT]
+    assert texts == [b"ab", b"d", b"\n", b"e"]
+    plain = Records.of(values[2:3])
+    assert Json(ORDERS).scan(plain.data, plain.values).data is plain.data
+
+
+def test_records_that_share_bytes_are_decoded_too() -> None:
+    """Then there is more to write than there are bytes, so there has to be more room."""
+    record = b'{"m":["\\n' + b"x" * 50 + b'"]}'
+    values = np.array([[0, len(record)]] * 100)
+    logs = Json(ORDERS).scan(np.frombuffer(record, dtype=np.uint8), values)
+    assert logs.data.tobytes() == record + (b"\n" + b"x" * 50) * 100
+    assert (logs.rows[1::2, 3] - logs.rows[1::2, 2]).tolist() == [51] * 100
+
+
+def test_every_character_can_be_escaped() -> None:
+    """Each of UTF-16's units alone, which halves of pairs are not, and each edge of the pairs."""
+    units = [f"\\u{unit:04{digits}}" for unit in range(1 << 16) for digits in "xX"]
+    edges = [f"\\u{first:x}\\u{second:x}" for first in (0xD7FF, 0xD800, 0xDBFF, 0xDC00) for second in (0xDBFF, 0xDC00, 0xDFFF, 0xE000)]
+    values = [b'{"m":"%b"}' % text.encode() for text in (*units, *edges)]
+    for value, found in zip(values, Scanner(ORDERS).read(Records.of(values)), strict=True):
+        text = json.loads(value)["m"]
+        halves = any(0xD800 <= ord(each) < 0xE000 for each in text)
+        assert found == (None if halves else [(5, TEXT, text)])
 
 
 def test_an_index_beyond_the_bytes_raises() -> None:

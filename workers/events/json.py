@@ -42,23 +42,29 @@ class Json(Frozen):
         places = fixed(values if plain is None else np.where(plain[:, None], values, -1))
         stack, seen = self._tree.scratch()
         rows = np.empty((ROWS_FORESEEN * n + 64, COLUMNS), dtype=np.int64)
+        decoded = np.empty_like(data)
         number = np.empty(n, dtype=np.int64)
-        done = used = 0
+        done = used = filled = 0
         while True:
-            done, used = logs(
-                bytes_of, places, self._tree.nodes, self._tree.names, done, stack, seen, number, rows, used
-            )
+            done, used, filled = logs(
+                bytes_of, places, self._tree.nodes, self._tree.names, done, stack, seen, number, rows, used,
+                decoded, filled,
+            )  # fmt: skip
             if done == n:
                 break
-            # It was too small for a record; none has more rows than two a byte.
+            # One was too small: a record has at most two rows a byte, and no text is longer decoded
+            # than written, so `decoded` is only if records share bytes.
             rows = np.concatenate([rows, np.empty_like(rows)])
+            decoded = np.concatenate([decoded, np.empty_like(decoded)])
         ends = np.cumsum(np.maximum(number, 0))
 
         def decode(row: int) -> object:
             start, stop = values[row].tolist()
             return self.decode(data[start:stop].tobytes())
 
-        return Logs(data, rows[:used], ends, np.where(number == DECLINED, DECLINED, 0).astype(np.int8), decode)
+        whole = np.concatenate([data, decoded[:filled]]) if filled else data
+        status = np.where(number == DECLINED, DECLINED, 0).astype(np.int8)
+        return Logs(whole, rows[:used], ends, status, decode)
 
     def decode(self, value: bytes) -> object:
         """Return a record as plain objects; raises ValueError with the reason why it is none."""

@@ -4,15 +4,16 @@ The scanner says what is at the wanted places only where it is sure; else it dec
 general reader (`events.json_objects`) decides about that record alone. What it reads is:
 
     record  one object between white space
-    names   strings without a backslash in each object that is walked; each wanted one once
-    values  at a wanted place: strings without a backslash; whole numbers of at most WHOLE_DIGITS
-            digits, not -0; decimals of at most POINT_DIGITS digits before the point and
-            BEHIND_DIGITS behind it; true, false, null; what `json_parts.skip` knows, where a list
-            or an object is not opened
+    names   strings in each object that is walked; each wanted one once
+    values  at a wanted place: strings; whole numbers of at most WHOLE_DIGITS digits, not -0;
+            decimals of at most POINT_DIGITS digits before the point and BEHIND_DIGITS behind it;
+            true, false, null; what `json_parts.skip` knows, where a list or an object is not opened
     items   at a place that is opened: such values, lists of them, and objects of at most
-            MAP_NAMES_MAX of them, each name once and without a backslash
+            MAP_NAMES_MAX of them, each name once
     inner   null, or an object or a list as the paths through the place say; nothing else
     others  what `json_parts.skip` knows
+
+A string with escapes is decoded behind the bytes of the batch, see `json_texts`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from workers.kernels.reading.json_parts import (
 from workers.kernels.reading.json_parts import FALSE as FALSE_WORD
 from workers.kernels.reading.json_parts import NULL as NULL_WORD
 from workers.kernels.reading.json_parts import TRUE as TRUE_WORD
+from workers.kernels.reading.json_texts import decoded_text, put_decoded, same_text
 from workers.kernels.reading.log import (
     BEHIND_DIGITS,
     DECLINED,
@@ -76,6 +78,8 @@ NODE_COLUMNS = 10
 ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = 0, 1, 2, 3, 4
 # No node, no slot, no row.
 NONE = -1
+# What `one` says of a string that is not plain, which is no kind of the log.
+ESCAPED = -1
 
 # Columns of `stack`: the node of a level (of a list: that of its elements); the LIST row of a list,
 # NONE for an object; the child that is looked at first.
@@ -123,6 +127,24 @@ def child_named(
     return NONE
 
 
+@reads_outside
+def child_escaped(
+    data: Bytes, at: int, stop: int, decoded: Bytes, filled: int,
+    nodes: Longs, names: Bytes, node: int, hint: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Return the closing quote of the name at `at`, which is not plain, and the child it names.
+
+    It is decoded only to be compared. FULL, or REFUSED, in place of the quote.
+    """
+    end, more = decoded_text(data, at, stop, decoded, filled)
+    if more == FULL:
+        return FULL, NONE
+    if end == REFUSED:
+        return REFUSED, NONE
+    # It has an escape, so it is not empty.
+    return end, child_named(decoded, filled, more, nodes, names, node, hint)
+
+
 @reads_outside_in_place
 def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Return where the number at `at` ends, and its kind; see `one`."""
@@ -159,11 +181,14 @@ def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @reads_outside_in_place
 def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return where the value at `at` ends, and its kind where one value is wanted, or REFUSED."""
+    """Return where the value at `at` ends, and its kind where one value is wanted, or REFUSED.
+
+    A string that is not plain is ESCAPED, and where it ends is not said.
+    """
     byte = look(data, at, stop)
     if byte == QUOTE:
         end = plain(data, at + 1, stop)
-        return (end + 1 if look(data, end, stop) == QUOTE else REFUSED), TEXT
+        return end + 1, (TEXT if look(data, end, stop) == QUOTE else ESCAPED)
     if byte == MINUS or ZERO <= byte <= NINE:
         return number(data, at, stop)
     return word(data, at, stop)
@@ -179,11 +204,13 @@ def put_one(log: Longs, used: int, slot: int, kind: int, at: int, end: int) -> i
 
 
 @reads_outside
-def opened(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) -> tuple[int, int]:
+def opened(
+    data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int, decoded: Bytes, filled: int
+) -> tuple[int, int, int]:
     """Log the list or the object at `at` as items: a row for each value in it.
 
     Returns:
-        where it ends, or REFUSED; how many rows are used now, or FULL.
+        where it ends, or REFUSED; how many rows are used now, or FULL; how much is filled then.
     """
     row, count = used, 0
     mapped = look(data, at, stop) == OPEN_OBJECT
@@ -191,42 +218,51 @@ def opened(data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int) ->
     used = put(log, used, slot, MAP if mapped else LIST, 0, NONE)
     at = space(data, at + 1, stop)
     if look(data, at, stop) == close:
-        return at + 1, used
+        return at + 1, used, filled
     while used != FULL:
         if mapped:
-            end = text(data, at, stop)
-            if end == REFUSED or count == MAP_NAMES_MAX:
-                return REFUSED, used
-            for other in range(row + 1, used, 2):
-                if same(data, at + 1, end, data, log[other, START], log[other, STOP]):
-                    return REFUSED, used
-            used = put(log, used, slot, TEXT, at + 1, end)
-            at = space(data, end + 1, stop)
+            if look(data, at, stop) != QUOTE or count == MAP_NAMES_MAX:
+                return REFUSED, used, filled
+            name, end = used, plain(data, at + 1, stop)
+            if look(data, end, stop) == QUOTE:
+                used = put(log, used, slot, TEXT, at + 1, end)
+                at = end + 1
+            else:
+                at, used, filled = put_decoded(data, at, stop, decoded, filled, log, used, slot)
+            if at == REFUSED or used == FULL:
+                return REFUSED, used, filled
+            for other in range(row + 1, name, 2):
+                if same_text(data, decoded, log[name, START], log[name, STOP], log[other, START], log[other, STOP]):
+                    return REFUSED, used, filled
+            at = space(data, at, stop)
             if look(data, at, stop) != COLON:
-                return REFUSED, used
+                return REFUSED, used, filled
             at = space(data, at + 1, stop)
         end, kind = one(data, at, stop)
+        if kind == ESCAPED:
+            end, used, filled = put_decoded(data, at, stop, decoded, filled, log, used, slot)
+        elif end != REFUSED:
+            used = put_one(log, used, slot, kind, at, end)
         if end == REFUSED:
-            return REFUSED, used
-        used = put_one(log, used, slot, kind, at, end)
+            return REFUSED, used, filled
         count += 1
         at = space(data, end, stop)
         byte = look(data, at, stop)
         if byte == close:
             break
         if byte != COMMA:
-            return REFUSED, used
+            return REFUSED, used, filled
         at = space(data, at + 1, stop)
     if used != FULL:
         log[row, START] = count
-    return at + 1, used
+    return at + 1, used, filled
 
 
-@reads_outside
+@reads_outside_in_place
 def event(
     data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, log: Longs, used: int,
-    stack: Longs, seen: Longs,
-) -> int:  # fmt: skip
+    stack: Longs, seen: Longs, decoded: Bytes, filled: int,
+) -> tuple[int, int]:  # fmt: skip
     """Log one record, data[at:stop].
 
     Args:
@@ -236,16 +272,17 @@ def event(
         log: int64 (room, 4), written from row `used` on.
         stack: int64 (levels of the tree, HELD_COLUMNS), scratch: the levels around the innermost.
         seen: int64 (n,), scratch: whether a child occurred in the object that is walked.
+        decoded, filled: see `json_texts`.
 
     Returns:
-        how many rows are used; DECLINED; or FULL.
+        how many rows are used, DECLINED, or FULL; how much is filled then.
     """
     level = 0
     node, row, hint = NONE, NONE, NONE
     child = 0
     at = space(data, at, stop)
     if look(data, at, stop) != OPEN_OBJECT:
-        return DECLINED
+        return DECLINED, filled
     while True:
         # `at` is where the value of `child` begins; NONE: nobody wants it.
         opens = False
@@ -255,10 +292,13 @@ def event(
             slot, sort = nodes[child, NODE_SLOT], nodes[child, SORT]
             byte = look(data, at, stop)
             if sort == ITEMS and byte in (OPEN_LIST, OPEN_OBJECT):
-                at, used = opened(data, at, stop, log, used, slot)
+                at, used, filled = opened(data, at, stop, log, used, slot, decoded, filled)
             elif sort in (ONE, ITEMS):
                 end, kind = one(data, at, stop)
-                used = put_one(log, used, slot, kind, at, end)
+                if kind == ESCAPED:
+                    end, used, filled = put_decoded(data, at, stop, decoded, filled, log, used, slot)
+                else:
+                    used = put_one(log, used, slot, kind, at, end)
                 at = end
             elif byte == NULL_WORD[0] and row == NONE:
                 # What is wanted within it is absent.
@@ -267,7 +307,7 @@ def event(
                     used = put(log, used, slot, NULL, at, end)
                 at = end
             elif byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST) or sort == SEVERAL:
-                return DECLINED
+                return DECLINED, filled
             else:
                 opens = True
                 at += 1
@@ -286,9 +326,9 @@ def event(
                     node, row, hint = nodes[child, ELEMENTS], used, NONE
                     used = put(log, used, nodes[child, LIST_SLOT], LIST, 0, NONE)
             if used == FULL:
-                return FULL
+                return FULL, filled
         if at == REFUSED:
-            return DECLINED
+            return DECLINED, filled
         # A value is at its end, or one has been opened: close what closes here.
         while True:
             at = space(data, at, stop)
@@ -299,39 +339,42 @@ def event(
             at += 1
             level -= 1
             if level == 0:
-                return used if space(data, at, stop) == stop else DECLINED
+                return (used if space(data, at, stop) == stop else DECLINED), filled
             node = stack[level - 1, HELD_NODE]
             row = stack[level - 1, HELD_ROW]
             hint = stack[level - 1, HELD_HINT]
         # Then the next value of the innermost level is due; behind another one a comma leads to it.
         if not opens:
             if byte != COMMA:
-                return DECLINED
+                return DECLINED, filled
             at = space(data, at + 1, stop)
         if row != NONE:
             log[row, START] += 1
             child = node
             continue
         end = text(data, at, stop)
-        if end == REFUSED:
-            return DECLINED
-        child = child_named(data, at + 1, end, nodes, names, node, hint)
+        if end != REFUSED:
+            child = child_named(data, at + 1, end, nodes, names, node, hint)
+        elif look(data, at, stop) == QUOTE:
+            end, child = child_escaped(data, at, stop, decoded, filled, nodes, names, node, hint)
+        if end < 0:
+            return (FULL if end == FULL else DECLINED), filled
         if child != NONE:
             if seen[child]:
-                return DECLINED
+                return DECLINED, filled
             seen[child] = 1
             hint = child + 1
         at = space(data, end + 1, stop)
         if look(data, at, stop) != COLON:
-            return DECLINED
+            return DECLINED, filled
         at = space(data, at + 1, stop)
 
 
 @reads_outside
 def logs(
     data: Bytes, values: Longs, nodes: Longs, names: Bytes, begin: int,
-    stack: Longs, seen: Longs, number: Longs, rows: Longs, used: int,
-) -> tuple[int, int]:  # fmt: skip
+    stack: Longs, seen: Longs, number: Longs, rows: Longs, used: int, decoded: Bytes, filled: int,
+) -> tuple[int, int, int]:  # fmt: skip
     """Log the records from `begin` on one by one, until there is no room.
 
     Args:
@@ -341,17 +384,23 @@ def logs(
         number: int64 (n,), written: how many rows each record has, or DECLINED.
         rows: int64 (room, 4), the logs end to end, written from `used` on.
         used: how many rows are there already.
+        decoded: uint8 (room,), texts that had escapes end to end, written from `filled` on; places
+            from len(data) on mean these.
+        filled: how much of it is used already.
 
     Returns:
-        the record to begin with when `rows` has more room, n at the end; how many rows are used.
+        the record to begin with when `rows` and `decoded` have more room, n at the end; how many
+        rows are used; how much of `decoded` is.
     """
     for i in range(begin, len(values)):
         number[i] = DECLINED
         if values[i, 0] >= 0:
-            end = event(data, values[i, 0], values[i, 1], nodes, names, rows, used, stack, seen)
+            end, more = event(
+                data, values[i, 0], values[i, 1], nodes, names, rows, used, stack, seen, decoded, filled
+            )
             if end == FULL:
-                return i, used
+                return i, used, filled
             if end != DECLINED:
                 number[i] = end - used
-                used = end
-    return len(values), used
+                used, filled = end, more
+    return len(values), used, filled

@@ -3,9 +3,11 @@
 Everything here is stricter than the general reader (msgspec), never laxer. Plain is:
 
     text    a string without a backslash
-    number  at most 40 digits before and 40 after the point, 2 in an exponent
-    value   a string with escapes of two characters, a number, true, false, null; lists and objects
-            of such values, at most DEPTH_MAX in each other
+    escape  any of JSON's; of surrogates, both of a pair
+    number  any of JSON's, with at most NUMBER_DIGITS digits before the point, behind it and in the
+            exponent
+    value   a string with escapes or without, a number, true, false, null; lists and objects of
+            such values, at most DEPTH_MAX in each other
 
 Every string is valid UTF-8 as CPython sees it, also where msgspec would not look.
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import reads_outside, reads_outside_with_arrays
+from workers.kernels.compiled import reads_outside, reads_outside_in_place, reads_outside_with_arrays
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -27,15 +29,22 @@ Flags = NDArray[np.bool_]
 
 REFUSED = -1
 END = -1
-QUOTE, BACKSLASH, COMMA, COLON, PLUS, MINUS, POINT, LARGE_E, SMALL_E = 34, 92, 44, 58, 43, 45, 46, 69, 101
+QUOTE, BACKSLASH, COMMA, COLON, PLUS, MINUS, POINT = 34, 92, 44, 58, 43, 45, 46
 OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = 91, 93, 123, 125
 SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 ZERO, NINE = 48, 57
 TRUE, FALSE, NULL = (np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null"))
-# What may follow a backslash, but for the u of four hexadecimal digits.
-ESCAPES = np.array([byte in b'"\\/bfnrt' for byte in range(256)])
-ESCAPES.flags.writeable = False
-NUMBER_DIGITS, EXPONENT_DIGITS = 40, 2
+SMALL_E, LARGE_E, SMALL_U = 101, 69, 117
+# What a byte behind a backslash writes, and what it is as a hexadecimal digit; -1: nothing.
+ESCAPES = np.full(256, -1)
+ESCAPES[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
+HEXADECIMAL = np.full(256, -1)
+HEXADECIMAL[list(b"0123456789abcdefABCDEF")] = [*range(16), *range(10, 16)]
+ESCAPES.flags.writeable = HEXADECIMAL.flags.writeable = False
+# Units of UTF-16 from HIGH on, and those from LOW to SURROGATES_STOP, are the halves of a pair.
+HIGH, LOW, SURROGATES_STOP = 0xD800, 0xDC00, 0xE000
+# Of a whole number with more than 4,300 digits the general reader says that it is not JSON.
+NUMBER_DIGITS = 400
 # A bit of 64 for each level says whether it is an object.
 DEPTH_MAX = 32
 
@@ -116,17 +125,51 @@ def text(data: Bytes, at: int, stop: int) -> int:
     return end if look(data, end, stop) == QUOTE else REFUSED
 
 
+@reads_outside_in_place
+def unit(data: Bytes, at: int, stop: int) -> int:
+    """Return the number of the four hexadecimal digits at `at`; a negative one: they are none."""
+    if at + 4 > stop:
+        return REFUSED
+    value = 0
+    for place in range(at, at + 4):
+        # A digit that is none is -1, and so is whatever has it in front.
+        value = value << 4 | HEXADECIMAL[data[place]]
+    return value
+
+
+@reads_outside_in_place
+def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Return the character that the escape at `at`, a backslash, writes, and where it ends."""
+    after = look(data, at + 1, stop)
+    if after != SMALL_U:
+        found = ESCAPES[after] if after != END else REFUSED
+        return found, (at + 2 if found >= 0 else REFUSED)
+    at += 6
+    found = unit(data, at - 4, stop)
+    if HIGH <= found < LOW:
+        if look(data, at, stop) != BACKSLASH or look(data, at + 1, stop) != SMALL_U:
+            return REFUSED, REFUSED
+        at += 6
+        second = unit(data, at - 4, stop)
+        if not LOW <= second < SURROGATES_STOP:
+            return REFUSED, REFUSED
+        return 0x10000 + ((found - HIGH) << 10) + (second - LOW), at
+    if found < 0 or LOW <= found < SURROGATES_STOP:
+        return REFUSED, REFUSED
+    return found, at
+
+
 @reads_outside
 def escaped_text(data: Bytes, at: int, stop: int) -> int:
-    """Return the closing quote of a string with escapes of two characters."""
+    """Return the closing quote of a string with escapes or without."""
     if look(data, at, stop) != QUOTE:
         return REFUSED
     at = plain(data, at + 1, stop)
     while look(data, at, stop) == BACKSLASH:
-        after = look(data, at + 1, stop)
-        if after == END or not ESCAPES[after]:
+        _, at = escape(data, at, stop)
+        if at == REFUSED:
             return REFUSED
-        at = plain(data, at + 2, stop)
+        at = plain(data, at, stop)
     return at if look(data, at, stop) == QUOTE else REFUSED
 
 
@@ -141,25 +184,25 @@ def digits(data: Bytes, at: int, stop: int, most: int) -> int:
 
 @reads_outside
 def skip_number(data: Bytes, at: int, stop: int) -> int:
-    """Return where a number that nobody wants ends."""
+    """Return where a number ends."""
     if look(data, at, stop) == MINUS:
         at += 1
     end = digits(data, at, stop, NUMBER_DIGITS)
-    if end == at or (data[at] == ZERO and end > at + 1):
+    if at == end or (data[at] == ZERO and at + 1 < end):
         return REFUSED
-    if look(data, end, stop) == POINT:
+    byte = look(data, end, stop)
+    if byte == POINT:
         at = end + 1
         end = digits(data, at, stop, NUMBER_DIGITS)
-        if end == at:
+        if at == end:
             return REFUSED
-    if look(data, end, stop) in (SMALL_E, LARGE_E):
-        at = end + 1
-        if look(data, at, stop) in (PLUS, MINUS):
-            at += 1
-        end = digits(data, at, stop, EXPONENT_DIGITS)
-        if end == at:
-            return REFUSED
-    return end
+        byte = look(data, end, stop)
+    if byte not in (SMALL_E, LARGE_E):
+        return end
+    at = end + 1
+    at += look(data, at, stop) in (PLUS, MINUS)
+    end = digits(data, at, stop, NUMBER_DIGITS)
+    return end if at < end else REFUSED
 
 
 @reads_outside
