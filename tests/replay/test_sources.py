@@ -137,7 +137,8 @@ def test_both_refuse_the_same_rows_for_the_same_reasons(
     assert read(base, table) == read(base, lines)
     events, rejects = read(base, table)
     assert rejects == [
-        (2, "missing field 'key'"), (3, "missing field 'items'"), (4, "field 'items' has an item that is not a string, whole number or boolean"),
+        (2, "missing field 'key'"), (3, "missing field 'items'"),
+        (4, "field 'items' has an item that is not a string, whole number or boolean"),
         (5, "missing field 'ts'"), (6, "field 'ts' is not a time in ms"), (7, "field 'ts' is not a time in ms"),
         (8, "label too long"), (9, "label too long"), (10, "key not declared"),
     ]  # fmt: skip
