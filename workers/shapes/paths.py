@@ -60,7 +60,7 @@ def parse(text: str) -> Path:
     while True:
         name, at = _name(text, at)
         steps.append(name)
-        if text.startswith("[]", at):
+        while text.startswith("[]", at):
             if list_at is not None:
                 raise _wrong(text, at, "a second []; a path has one at most")
             list_at = len(steps)

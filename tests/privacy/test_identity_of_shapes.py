@@ -1,0 +1,73 @@
+"""What of an event is counted is in the mechanism id; and ids of settings that say none of it are what they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.events.shapes_corpus import document
+from workers.agents.factory import histograms, lanes, mechanisms
+from workers.histogram.histogram import Histogram
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.settings import settings_of
+
+EVENTS = {"key": "shop", "items": "lines[].sku", "timestamp": "ts"}
+KNOWN: dict[str, Any] = {"mechanism": "known_base", "domain": ["a", "b"]}
+
+
+def ids(events: dict[str, Any], *own: dict[str, Any], user: str | None = None) -> list[dict[str, Any]]:
+    """Return what identifies each histogram with such settings."""
+    given = settings_of(document(events, list(own) or [{}], user), Path())
+    found = histograms(Histogram, given, mechanisms(given), key=NoiseKey(bytes(32)), stream="s#1", owner=0, owners=1)
+    return [dict(histogram.life.description) for histogram in found]
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "key": {"key": "region"},
+    "items": {"items": "lines[].colour"},
+    "items of another sort": {"items": "lines"},
+    "count": {"count": "lines[].qty"},
+    "where": {"where": [{"field": "type", "in": ["purchase"]}]},
+    "another value": {"where": [{"field": "type", "in": ["refund"]}]},
+    "not in": {"where": [{"field": "type", "not_in": ["purchase"]}]},
+    "a bound": {"where": [{"field": "type", "min": 1}]},
+    "another bound": {"where": [{"field": "type", "max": 1}]},
+    "there": {"where": [{"field": "type", "exists": True}]},
+    "not there": {"where": [{"field": "type", "exists": False}]},
+    "missing": {"missing": "empty"},
+    "unit": {"timestamp_unit": "s"},
+    "time": {"timestamp": "at"},
+}
+
+
+def test_every_change_of_what_is_counted_is_another_id() -> None:
+    """The same noise on other data would be subtracted, and the data be bare."""
+    described = [ids(EVENTS)[0], *(ids(EVENTS | change)[0] for change in CHANGES.values())]
+    counted = [one["events"] for one in described]
+    assert all(one not in counted[:place] for place, one in enumerate(counted))
+
+
+@pytest.mark.parametrize("name", ["key", "items", "count", "where", "a bound"])
+def test_a_histogram_of_its_own_has_the_id_of_events_that_say_the_same(name: str) -> None:
+    """Where a setting stands changes nothing that is counted."""
+    change = CHANGES[name] | ({"items": EVENTS["items"]} if name == "count" else {})
+    assert ids(EVENTS, change)[0]["events"] == ids(EVENTS | change)[0]["events"] != ids(EVENTS)[0]["events"]
+
+
+def test_settings_that_say_nothing_new_have_the_ids_that_they_had() -> None:
+    """An upgrade must not begin new series, nor charge for them."""
+    old = {"topic": "t", "key": "shop", "items": "sku", "timestamp": None}
+    plain = {"key": "shop", "items": "sku"}
+    assert ids(plain)[0]["events"] == old
+    assert ids(plain | {"missing": "reject", "where": []}, {"where": []})[0]["events"] == old
+    assert ids(plain, user="who")[0]["events"] == old | {"user": "who", "partitioner": "murmur2", "max_items": 3}
+
+
+def test_lanes_without_a_view_of_their_own_are_as_they_were() -> None:
+    """Messages and users' pairs in Kafka name lanes: by six fields, as ever."""
+    given = settings_of(document(EVENTS, [{}, {"items": "sku"}], None), Path())
+    first, second = lanes(given)
+    assert (first.view, tuple(first)[:6]) == ("", (10_000, 0, 3, 1, None, None))
+    assert len(second.view) == 16 and tuple(second)[:6] == tuple(first)[:6]
