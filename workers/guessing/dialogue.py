@@ -1,0 +1,238 @@
+"""The command itself: sample, guess, ask, write; and what it prints. What it prints is exact."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from workers.errors import SettingsError
+from workers.guessing.draft import Answers, Draft, Guess
+from workers.guessing.fields import Field, Form, Kind
+from workers.guessing.formats import NothingToCount, decoded
+from workers.guessing.pace import pace_of
+from workers.guessing.ranges import Range, around
+from workers.guessing.sample import sample_of
+from workers.guessing.words import many, percent
+from workers.guessing.writing import CHOOSE, Place, settings_text, toml
+from workers.kafka.clients import Connection
+from workers.settings import KafkaSettings, settings_of
+from workers.settings.files import client_values
+
+EXIT_NOTHING = 1
+_ROWS_MAX = 40
+_PLAIN_WIDTH = 120
+_EXAMPLES, _EXAMPLE = 3, 24
+_NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What the command line says; `client` may hold secrets. None: not said."""
+
+    bootstrap: str
+    topic: str
+    output: Path
+    records: int
+    client: tuple[str, ...] = ()
+    keys: str | None = None
+    users: bool | None = None
+    range: str | None = None
+    ask: bool = True
+
+    def __repr__(self) -> str:
+        return f"Wishes({self.topic!r})"
+
+
+def write_settings(wishes: Wishes) -> int:
+    """Write a settings file for a topic; return the exit code.
+
+    Raises:
+        SettingsError: an option is wrong, the file is there already, or no broker answers.
+    """
+    output = wishes.output
+    if output.exists() or output.is_symlink():
+        raise SettingsError(f"{output}: exists already, and settings are never overwritten: choose another name with --output")
+    if not output.absolute().parent.is_dir():
+        raise SettingsError(f"{output}: no directory {output.parent}")
+    range_ = None if wishes.range is None else _range(wishes.range)
+    client = client_settings(wishes.client)
+    values = client_values(tomllib.loads("\n".join(f"{toml(name)} = {value}" for name, value in client.items())), output.absolute().parent)
+    try:
+        KafkaSettings(bootstrap=wishes.bootstrap, client=values)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    sample = sample_of(Connection(wishes.bootstrap, values), wishes.topic, wishes.records)
+    if not sample.records:
+        print(f"quietcount: --topic {wishes.topic}: the topic is empty: there is nothing to look at yet", file=sys.stderr)
+        return EXIT_NOTHING
+    try:
+        guess = Guess(sample, decoded([record.value for record in sample.records]), time.time_ns() // 1_000_000)
+        if range_ is not None and guess.items.range is None:
+            raise SettingsError(f"--range: what would be counted, {guess.items.field.path}, is not a number")
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = _PLAIN_WIDTH
+        _show_fields(console, guess)
+        asking = wishes.ask and sys.stdin.isatty() and sys.stdout.isatty()
+        answers = _answers(guess, wishes, range_, asking=asking)
+        draft = guess.draft(answers)
+    except NothingToCount as nothing:
+        print(f"quietcount: --topic {wishes.topic}: {nothing}", file=sys.stderr)
+        return EXIT_NOTHING
+    key_name = f"{output.stem}.key"
+    place = Place(
+        bootstrap=wishes.bootstrap,
+        topic=wishes.topic,
+        client=client,
+        file=str(output),
+        key_file=str(output.with_name(key_name)),
+        key_name=key_name,
+        now=datetime.now(UTC),
+    )
+    text = settings_text(draft, pace_of(draft), answers, place)
+    try:
+        settings_of(tomllib.loads(text), output.absolute().parent)
+    except ValueError as error:
+        raise SettingsError(f"no settings could be written for this topic: {error}") from None
+    _write(output, text)
+    _show_draft(console, draft, place, text)
+    return 0
+
+
+def client_settings(options: Iterable[str]) -> dict[str, str]:
+    """Return [kafka.client] from `NAME=VALUE` options, as TOML values by name.
+
+    Raises:
+        SettingsError: one has no `=`.
+    """
+    found = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise SettingsError("--client: NAME=VALUE, such as security.protocol=ssl, NAME=file:PATH or NAME=env:VARIABLE")
+        kind, colon, place = value.partition(":")
+        secret = colon and kind in ("file", "env")
+        found[name] = f"{{ {kind} = {toml(place)} }}" if secret else toml(value)
+    return found
+
+
+def _range(text: str) -> Range:
+    match = re.fullmatch(rf"({_NUMBER}):({_NUMBER})", text)
+    found = around(float(match[1]), float(match[2])) if match else None
+    if found is None:
+        raise SettingsError(f"--range {text}: FROM:TO, two numbers, the first below the second, such as 0:100")
+    return found
+
+
+def _answers(guess: Guess, wishes: Wishes, range_: Range | None, *, asking: bool) -> Answers:
+    """Return what the options say, and what is answered to questions about the rest."""
+    keys, users = wishes.keys, wishes.users
+    if asking and keys is None and guess.keys:
+        named = guess.keys[0]
+        click.echo(
+            f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; in the sample "
+            f"there are {many(len(named.values), 'different value')}: {_examples(named.values, 8)}.\n"
+            "public: any name in the data may be published. declare: these may, and go into the file; others are not\n"
+            "counted. none: one histogram of all events, without names."
+        )
+        keys = click.prompt("May the names be published?", type=click.Choice(["public", "declare", "none"]), default="none")
+    placed = [named for named in guess.users(None) if named.partitioner is not None]
+    if asking and users is None and placed:
+        click.echo(f"\nThe records are placed by {placed[0].setting}, which may name a user: {placed[0].reason}.")
+        users = click.confirm("Protect all events of one user, not single events?", default=False)
+    if asking and range_ is None and guess.items.range is not None:
+        found = guess.items.range
+        click.echo(f"\n{guess.items.field.path} is a number. Round numbers around the sample's are data; better are some that you know.")
+        default = f"{found.first:f}:{found.last:f}"
+        answer = click.prompt("Buckets FROM:TO", default=default)
+        range_ = None if answer == default else _range(answer)
+    return Answers(keys=keys or "none", users=bool(users), range=range_)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a new file.
+
+    Raises:
+        SettingsError: it is there by now, or cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from None
+
+
+def _show_fields(console: Console, guess: Guess) -> None:
+    """Print what the fields hold, for the operator only."""
+    table = Table(box=None, pad_edge=False)
+    for heading, right in (("field", False), ("in", True), ("holds", False), ("different", True), ("for example (exact)", False)):
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    # Objects are only the way to their fields.
+    shown = [field for field in guess.fields if field.number_of_values and set(field.kinds) != {Kind.OBJECT}]
+    for field in shown[:_ROWS_MAX]:
+        different = f"{field.distinct:,}" if field.labels else ""
+        table.add_row(Text(_plain(_path(field))), percent(field.share), _holds(field), different, Text(_example(field)))
+    console.print(table)
+    if len(shown) > _ROWS_MAX:
+        console.print(f"... and {many(len(shown) - _ROWS_MAX, 'more field')}")
+
+
+def _show_draft(console: Console, draft: Draft, place: Place, text: str) -> None:
+    """Print what was written and what to do next."""
+    sample = draft.sample
+    looked = f"{len(sample.records):,} of {many(sample.total, 'record')} looked at"
+    if sample.stopped:
+        looked += ", fewer than asked for: there was no time, or they are large"
+    accepted = f"{percent(draft.accepted / draft.decoded)} of those with an object would be counted"
+    skipped = f", {percent(draft.skipped / draft.decoded)} skipped by where" if draft.skipped else ""
+    console.print()
+    console.print(Text(f"{looked}; {accepted}{skipped}."), soft_wrap=True)
+    choices = sum(CHOOSE in line for line in text.splitlines()) - 1
+    console.print(Text(f"{place.file}: written. {choices} of its comments say {CHOOSE}: what only you can decide."), soft_wrap=True)
+    console.print(Text(f"Next: quietcount check -c {place.file}"), soft_wrap=True)
+
+
+def _path(field: Field) -> str:
+    return f"{field.path}[]" if field.form is Form.LIST else f"{field.path}{{}}" if field.form is Form.MAP else str(field.path)
+
+
+def _holds(field: Field) -> str:
+    kinds = [kind.value for kind, n in field.kinds.most_common() if n]
+    said = " or ".join(kinds)
+    return f"counts by {said}" if field.form is Form.MAP else said
+
+
+def _example(field: Field) -> str:
+    if field.values and not field.numeric:
+        return _examples(field.values, _EXAMPLES)
+    if field.numbers:
+        low, high = min(field.numbers), max(field.numbers)
+        return f"{low:g}" if low == high else f"{low:.10g} to {high:.10g}"
+    return ""
+
+
+def _examples(values: Mapping[str, int], number: int) -> str:
+    shown = [_cut(_plain(value)) for value in list(values)[:number]]
+    return ", ".join(shown) + (", ..." if len(values) > number else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 3] + "..."
+
+
+def _plain(text: str) -> str:
+    """Return a text with nothing that a terminal would obey."""
+    return "".join(char if char.isprintable() else "?" for char in text)
