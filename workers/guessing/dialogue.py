@@ -34,6 +34,7 @@ EXIT_NOTHING = 1
 _ROWS_MAX = 40
 _PLAIN_WIDTH = 120
 _EXAMPLES, _EXAMPLE = 3, 24
+_DIGITS = 1e19
 _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 
@@ -84,8 +85,9 @@ def write_settings(wishes: Wishes) -> int:
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
-        _show_fields(console, guess)
         asking = wishes.ask and sys.stdin.isatty() and sys.stdout.isatty()
+        if asking:
+            _show_fields(console, guess, {})
         answers = _answers(guess, wishes, range_, asking=asking)
         draft = guess.draft(answers)
     except NothingToCount as nothing:
@@ -107,6 +109,8 @@ def write_settings(wishes: Wishes) -> int:
     except ValueError as error:
         raise SettingsError(f"no settings could be written for this topic: {error}") from None
     _write(output, text)
+    if not asking:
+        _show_fields(console, guess, roles_of(draft))
     _show_draft(console, draft, place, text)
     return 0
 
@@ -175,16 +179,33 @@ def _write(path: Path, text: str) -> None:
         raise SettingsError(f"{path}: {error.strerror}") from None
 
 
-def _show_fields(console: Console, guess: Guess) -> None:
+def roles_of(draft: Draft) -> dict[str, str]:
+    """Return what the settings make of each field."""
+    found = {str(draft.items.field.path): "items"}
+    if draft.items.count is not None:
+        found[str(draft.items.count.path)] = "count"
+    if draft.where is not None:
+        found[str(draft.where.field.path)] = "where"
+    if draft.time is not None:
+        found[str(draft.time.field.path)] = "timestamp"
+    for named, role in ((draft.key, "key"), (draft.user, "user")):
+        if named is not None:
+            found[named.setting] = role
+    return found
+
+
+def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> None:
     """Print what the fields hold, for the operator only."""
     table = Table(box=None, pad_edge=False)
-    for heading, right in (("field", False), ("in", True), ("holds", False), ("different", True), ("for example (exact)", False)):
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    headings = ("field", "in", "holds", "different", "used as", "for example (exact: for you only)")
+    for heading in headings if roles else (*headings[:4], headings[5]):
+        table.add_column(heading, justify="right" if heading in ("in", "different") else "left", overflow="fold")
     # Objects are only the way to their fields.
-    shown = [field for field in guess.fields if field.number_of_values and set(field.kinds) != {Kind.OBJECT}]
+    shown = [field for field in guess.all_fields if field.number_of_values and set(field.kinds) != {Kind.OBJECT}]
     for field in shown[:_ROWS_MAX]:
         different = f"{field.distinct:,}" if field.labels else ""
-        table.add_row(Text(_plain(_path(field))), percent(field.share), _holds(field), different, Text(_example(field)))
+        role = [roles.get(str(field.path), "")] if roles else []
+        table.add_row(Text(_plain(_path(field))), percent(field.share), _holds(field), different, *role, Text(_example(field)))
     console.print(table)
     if len(shown) > _ROWS_MAX:
         console.print(f"... and {many(len(shown) - _ROWS_MAX, 'more field')}")
@@ -196,7 +217,8 @@ def _show_draft(console: Console, draft: Draft, place: Place, text: str) -> None
     looked = f"{len(sample.records):,} of {many(sample.total, 'record')} looked at"
     if sample.stopped:
         looked += ", fewer than asked for: there was no time, or they are large"
-    accepted = f"{percent(draft.accepted / draft.decoded)} of those with an object would be counted"
+    of = "" if draft.decoded == len(sample.records) else " of those that are objects"
+    accepted = f"{percent(draft.accepted / draft.decoded)}{of} would be counted"
     skipped = f", {percent(draft.skipped / draft.decoded)} skipped by where" if draft.skipped else ""
     console.print()
     console.print(Text(f"{looked}; {accepted}{skipped}."), soft_wrap=True)
@@ -220,8 +242,12 @@ def _example(field: Field) -> str:
         return _examples(field.values, _EXAMPLES)
     if field.numbers:
         low, high = min(field.numbers), max(field.numbers)
-        return f"{low:g}" if low == high else f"{low:.10g} to {high:.10g}"
+        return _number(low) if low == high else f"{_number(low)} to {_number(high)}"
     return ""
+
+
+def _number(number: float) -> str:
+    return f"{number:.0f}" if number.is_integer() and abs(number) < _DIGITS else f"{number:.6g}"
 
 
 def _examples(values: Mapping[str, int], number: int) -> str:

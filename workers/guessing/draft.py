@@ -111,6 +111,7 @@ class Guess:
         self._sample, self._decoded = sample, decoded
         self._places = sorted(decoded.objects)
         self._look(now_ms)
+        self.all_fields = self.fields
         self.where: Where | None = None
         self.items, self.other_items = self._counted()
         having = self._having()
