@@ -30,7 +30,8 @@ ANSWERS = [
 ]
 
 names = st.one_of(
-    st.sampled_from(["id", "type", "items", "lines", "qty", "ts", "user", "value", "a.b", "shop", "$all", "sku", "", "é", "[]", '"', "\x7f", "\n"]),
+    st.sampled_from(["id", "type", "items", "lines", "qty", "ts", "user", "value", "shop", "sku"]),
+    st.sampled_from(["", "\n", "a b", "a.b", "$all", "é", "[]", '"', "\x7f"]),
     st.text(max_size=5),
 )
 texts = st.integers(0, 9).map(lambda n: f"{MARK}{n}")
@@ -74,7 +75,7 @@ def written(sample: Sample, answers: Answers) -> tuple[str, Draft]:
         bootstrap="localhost:9092", topic="events", client={}, file="x.toml", key_file="x.key", key_name="x.key",
         now=datetime(2026, 11, 22, tzinfo=UTC),
     )  # fmt: skip
-    return settings_text(draft, pace_of(draft), answers, place), draft
+    return settings_text(draft, pace_of(draft, NOW_MS), answers, place), draft
 
 
 def loaded(text: str) -> Settings:
@@ -101,8 +102,7 @@ def test_a_file_loads_and_accepts_what_it_says(keyed: list[tuple[str | None, Jso
     sample = sample_of(keyed)
     try:
         text, draft = written(sample, answers)
-    except NothingToCount as nothing:
-        assert str(nothing)
+    except NothingToCount:
         return
     assert accepted(loaded(text), sample) == draft.accepted > 0
     if draft.where is None and draft.keys != "declare":

@@ -75,11 +75,11 @@ def write_settings(wishes: Wishes) -> int:
     except ValueError as error:
         raise SettingsError(str(error)) from None
     sample = sample_of(Connection(wishes.bootstrap, values), wishes.topic, wishes.records)
-    if not sample.records:
-        print(f"quietcount: --topic {wishes.topic}: the topic is empty: there is nothing to look at yet", file=sys.stderr)
-        return EXIT_NOTHING
+    now_ms = time.time_ns() // 1_000_000
     try:
-        guess = Guess(sample, decoded([record.value for record in sample.records]), time.time_ns() // 1_000_000)
+        if not sample.records:
+            raise NothingToCount("the topic is empty: there is nothing to look at yet")
+        guess = Guess(sample, decoded([record.value for record in sample.records]), now_ms)
         if range_ is not None and guess.items.range is None:
             raise SettingsError(f"--range: what would be counted, {guess.items.field.path}, is not a number")
         console = Console(highlight=False)
@@ -91,7 +91,7 @@ def write_settings(wishes: Wishes) -> int:
         answers = _answers(guess, wishes, range_, asking=asking)
         draft = guess.draft(answers)
     except NothingToCount as nothing:
-        print(f"quietcount: --topic {wishes.topic}: {nothing}", file=sys.stderr)
+        print(f"quietcount: no settings for the topic {wishes.topic}: {nothing}", file=sys.stderr)
         return EXIT_NOTHING
     key_name = f"{output.stem}.key"
     place = Place(
@@ -103,11 +103,11 @@ def write_settings(wishes: Wishes) -> int:
         key_name=key_name,
         now=datetime.now(UTC),
     )
-    text = settings_text(draft, pace_of(draft), answers, place)
+    text = settings_text(draft, pace_of(draft, now_ms), answers, place)
     try:
         settings_of(tomllib.loads(text), output.absolute().parent)
     except ValueError as error:
-        raise SettingsError(f"no settings could be written for this topic: {error}") from None
+        raise SettingsError(f"no settings could be written that load: {error}") from None
     _write(output, text)
     if not asking:
         _show_fields(console, guess, roles_of(draft))

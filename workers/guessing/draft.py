@@ -201,7 +201,7 @@ class Guess:
         users = self.users(key)
         user = next((named for named in users if named.partitioner is not None), None) if answers.users else None
         if answers.users and user is None:
-            raise NothingToCount(_no_users(users))
+            raise _no_users(users)
         made = Draft(
             sample=self._sample,
             format=self._decoded.format,
@@ -321,11 +321,11 @@ def _round_up(number: int) -> int:
     return next(int(digit * 10**power) for power in range(20) for digit in (1, 2, 3, 5) if digit * 10**power >= number)
 
 
-def _no_users(users: Sequence[Named]) -> str:
+def _no_users(users: Sequence[Named]) -> NothingToCount:
     if not users:
-        return "--users: no field with a user's name was found, nor are the records keyed by one"
+        return NothingToCount("--users: no field with a user's name was found, nor are the records keyed by one")
     names = ", ".join(named.setting for named in users[:3])
-    return (
+    return NothingToCount(
         f"--users: the records are not placed by what may name a user ({names}): one user's events must all be in one "
         "partition, so the producer must key them by user"
     )

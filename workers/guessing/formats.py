@@ -82,7 +82,7 @@ def _json() -> Decoder:
 
     def decode_flat(value: bytes) -> object:
         if value.count(b"[") + value.count(b"{") > _NESTED_MAX and _depth(value) > _NESTED_MAX:
-            raise ValueError("not JSON")
+            raise ValueError
         return decode(value)
 
     return decode_flat

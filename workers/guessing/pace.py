@@ -31,6 +31,8 @@ _TICKS = (
 )
 # Where the rate is not known.
 _USUAL = 1
+# Every tick since the oldest event is published, also the empty ones: no more than these at once.
+_TICKS_BEHIND = 100_000
 _ABOVE_NOISE = 3
 # Sampled times at each end that may be far from the others.
 _OUTLIERS = 0.005
@@ -54,17 +56,17 @@ class Pace:
     noise: str
 
 
-def pace_of(draft: Draft) -> Pace:
-    """Return a tick and a horizon for what a draft counts."""
+def pace_of(draft: Draft, now_ms: int) -> Pace:
+    """Return a tick and a horizon for what a draft counts, at a time."""
     rate = rate_of(draft)
     commonest = 0.0
     if rate is not None and draft.pairs:
         commonest = rate * max(draft.pairs.values()) / draft.accepted
     chosen, enough = _TICKS[_USUAL], False
     for tick_ms, epoch_ms in _TICKS if commonest else ():
-        sd = _sd(draft, tick_ms, epoch_ms)
-        chosen, enough = (tick_ms, epoch_ms), commonest * tick_ms / 1000 >= _ABOVE_NOISE * sd
-        if enough:
+        chosen = tick_ms, epoch_ms
+        enough = commonest * tick_ms / 1000 >= _ABOVE_NOISE * _sd(draft, tick_ms, epoch_ms)
+        if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
             break
     tick_ms, epoch_ms = chosen
     config = config_of(draft, tick_ms, epoch_ms // tick_ms)
