@@ -7,15 +7,15 @@ is framed as serializers with a Schema Registry do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.errors import SettingsError
 from workers.events.json_objects import JsonDecoder
 from workers.events.tree import build
+from workers.guessing.schemas import Decoder, Schemas, is_framed
+from workers.registry.registry import Access
 
-Decoder = Callable[[bytes], object]
-MAGIC, FRAME_BYTES = 0, 5
 # Longer values are rejects with the settings that are written.
 VALUE_BYTES_MAX = 1_000_000
 # Lists and objects in each other, as the worker's reader allows.
@@ -40,41 +40,42 @@ class Decoded:
     objects: dict[int, object]
 
 
-def decoded(values: Sequence[bytes | None]) -> Decoded:
+def decoded(values: Sequence[bytes | None], access: Access | None = None) -> Decoded:
     """Return what the values of a sample hold.
+
+    Args:
+        values: of the records.
+        access: to the registry that knows their schemas; None: there is none.
 
     Raises:
         NothingToCount: they are in no format that is known, or hold no objects.
+        SettingsError: the registry does not answer.
     """
     there = [value for value in values if value is not None]
     if not there:
         raise NothingToCount("all sampled records are without a value: there is nothing in them to count")
-    decode = _json()
-    found: dict[int, object] = {}
+    framed = sum(map(is_framed, there)) >= _MOST * len(there)
+    if framed and access is None:
+        raise NothingToCount(
+            "the values are framed for a Schema Registry (a zero byte and a schema id): name it with --schema-registry URL"
+        )
+    json = _json()
+    decode = Schemas(access, json).decode if framed and access is not None else lambda value: ("json", json(value))
+    found: dict[str, dict[int, object]] = {}
     for place, value in enumerate(values):
         if value is None or len(value) > VALUE_BYTES_MAX:
             continue
         try:
-            record = decode(value)
+            name, record = decode(value)
         except ValueError:
             continue
         if isinstance(record, dict):
-            found[place] = record
-    if found and len(found) >= _MOST * len(there):
-        return Decoded("json", found)
-    framed = sum(is_framed(value) for value in there)
-    if framed >= _MOST * len(there):
-        raise NothingToCount(
-            "the values are framed for a Schema Registry (a zero byte and a schema id): only JSON can be read so far"
-        )
-    raise NothingToCount(
-        f"{len(found):,} of {len(there):,} sampled values are JSON objects: too few to guess from, and no other format is known"
-    )
-
-
-def is_framed(value: bytes) -> bool:
-    """Return whether a value begins as serializers with a Schema Registry write it."""
-    return len(value) >= FRAME_BYTES and value[0] == MAGIC
+            found.setdefault(name, {})[place] = record
+    name, objects = max(found.items(), key=lambda one: len(one[1]), default=("json", {}))
+    if len(objects) < _MOST * len(there) or not objects:
+        what = f"records that a schema of the registry describes ({name})" if framed else "JSON objects"
+        raise NothingToCount(f"{len(objects):,} of {len(there):,} sampled values are {what}: too few to guess from")
+    return Decoded(name, objects)
 
 
 def _json() -> Decoder:
