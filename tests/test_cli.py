@@ -69,6 +69,7 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureF
         (["rejects"], ["-c", "--reason", "--show", "--retry"]),
         (["key", "new"], ["FILE"]),
         (["init"], ["--bootstrap", "--topic", "--output", "--records", "--client", "--keys", "--users", "--range", "--yes"]),
+        (["init"], ["--schema-registry", "--registry"]),
     ],
 )
 def test_every_command_explains_itself_and_its_options(

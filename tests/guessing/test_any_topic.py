@@ -72,7 +72,7 @@ def written(sample: Sample, answers: Answers) -> tuple[str, Draft]:
     """What `init` writes."""
     draft = Guess(sample, decoded([record.value for record in sample.records]), NOW_MS).draft(answers)
     place = Place(
-        bootstrap="localhost:9092", topic="events", client={}, file="x.toml", key_file="x.key", key_name="x.key",
+        bootstrap="localhost:9092", topic="events", client={}, registry={}, file="x.toml", key_file="x.key", key_name="x.key",
         now=datetime(2026, 11, 22, tzinfo=UTC),
     )  # fmt: skip
     return settings_text(draft, pace_of(draft, NOW_MS), answers, place), draft

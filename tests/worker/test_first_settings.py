@@ -1,4 +1,4 @@
-"""`init`, then `run`, on topics of different shape, with nothing in the file edited but the budget: the histograms are right.
+"""`init`, then `check`, then `run`, on topics of different shape, with nothing in the file edited but the budget: the histograms are right.
 
 What is published is held against counts that a few lines of plain Python make of the events.
 """
@@ -17,8 +17,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
-from tests.guessing.topics import SPAN_MS, TOPICS, Keyed, partition_of
+from tests.guessing.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
+from tests.registry_server import registry_server
 from tests.worker.harness import Worker, quietcount, until
 from workers.events.project import time_ms
 from workers.kafka.clients import Connection
@@ -29,8 +33,19 @@ PARTITIONS = 2
 # So many events that ticks are an hour or less, and all of them are over.
 EVENTS = 20_000
 AGO_MS = 3_600_000
+# The sensors' readings are in Avro.
+READING = """{"type": "record", "name": "Reading", "fields": [
+    {"name": "sensor", "type": "string"},
+    {"name": "type", "type": {"type": "enum", "name": "Kind", "symbols": ["humidity", "temperature"]}},
+    {"name": "value", "type": ["null", "double"]},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+    {"name": "battery", "type": "int"}
+]}"""
 # Noise that far above its sd happens once in 10^9 times.
 SDS = 6.2
+
+
+Encode = Callable[[Event], bytes]
 
 
 def flights(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
@@ -78,17 +93,24 @@ CASES: dict[str, tuple[list[str], Callable[[Settings, list[Keyed]], Iterator[tup
     "flights": (["--keys", "public"], flights, {"key": "origin", "items": "dest", "timestamp": "departed"}),
     "orders": (["--keys", "declare"], orders, {"items": "order.lines[].sku", "count": "order.lines[].qty", "timestamp_unit": "s"}),
     "web-log": ([], web_log, {"key": "$all", "items": "path", "timestamp": "ts"}),
-    "sensors": (["--keys", "public"], sensors, {"key": "type", "items": "value", "timestamp_unit": "us"}),
+    "sensors": (["--keys", "public"], sensors, {"key": "type", "items": "value", "timestamp_unit": "us", "format": "avro"}),
     "users": (["--users"], users, {"user": "session", "items": "tags", "timestamp": "context.when"}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_what_init_writes_counts_right(kind: str, bootstrap: str, tmp_path: Path) -> None:
+def test_what_init_writes_counts_right(kind: str, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """The way that a new user goes; a day that begins meanwhile begins an epoch."""
     options, reference, guessed = CASES[kind]
     topic = f"{kind}-{uuid.uuid4().hex[:8]}"
-    events = fill(bootstrap, topic, kind)
+    encode: Encode = lambda event: json.dumps(event).encode()  # noqa: E731
+    if kind == "sensors":
+        url = request.getfixturevalue("registry_url")
+        serializer = AvroSerializer(SchemaRegistryClient({"url": url}), READING)
+        context = SerializationContext(topic, MessageField.VALUE)
+        encode = lambda event: serializer(event, context) or b""  # noqa: E731
+        options = [*options, "--schema-registry", url]
+    events = fill(bootstrap, topic, kind, encode)
     file = tmp_path / "first.toml"
     done = quietcount("init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(file), *options)
     assert done.returncode == 0, done.stderr
@@ -99,6 +121,8 @@ def test_what_init_writes_counts_right(kind: str, bootstrap: str, tmp_path: Path
     assert settings.histograms[0].tick_ms <= AGO_MS
 
     assert quietcount("key", "new", str(tmp_path / "first.key")).returncode == 0
+    checked = quietcount("check", "-c", str(file))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
     made = quietcount("topics", "-c", str(file), "--create")
     assert made.returncode == 0, made.stderr
     counted = list(reference(settings, events))
@@ -111,7 +135,14 @@ def test_what_init_writes_counts_right(kind: str, bootstrap: str, tmp_path: Path
     assert_right(settings, counted)
 
 
-def fill(bootstrap: str, topic: str, kind: str) -> list[Keyed]:
+@pytest.fixture(scope="module")
+def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a real Schema Registry."""
+    with registry_server(tmp_path_factory.mktemp("registry")) as server:
+        yield server.url
+
+
+def fill(bootstrap: str, topic: str, kind: str, encode: Encode) -> list[Keyed]:
     """Makes a topic with three hours of events, the last of them an hour ago; returns them."""
     connection = Connection(bootstrap)
     admin = connection.admin()
@@ -122,7 +153,7 @@ def fill(bootstrap: str, topic: str, kind: str) -> list[Keyed]:
     start = time.time_ns() // 1_000_000 - AGO_MS - SPAN_MS // 2
     for i in range(EVENTS):
         key, event = TOPICS[kind](rng, start + i * (SPAN_MS // 2) // EVENTS)
-        producer.produce(topic, json.dumps(event), key, partition_of(key, i, PARTITIONS))
+        producer.produce(topic, encode(event), key, partition_of(key, i, PARTITIONS))
         found.append((key, event))
     assert producer.flush(60) == 0
     return found

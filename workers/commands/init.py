@@ -22,6 +22,14 @@ from workers.commands.options import PATH, only_one_line
     metavar="NAME=VALUE",
     help="A librdkafka setting, such as security.protocol=ssl; secrets as NAME=file:PATH or NAME=env:VARIABLE. Repeatable.",
 )
+@click.option("--schema-registry", "registry", metavar="URL", help="Where the schemas of Avro, Protobuf or JSON Schema are.")
+@click.option(
+    "--registry",
+    "registry_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Another setting of [schema_registry], such as ca=PATH; secrets as NAME=file:PATH or NAME=env:VARIABLE. Repeatable.",
+)
 @click.option(
     "--keys",
     type=click.Choice(["public", "declare", "none"]),
@@ -39,6 +47,8 @@ def init(
     output: Path | None,
     records: int,
     client: tuple[str, ...],
+    registry: str | None,
+    registry_options: tuple[str, ...],
     keys: str | None,
     users: bool | None,
     range_: str | None,
@@ -50,6 +60,8 @@ def init(
     and chooses a tick by the rate. Nothing is written to Kafka. What it prints is exact: for the
     operator only. Exits with 1 if nothing in the topic could be counted.
     """
+    if registry_options and registry is None:
+        raise click.UsageError("--registry goes with --schema-registry URL")
     only_one_line(context)
     from workers.guessing.dialogue import Wishes, write_settings
 
@@ -59,6 +71,8 @@ def init(
         output=output or Path(f"{topic}.toml"),
         records=records,
         client=client,
+        registry=registry,
+        registry_options=registry_options,
         keys=keys,
         users=users,
         range=range_,

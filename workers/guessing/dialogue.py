@@ -27,7 +27,8 @@ from workers.guessing.sample import sample_of
 from workers.guessing.words import many, percent
 from workers.guessing.writing import CHOOSE, Place, settings_text, toml
 from workers.kafka.clients import Connection
-from workers.settings import KafkaSettings, settings_of
+from workers.registry.registry import Access
+from workers.settings import KafkaSettings, registry_of, settings_of
 from workers.settings.files import client_values
 
 EXIT_NOTHING = 1
@@ -47,6 +48,8 @@ class Wishes:
     output: Path
     records: int
     client: tuple[str, ...] = ()
+    registry: str | None = None
+    registry_options: tuple[str, ...] = ()
     keys: str | None = None
     users: bool | None = None
     range: str | None = None
@@ -68,18 +71,21 @@ def write_settings(wishes: Wishes) -> int:
     if not output.absolute().parent.is_dir():
         raise SettingsError(f"{output}: no directory {output.parent}")
     range_ = None if wishes.range is None else _range(wishes.range)
-    client = client_settings(wishes.client)
-    values = client_values(tomllib.loads("\n".join(f"{toml(name)} = {value}" for name, value in client.items())), output.absolute().parent)
+    base = output.absolute().parent
+    client = toml_values("--client", wishes.client)
+    values = client_values(table_of(client), base)
+    registry = _registry(wishes)
     try:
         KafkaSettings(bootstrap=wishes.bootstrap, client=values)
     except ValueError as error:
         raise SettingsError(str(error)) from None
+    access = None if registry is None else _access(registry, base)
     sample = sample_of(Connection(wishes.bootstrap, values), wishes.topic, wishes.records)
     now_ms = time.time_ns() // 1_000_000
     try:
         if not sample.records:
             raise NothingToCount("the topic is empty: there is nothing to look at yet")
-        guess = Guess(sample, decoded([record.value for record in sample.records]), now_ms)
+        guess = Guess(sample, decoded([record.value for record in sample.records], access), now_ms)
         if range_ is not None and guess.items.range is None:
             raise SettingsError(f"--range: what would be counted, {guess.items.field.path}, is not a number")
         console = Console(highlight=False)
@@ -98,6 +104,8 @@ def write_settings(wishes: Wishes) -> int:
         bootstrap=wishes.bootstrap,
         topic=wishes.topic,
         client=client,
+        # JSON is read without its schema.
+        registry=(registry or {}) if draft.format in ("avro", "protobuf") else {},
         file=str(output),
         key_file=str(output.with_name(key_name)),
         key_name=key_name,
@@ -105,7 +113,7 @@ def write_settings(wishes: Wishes) -> int:
     )
     text = settings_text(draft, pace_of(draft, now_ms), answers, place)
     try:
-        settings_of(tomllib.loads(text), output.absolute().parent)
+        settings_of(tomllib.loads(text), base)
     except ValueError as error:
         raise SettingsError(f"no settings could be written that load: {error}") from None
     _write(output, text)
@@ -115,8 +123,34 @@ def write_settings(wishes: Wishes) -> int:
     return 0
 
 
-def client_settings(options: Iterable[str]) -> dict[str, str]:
-    """Return [kafka.client] from `NAME=VALUE` options, as TOML values by name.
+def _registry(wishes: Wishes) -> dict[str, str] | None:
+    """Return [schema_registry] as TOML values by name; None: it is not asked for."""
+    if wishes.registry is None:
+        return None
+    return {"url": toml(wishes.registry), **toml_values("--registry", wishes.registry_options)}
+
+
+def _access(values: Mapping[str, str], base: Path) -> Access:
+    """Return how to get to the registry.
+
+    Raises:
+        SettingsError: a setting is wrong, or a secret is not there.
+    """
+    try:
+        registry = registry_of(table_of(values), base)
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    assert registry is not None, "values are a section"
+    return Access(registry.url, registry.client(), 0.0)
+
+
+def table_of(values: Mapping[str, str]) -> dict[str, object]:
+    """Return TOML values as they are read."""
+    return tomllib.loads("\n".join(f"{toml(name)} = {value}" for name, value in values.items()))
+
+
+def toml_values(name_of_option: str, options: Iterable[str]) -> dict[str, str]:
+    """Return a section from `NAME=VALUE` options, as TOML values by name.
 
     Raises:
         SettingsError: one has no `=`.
@@ -125,7 +159,7 @@ def client_settings(options: Iterable[str]) -> dict[str, str]:
     for option in options:
         name, equals, value = option.partition("=")
         if not equals or not name:
-            raise SettingsError("--client: NAME=VALUE, such as security.protocol=ssl, NAME=file:PATH or NAME=env:VARIABLE")
+            raise SettingsError(f"{name_of_option}: NAME=VALUE, NAME=file:PATH or NAME=env:VARIABLE")
         kind, colon, place = value.partition(":")
         secret = colon and kind in ("file", "env")
         found[name] = f"{{ {kind} = {toml(place)} }}" if secret else toml(value)

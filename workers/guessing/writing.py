@@ -32,6 +32,7 @@ class Place:
     Attributes:
         bootstrap, topic: the cluster and the topic.
         client: [kafka.client], as TOML values by name.
+        registry: [schema_registry], as TOML values by name; empty: none is needed.
         file, key_file: as they are called from where the command runs.
         now: the time of writing.
     """
@@ -39,6 +40,7 @@ class Place:
     bootstrap: str
     topic: str
     client: Mapping[str, str]
+    registry: Mapping[str, str]
     file: str
     key_file: str
     key_name: str
@@ -61,6 +63,10 @@ def settings_text(draft: Draft, pace: Pace, answers: Answers, place: Place) -> s
         lines.section("kafka.client")
         for name, value in place.client.items():
             lines.set(toml(name), value, "as given to init")
+    if place.registry:
+        lines.section("schema_registry")
+        for name, value in place.registry.items():
+            lines.set(name, value, "as given to init")
     _events(lines, draft, place)
     lines.section("privacy")
     _unit(lines, draft)
@@ -114,7 +120,9 @@ def _events(lines: _File, draft: Draft, place: Place) -> None:
     lines.section("events")
     sample, items = draft.sample, draft.items
     size = f"{many(sample.total, 'record')} in {many(sample.partitions, 'partition')}"
-    lines.set("topic", toml(place.topic), f"{size}, values in {draft.format.upper()}")
+    lines.set("topic", toml(place.topic), size)
+    if draft.format != "json":
+        lines.set("format", toml(draft.format), "by the schemas that the values name")
     _where(lines, draft)
     _key(lines, draft)
     lines.set("items", toml(str(items.field.path)), f"what is counted: {items.reason}")
