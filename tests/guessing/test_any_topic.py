@@ -95,7 +95,7 @@ def accepted(found: Settings, sample: Sample) -> int:
     return n
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(topics(), st.sampled_from(ANSWERS))
 def test_a_file_loads_and_accepts_what_it_says(keyed: list[tuple[str | None, Json]], answers: Answers) -> None:
     """Or nothing is written, with the reason; floats of JSON differ from those read exactly in nothing that counts here."""

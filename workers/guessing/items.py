@@ -104,9 +104,9 @@ def _of_value(field: Field, where: str) -> Iterator[Items]:
         score -= 40.0 * _is_prose(field)
         reason = f"{_a(field)}, {where}, with {many(field.distinct, 'different value')}"
         yield Items(field=field, score=score, reason=reason)
-    if field.numeric and not _counts_up(field) and not names.says(field.path, names.PLACE, names.USER):
+    if field.numeric and not _counts_up(field) and not names.says(field.path, names.PLACE, names.USER, names.ID):
         found = range_of(field.numbers)
-        whole_name = field.whole and (names.says(field.path, names.ID, names.ITEM) or not measure)
+        whole_name = field.whole and (names.says(field.path, names.ITEM) or not measure)
         if found is not None:
             score = (15.0 if whole_name else 40.0) + 22.0 * measure
             yield Items(field=field, range=found, score=score, reason=f"a number, {where}: in buckets")

@@ -78,7 +78,7 @@ def pace_of(draft: Draft, now_ms: int) -> Pace:
         counted = commonest * tick_ms / 1000
         thing = "of the commonest item" if draft.items.range is None else "in the fullest bucket"
         reason = (
-            f"of about {_rate(rate)} such a tick has {about(rate * tick_ms / 1000)}, with {about(counted)} {thing}"
+            f"with about {_rate(rate)}, such a tick has {about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
             + (", well above the noise" if enough else ", hardly above the noise: there are few events")
         )
     days = epoch_ms // _DAY_MS

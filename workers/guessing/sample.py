@@ -66,7 +66,7 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
     """Read about `number` records of a topic; nothing is written, no group is joined.
 
     Raises:
-        SettingsError: no broker answers, or there is no such topic.
+        SettingsError: no broker answers, there is no such topic, or nothing could be read in time.
         KafkaException: the broker refuses to be read.
     """
     _, metadata = connection.introduce(_INTRODUCE_S)
@@ -92,6 +92,8 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
                     break
                 found[record.partition, record.offset] = record
             stopped = stopped or time.monotonic() > deadline or budget < 0
+    if stopped and not found:
+        raise SettingsError(f"--topic {topic}: no record could be read within {PATIENCE_S:g} s; try again")
     return Sample(
         records=[found[place] for place in sorted(found)],
         partitions=len(partitions),

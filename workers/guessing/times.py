@@ -44,7 +44,7 @@ class Time:
     @property
     def reason(self) -> str:
         """Return what was found."""
-        what = "ISO 8601 text" if self.unit == "iso" else f"a number that is a time from 2000 to now only in {self.unit}"
+        what = "ISO 8601 text" if self.unit == "iso" else f"a number that is a time between 2000 and now if read in {self.unit}"
         order = f"in order in {percent(self.ascending)} of them" if self.ascending < 1 else "always in order"
         return f"{what}, in {percent(self.field.share)} of the events, {order}"
 
