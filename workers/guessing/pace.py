@@ -79,6 +79,7 @@ def pace_of(draft: Draft, now_ms: int) -> Pace:
         thing = "of the commonest item" if draft.items.range is None else "in the fullest bucket"
         reason = (
             f"with about {_rate(rate)}, such a tick has {about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
+            + ("" if draft.user is None else " (before users are bounded)")
             + (", well above the noise" if enough else ", hardly above the noise: there are few events")
         )
     days = epoch_ms // _DAY_MS

@@ -155,7 +155,7 @@ def _key(lines: _File, draft: Draft) -> None:
         if not candidates:
             lines.set("key", toml(ALL_KEYS), f"{why}: no field of nearly every event has few different values")
             return
-        lines.set("key", toml(ALL_KEYS), f"{why}, as no names of stream keys may be published")
+        lines.set("key", toml(ALL_KEYS), f"{why}, as nothing says that names of stream keys may be published")
         for named in candidates:
             lines.note(f'{CHOOSE}: or key = {toml(named.setting)}, and keys below: a histogram for each; {named.reason}')
         return
