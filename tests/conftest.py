@@ -97,6 +97,7 @@ SLOW = (
     "events/formats/test_protobuf.py",
     "deploy/test_messages.py",
     "replay/test_interrupts.py",
+    "guessing/test_any_topic.py",
 )
 #: Fixtures that start a broker or a browser.
 STARTED = {"bootstrap", "chrome", "secure"}

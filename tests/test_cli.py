@@ -50,7 +50,7 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureF
     out = capsys.readouterr().out
     listed = [line.split()[0] for line in out[out.index("Commands:") :].splitlines()[1:] if line.strip()]
     assert listed == [
-        "audit", "budget", "check", "dashboard", "demo", "key", "plan", "rejects", "replay", "run", "topics",
+        "audit", "budget", "check", "dashboard", "demo", "init", "key", "plan", "rejects", "replay", "run", "topics",
     ]  # fmt: skip
 
 
@@ -68,6 +68,8 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureF
         (["check"], ["-c", "--records", "--input"]),
         (["rejects"], ["-c", "--reason", "--show", "--retry"]),
         (["key", "new"], ["FILE"]),
+        (["init"], ["--bootstrap", "--topic", "--output", "--records", "--client", "--keys", "--users", "--range", "--yes"]),
+        (["init"], ["--schema-registry", "--registry"]),
     ],
 )
 def test_every_command_explains_itself_and_its_options(

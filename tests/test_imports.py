@@ -24,6 +24,7 @@ LAYERS = (
     "replay",
     "app",
     "topics",
+    "guessing",
     "dashboard",
     "plan",
     "monitor",

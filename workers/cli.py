@@ -1,7 +1,7 @@
 """The command `quietcount`: options, exit codes, and one line for every error that is expected.
 
     0    done
-    1    `audit` found a difference, `check` nothing that would be accepted
+    1    `audit` found a difference, `check` nothing that would be accepted, `init` nothing to count
     2    bad usage, settings, files or state, or Kafka does not answer
     70   an internal error
     75   another owner keeps the partitions (`run`)
@@ -25,6 +25,7 @@ from typing import Any
 import click
 
 from workers.commands.failures import explain, say_as_text
+from workers.commands.init import init
 from workers.commands.of_events import check, rejects
 from workers.commands.options import PATH, PORT, config_option
 from workers.commands.options import load_settings as _load
@@ -339,6 +340,7 @@ def key_new(file: Path) -> int:
 
 cli.add_command(check)
 cli.add_command(rejects)
+cli.add_command(init)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -49,6 +49,7 @@ __all__ = [
     "WorkerSettings",
     "load",
     "read_key",
+    "registry_of",
 ]
 
 Record = TypeVar("Record", bound=Checked)
@@ -261,7 +262,7 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         kafka=_section(KafkaSettings, kafka, "kafka."),
         events=events,
         privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),
-        schema_registry=_registry(document.get("schema_registry"), base),
+        schema_registry=registry_of(document.get("schema_registry"), base),
         histograms=tuple(_histogram(one, position, events, base) for position, one in enumerate(histograms, 1)),
     )
 
@@ -271,7 +272,7 @@ _SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
 )
 
 
-def _registry(values: object, base: Path) -> SchemaRegistrySettings | None:
+def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
     """Return [schema_registry], with its secrets read."""
     if values is None:
         return None

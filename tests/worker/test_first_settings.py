@@ -1,0 +1,196 @@
+"""`init`, then `check`, then `run`, on topics of different shape, with nothing in the file edited but the budget: the histograms are right.
+
+What is published is held against counts that a few lines of plain Python make of the events.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import uuid
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from tests.guessing.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
+from tests.registry_server import registry_server
+from tests.worker.harness import Worker, quietcount, until
+from workers.events.project import time_ms
+from workers.kafka.clients import Connection
+from workers.kafka.reading import read_partition
+from workers.settings import Settings, load
+
+PARTITIONS = 2
+# So many events that ticks are an hour or less, and all of them are over.
+EVENTS = 20_000
+AGO_MS = 3_600_000
+# The sensors' readings are in Avro.
+READING = """{"type": "record", "name": "Reading", "fields": [
+    {"name": "sensor", "type": "string"},
+    {"name": "type", "type": {"type": "enum", "name": "Kind", "symbols": ["humidity", "temperature"]}},
+    {"name": "value", "type": ["null", "double"]},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+    {"name": "battery", "type": "int"}
+]}"""
+# Noise that far above its sd happens once in 10^9 times.
+SDS = 6.2
+
+
+Encode = Callable[[Event], bytes]
+
+
+def flights(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
+    """Yield (time, stream key, label, count)."""
+    for _, event in events:
+        at = time_ms(event["departed"], "iso")
+        assert at is not None
+        yield at, event["origin"], event["dest"], 1
+
+
+def orders(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
+    [histogram] = settings.histograms
+    for _, event in events:
+        sums: Counter[str] = Counter()
+        for line in event["order"].get("lines", ()):
+            sums[str(line["sku"])] += line["qty"]
+        for sku, n in list(sums.items())[: histogram.max_items]:
+            yield event["created"] * 1000, event["order"]["shop"], sku, min(n, histogram.max_count)
+
+
+def web_log(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
+    return ((event["ts"], "all", event["path"], 1) for _, event in events)
+
+
+def sensors(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
+    buckets = settings.histograms[0].buckets
+    assert buckets is not None
+    return ((e["at"] // 1000, e["type"], buckets.labels[bisect_right(buckets.edges, e["value"])], 1) for _, e in events)
+
+
+def users(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
+    [histogram] = settings.histograms
+    pairs: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
+    for _, event in events:
+        at = time_ms(event["context"]["when"], "iso")
+        assert at is not None and isinstance(histogram.horizon, int) and histogram.max_items_per_user is not None
+        used = pairs[at // (histogram.tick_ms * histogram.horizon), event["session"]]
+        for tag in event["tags"][: histogram.max_items]:
+            if used[tag] < histogram.max_count and (tag in used or len(used) < histogram.max_items_per_user):
+                used[tag] += 1
+                yield at, "all", tag, 1
+
+
+CASES: dict[str, tuple[list[str], Callable[[Settings, list[Keyed]], Iterator[tuple[int, str, str, int]]], dict[str, object]]] = {
+    "flights": (["--keys", "public"], flights, {"key": "origin", "items": "dest", "timestamp": "departed"}),
+    "orders": (["--keys", "declare"], orders, {"items": "order.lines[].sku", "count": "order.lines[].qty", "timestamp_unit": "s"}),
+    "web-log": ([], web_log, {"key": "$all", "items": "path", "timestamp": "ts"}),
+    "sensors": (["--keys", "public"], sensors, {"key": "type", "items": "value", "timestamp_unit": "us", "format": "avro"}),
+    "users": (["--users"], users, {"user": "session", "items": "tags", "timestamp": "context.when"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_what_init_writes_counts_right(kind: str, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """The way that a new user goes; a day that begins meanwhile begins an epoch."""
+    options, reference, guessed = CASES[kind]
+    topic = f"{kind}-{uuid.uuid4().hex[:8]}"
+    encode: Encode = lambda event: json.dumps(event).encode()  # noqa: E731
+    if kind == "sensors":
+        url = request.getfixturevalue("registry_url")
+        serializer = AvroSerializer(SchemaRegistryClient({"url": url}), READING)
+        context = SerializationContext(topic, MessageField.VALUE)
+        encode = lambda event: serializer(event, context) or b""  # noqa: E731
+        options = [*options, "--schema-registry", url]
+    events = fill(bootstrap, topic, kind, encode)
+    file = tmp_path / "first.toml"
+    done = quietcount("init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(file), *options)
+    assert done.returncode == 0, done.stderr
+    text = file.read_text()
+    file.write_text(text.replace("epsilon = 1.0\n", "epsilon = 8.0\n"))
+    settings = load(file)
+    assert {name: getattr(settings.events, name) for name in guessed} == guessed
+    assert settings.histograms[0].tick_ms <= AGO_MS
+
+    assert quietcount("key", "new", str(tmp_path / "first.key")).returncode == 0
+    checked = quietcount("check", "-c", str(file))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    made = quietcount("topics", "-c", str(file), "--create")
+    assert made.returncode == 0, made.stderr
+    counted = list(reference(settings, events))
+    last_ms = max(at for at, *_ in counted)
+    with Worker(file, tmp_path / "worker.log") as worker:
+        until(lambda: published_to(settings) > last_ms or not worker.running(), "all ticks are published", 120)
+        assert worker.stop() == 0
+    audited = quietcount("audit", "-c", str(file))
+    assert audited.returncode == 0, audited.stderr
+    assert_right(settings, counted)
+
+
+@pytest.fixture(scope="module")
+def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a real Schema Registry."""
+    with registry_server(tmp_path_factory.mktemp("registry")) as server:
+        yield server.url
+
+
+def fill(bootstrap: str, topic: str, kind: str, encode: Encode) -> list[Keyed]:
+    """Makes a topic with three hours of events, the last of them an hour ago; returns them."""
+    connection = Connection(bootstrap)
+    admin = connection.admin()
+    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+        future.result()
+    producer = connection.producer(None, **{"linger.ms": 50, "queue.buffering.max.messages": 2 * EVENTS})
+    rng, found = random.Random(kind), []
+    start = time.time_ns() // 1_000_000 - AGO_MS - SPAN_MS // 2
+    for i in range(EVENTS):
+        key, event = TOPICS[kind](rng, start + i * (SPAN_MS // 2) // EVENTS)
+        producer.produce(topic, encode(event), key, partition_of(key, i, PARTITIONS))
+        found.append((key, event))
+    assert producer.flush(60) == 0
+    return found
+
+
+def snapshots(settings: Settings) -> list[dict[str, Any]]:
+    connection = Connection(settings.kafka.bootstrap)
+    [histogram] = settings.histograms
+    topic = settings.output_topic(histogram)
+    partitions = connection.admin().list_topics(topic, timeout=60).topics[topic].partitions
+    return [json.loads(m.value() or b"") for partition in partitions for m in read_partition(connection, topic, partition)]
+
+
+def published_to(settings: Settings) -> int:
+    """The end of the last tick that is there for every stream key, ms."""
+    ends: dict[str, int] = {}
+    for snapshot in snapshots(settings):
+        ends[snapshot["key"]] = max(snapshot["end"], ends.get(snapshot["key"], 0))
+    return min(ends.values(), default=0)
+
+
+def assert_right(settings: Settings, counted: list[tuple[int, str, str, int]]) -> None:
+    """Each snapshot holds the counts of its epoch up to its tick, within its noise, and lacks none that passes."""
+    [histogram] = settings.histograms
+    assert isinstance(histogram.horizon, int)
+    epoch_ms, seen, shown = histogram.tick_ms * histogram.horizon, 0, 0
+    for snapshot in snapshots(settings):
+        first, end, sd = snapshot["start"] // epoch_ms * epoch_ms, snapshot["end"], snapshot["sd"]
+        exact: Counter[str] = Counter()
+        for at, key, label, n in counted:
+            if key == snapshot["key"] and first <= at < end:
+                exact[label] += n
+        found = dict(snapshot["items"])
+        for label, n in found.items():
+            assert abs(n - exact[label]) <= SDS * sd + 1, (snapshot["key"], snapshot["tick"], label, n, exact[label])
+        passing = snapshot["threshold"] or 0
+        missing = {label for label, n in exact.items() if label not in found and n > passing + SDS * sd}
+        assert not missing, (snapshot["key"], snapshot["tick"], missing)
+        seen, shown = seen + 1, shown + len(found)
+    assert seen > 2 and shown > 2 * seen
