@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.registry import Collector
 
 PREFIX = "quietcount"
-CONTRIBUTE, RELEASE = "contribute", "release"
+REKEY, CONTRIBUTE, RELEASE = "rekey", "contribute", "release"
 # A transaction takes about 10 ms on a quiet broker, at most two minutes (`kafka/transaction.py`).
 _COMMIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 # A tick of a million rows takes about half a second; one call releases up to 500 ticks.
@@ -49,6 +49,7 @@ class Metrics:
         self.rejects = counter(
             "rejects", "Records that were no events and were committed to the rejects topic", "reason"
         )
+        self.rekeyed = counter("rekeyed", "Records that were sent on by user, each once over all workers")
         self.declined = counter(
             "declined", "Records that the fast reader left to the general one; some of them again after a hand-over"
         )

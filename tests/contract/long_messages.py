@@ -11,9 +11,9 @@ import numpy as np
 
 from tests.events.reading import rows as tallied
 from workers.agents import contribute
-from workers.agents.contribute import rejected
 from workers.agents.contributions import messages
 from workers.agents.merge import ReleaseProgress
+from workers.agents.rejected import rejected
 from workers.agents.users import Users
 from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.histogram import Life

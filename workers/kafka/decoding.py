@@ -181,6 +181,7 @@ def _read(batches: list[RecordBatch]) -> Records:
         np.empty((n, 2), dtype=np.int64),
         np.empty(n, dtype=np.int64),
         np.empty(n, dtype=np.int64),
+        framed=True,
     )
     start = row = 0
     for batch, payload in zip(batches, payloads, strict=True):
@@ -210,6 +211,7 @@ def _joined(parts: list[Records]) -> Records:
         values,
         np.concatenate([part.times for part in parts]),
         np.concatenate([part.offsets for part in parts]),
+        framed=all(part.framed for part in parts),
     )
 
 

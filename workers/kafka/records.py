@@ -4,7 +4,8 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,14 +22,39 @@ class Outgoing(NamedTuple):
     partition: int | None
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, bytes | None]] = ()
     timestamp_ms: int | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of key, value and headers together."""
-        named = sum(len(name.encode()) + len(value) for name, value in self.headers)
+        named = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
         return len(self.key or b"") + len(self.value or b"") + named
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Forwarded:
+    """Records of one batch that go on to another topic, in order. Sensitive.
+
+    Nothing is an object of Python's until it is sent: a transaction has tens of thousands.
+
+    Attributes:
+        data: uint8, all bytes.
+        keys, values: int64 (n, 2), start and stop of each in `data`.
+        partitions: int64 (n,).
+        times: int64 (n,), ms since 1970, at least 1.
+        headers: those of the records that have any, by place.
+    """
+
+    data: NDArray[np.uint8]
+    keys: Longs
+    values: Longs
+    partitions: Longs
+    times: Longs
+    headers: Mapping[int, Sequence[tuple[str, bytes | None]]]
+
+    def __len__(self) -> int:
+        return len(self.times)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +67,7 @@ class Records:
         keys, values: int64 (n, 2), start and stop of each in `data`; start -1 for null.
         times: int64 (n,), ms since 1970.
         offsets: int64 (n,), ascending.
+        framed: whether `data` is as Kafka sends it, a record's headers behind its value.
     """
 
     data: NDArray[np.uint8]
@@ -48,6 +75,7 @@ class Records:
     values: Longs
     times: Longs
     offsets: Longs
+    framed: bool = False
 
     @classmethod
     def of(
@@ -96,10 +124,52 @@ class Records:
         start, stop = place.tolist()
         return None if start < 0 else self.data[start:stop].tobytes()
 
+    def headers(self, i: int) -> list[tuple[str, bytes | None]]:
+        """Return one record's headers; none where the bytes are not known to have them.
+
+        They follow the value, so a record without one gives none.
+        """
+        at = int(self.values[i, 1])
+        return headers_at(self.data, at) if self.framed and at >= 0 else []
+
     def part(self, start: int, stop: int) -> Records:
         """Return the records start..stop-1; their bytes are not copied."""
         rows = slice(start, stop)
-        return Records(self.data, self.keys[rows], self.values[rows], self.times[rows], self.offsets[rows])
+        return Records(
+            self.data, self.keys[rows], self.values[rows], self.times[rows], self.offsets[rows], self.framed
+        )
+
+
+def headers_at(data: NDArray[np.uint8], at: int) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a record of today's format, from their number on; one whose name is not
+    UTF-8 is left out.
+    """
+    number, at = _varint(data, at)
+    found: list[tuple[str, bytes | None]] = []
+    for _ in range(number):
+        length, at = _varint(data, at)
+        name, at = data[at : at + length].tobytes(), at + length
+        length, at = _varint(data, at)
+        value = None if length < 0 else data[at : at + length].tobytes()
+        at += max(length, 0)
+        with suppress(UnicodeDecodeError):
+            found.append((name.decode(), value))
+    return found
+
+
+def _varint(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
+    """Return the zigzag number at a place, and the place behind it.
+
+    `kernels.records` has the same, compiled: who counts nothing does without numba.
+    """
+    bits = shift = 0
+    while True:
+        byte = int(data[at])
+        at += 1
+        bits |= (byte & 127) << shift
+        if byte < 128:
+            return (bits >> 1) ^ -(bits & 1), at
+        shift += 7
 
 
 class Batch:
