@@ -11,7 +11,14 @@ from typing import Any
 import msgspec
 from aiokafka.partitioner import murmur2
 
-from tests.worker.harness import Contributed, Site, known, unk, until
+from tests.worker.harness import Bare, Contributed, Site, known, quietcount, unk, until
+from tests.worker.test_refusals import assert_refused
+from workers.agents.contributions import Message
+from workers.agents.merge import Released
+from workers.agents.origins import HEADER
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.replay.offline import Offline, fresh_histograms
+from workers.replay.sources_topic import open_topic
 
 TOPICS = (1, 3)
 ORIGINS, USER_PARTITIONS = sum(TOPICS), 3
@@ -126,3 +133,146 @@ def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(bo
     assert {what: n for what, n in site.contributed().items() if n} == dict(expected(site, sent))
     assert not site.rejects()
     site.assert_clean()
+    assert replayed(site) == dict(expected(site, sent))
+
+
+class Collected:
+    """What a replay contributes, in the place of a merge."""
+
+    def __init__(self, key: NoiseKey) -> None:
+        self.total: Counter[Contributed] = Counter()
+        self._key = key
+
+    def take(self, message: Message, offset: int) -> None:
+        for section in message.sections:
+            columns = section.contributions(self._key)
+            rows = zip(columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True)
+            for index, label, count in rows:
+                self.total[Contributed(section.lane, section.tick, columns.keys[index], label.decode())] += count
+
+    def reached(self, position: int) -> None: ...
+
+    def release(self, **_: object) -> Released:
+        return Released(0, [])
+
+    def end_of_input(self, until_ms: int | None = None) -> None: ...
+
+
+def replayed(site: Site) -> dict[Contributed, int]:
+    """What `replay --topic` contributes."""
+    collected = Collected(site.key)
+    with open_topic(site.settings, None, None) as source:
+        offline = Offline(
+            site.settings, site.key, fresh_histograms(site.settings, site.key), partitions=source.partitions, merge=collected
+        )
+        for batch in source.batches():
+            offline.add(batch, source.ended())
+        offline.finish()
+    return {what: n for what, n in collected.total.items() if n}
+
+
+def event(who: object, label: object, at: int, **more: object) -> dict[str, object]:
+    return {"key": "k", "items": label, "ts": at, "who": who} | more
+
+
+def counted(site: Site) -> Counter[tuple[str, str]]:
+    """What the contributions hold of each stream key and label."""
+    total: Counter[tuple[str, str]] = Counter()
+    for what, n in site.contributed().items():
+        total[what.key, what.label] += n
+    return total
+
+
+def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootstrap: str, tmp_path: Path) -> None:
+    """A stream key that is the record key must still be it; and what nobody looks at needs no user."""
+    site = Site(
+        bootstrap, tmp_path, [unk(max_items_per_user=50)], topics=(1, 2), owners=1,
+        events={"user": "who", "key": "$key", "where": Bare('[{ field = "type", not_in = ["ping"] }]')},
+        privacy={"unit": "user", "rekey": True},
+    )  # fmt: skip
+    at = time.time_ns() // 1_000_000 - 5_000
+    one, two = site.topics
+    escaped = b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at  # only the general reader reads it
+    sent: list[tuple[str, int, bytes | None, object, list[tuple[str, str | bytes | None]]]] = [
+        (one, 0, b"session-1", event("ann", "a", at), [("trace", b"1"), ("none", None)]),
+        (two, 0, b"session-2", event("ann", "a", at), []),
+        (two, 1, None, event("ann", "a", at), []),
+        (two, 1, b"session-1", event(17, "b", at), []),
+        (two, 1, b"session-1", escaped, []),
+        (two, 1, b"s", event(None, "c", at, type="ping"), []),
+        (two, 1, b"s", event(None, "c", at), []),
+        (two, 1, b"s", {"key": "k", "items": "c", "ts": at}, []),
+        (two, 1, b"s", b"no JSON", []),
+        (two, 1, b"s", None, []),
+        (two, 1, b"s", event("ann", "c", at + 86_400_000), []),
+        (two, 1, b"s", event("ann", None, at), []),
+        (two, 1, b"session-3", event("ann", "d", at - 3_600_000), [(HEADER, b"not ours, but under this name")]),
+        (two, 1, b"s", event("ann", "e", at, more="x" * 992_000), []),
+    ]
+    for topic, partition, key, value, headers in sent:
+        encoded = value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
+        site.producer.produce(topic, encoded, key, partition, headers=headers, timestamp=1_000)
+    site.produce(0, [])  # flush
+    with site.worker() as worker:
+        until(lambda: len(site.rejects()) == 8, "all rejects")
+        site.wait_published(at)
+        assert worker.stop() == 0
+    assert counted(site) == {("session-1", "a"): 1, ("session-2", "a"): 1, ("session-1", "b"): 2, ("session-3", "d"): 1}
+    rejects = Counter((headers["topic"].removeprefix(site.name), headers["reason"]) for _, headers in site.rejects())
+    assert rejects == {
+        ("-events-1", "field 'who' is not a string or a whole number"): 1,
+        ("-events-1", "missing field 'who'"): 1,
+        ("-events-1", "not JSON"): 1,
+        ("-events-1", "no value"): 1,
+        ("-events-1", "record too large"): 1,
+        (".by-user", "record key is no label"): 1,
+        (".by-user", "dated too far ahead"): 1,
+        (".by-user", "field 'items' is not a string, list or object"): 1,
+    }
+    found = by_user(site)
+    assert Counter(message.key() for message in found) == {b"ann": 6, b"17": 1, 'bob\u00e4"'.encode(): 1}
+    assert {message.timestamp()[1] for message in found} == {1_000}
+    own = [message.headers()[1:] for message in found if message.headers()]
+    assert sorted(map(repr, filter(None, own))) == sorted(
+        map(repr, ([("trace", b"1"), ("none", None)], [(HEADER, b"not ours, but under this name")]))
+    )
+    assert sorted(message.value() for message in found) == sorted(
+        value if isinstance(value, bytes) else msgspec.json.encode(value)
+        for *_, value, _ in sent
+        if value == escaped or (isinstance(value, dict) and value.get("who") in ("ann", 17) and "more" not in value)
+    )
+    site.assert_clean()
+
+
+def test_a_state_of_other_topics_or_without_this_stage_is_refused(bootstrap: str, tmp_path: Path) -> None:
+    """Users would lie in other partitions, or events be sent on twice: each way the promise to them breaks."""
+    site = site_of(bootstrap, tmp_path)
+    at = time.time_ns() // 1_000_000 - 5_000
+    site.produce(0, [event("ann", "item-1", at)])
+    with site.worker() as worker:
+        until(lambda: len(site.contributed()) > 0, "something is contributed")
+        assert worker.stop() == 0
+    site.set("worker", user_partitions=5)
+    assert_refused(site.run_to_end(), "worker.user_partitions = 5", "has 3 partitions", "hashed onto them")
+    del site.document["worker"]["user_partitions"]
+    events = site.document["events"]["topic"]
+    site.set("events", topic=events[1])
+    assert_refused(site.run_to_end(), f"{events[1]} has 3 partitions", f"{site.name}.rekey-state was made for 4")
+    site.create_topic(f"{site.topic}-9", 1)
+    site.set("events", topic=[events[1], f"{site.topic}-9"])
+    assert_refused(site.run_to_end(), "the state was made with", "another set of topics")
+    site.set("events", topic=events[1])
+    site.set("privacy", rekey=False)
+    assert_refused(site.run_to_end(), "privacy.rekey = false, but the state was made with it")
+    site.set("events", topic=events)
+    site.set("privacy", rekey=True)
+    # Whoever deletes the state of the stage makes it send everything again.
+    state = f"{site.name}.rekey-state"
+    for future in site.admin.delete_topics([state]).values():
+        future.result()
+    until(lambda: state not in site.admin.list_topics(timeout=60).topics, "the topic is gone")
+    refused = quietcount("replay", "-c", str(site.config), "--topic")
+    assert refused.returncode == 0, refused.stderr
+    assert_refused(site.run_to_end(), f"missing topics: {state}")
+    site.create_topics()
+    assert_refused(site.run_to_end(), "mark 0 of partition", "events were lost or sent on twice")

@@ -193,7 +193,7 @@ class ContributeShard(Shard):
         found, rejects = self._reader.read(records, latest_ms)
         self.metrics.declined.inc(self._reader.declined)
         if self._origins is not None:
-            rejects = self._origins.take(batch.records, rejects, self._place)
+            rejects = self._origins.take(records, rejects, self._place)
         self._rejects.add(records, rejects)
         self._intake.add(found, now_ms, None if late is None else late[found.index])
         if self._origins is not None:

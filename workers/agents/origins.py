@@ -3,7 +3,7 @@
     record   key: the user; value, time and headers as they were. A first header of ours, where
              there is something to say: 8 bytes, the time it counts at if that is later than its own
              (big endian, -1: it is not); then 1 and the key that the record had, or 0
-    mark     no value; key: {"origin", "sequence", "watermark"} as JSON
+    mark     no value; key: {"origin", "of", "sequence", "watermark"} as JSON
 
 A commit of the stage that sends them ends with a mark in each partition: every event that this
 origin had before it is there, and none that follows counts before `watermark`. So the watermark of
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -38,11 +39,13 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         origin: its number among all of them.
+        of: how many there are.
         sequence: of this commit, from 0.
         watermark: ms since 1970; None while there is none.
     """
 
-    origin: int
+    origin: Annotated[int, msgspec.Meta(ge=0)]
+    of: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
     sequence: int
     watermark: int | None
 
@@ -57,14 +60,20 @@ class Origin(msgspec.Struct, array_like=True):
 class Origins:
     """All of them, as one source partition knows them. Sensitive."""
 
-    def __init__(self, number: int) -> None:
-        self.all = [Origin() for _ in range(number)]
+    def __init__(self, number: int | None) -> None:
+        """
+        Args:
+            number: of origins; None: as many as the first mark says, and the first mark of each may
+                be any (replay).
+        """
+        self._strict = number is not None
+        self.all = [Origin() for _ in range(number or 0)]
 
     @property
     def watermark(self) -> int | None:
         """Up to where ticks may be closed; None while an origin has said nothing."""
         marks = [origin.watermark for origin in self.all if origin.watermark is not None]
-        return min(marks) if len(marks) == len(self.all) else None
+        return min(marks) if marks and len(marks) == len(self.all) else None
 
     def take(self, records: Records, rejects: Sequence[Reject], place: object) -> list[Reject]:
         """Take the marks of a batch, and return those of the rejects that are none.
@@ -78,22 +87,28 @@ class Origins:
                 mark = msgspec.json.decode(records.key(row) or b"", type=Mark)
             except msgspec.DecodeError:
                 continue
+            if mark.origin >= mark.of:
+                continue
             marks.add(row)
-            where = f"{place}: offset {records.offsets[row]}"
-            if not 0 <= mark.origin < len(self.all):
-                raise StateRefused(
-                    f"{where}: a mark of origin {mark.origin}, but the events topics have {len(self.all)} partitions: another "
-                    "number of them needs a new worker name (a new stream, charged again)"
-                )
-            origin = self.all[mark.origin]
-            if mark.sequence != origin.sequence:
-                raise StateRefused(
-                    f"{where}: mark {mark.sequence} of origin {mark.origin}, where {origin.sequence} follows: events were lost or "
-                    "sent on twice, since a topic of this worker was deleted or cut. Restore it, or go on under a new "
-                    "worker.name (a new epoch, charged again)"
-                )
-            self.all[mark.origin] = Origin(mark.sequence + 1, mark.watermark)
+            self._take(mark, f"{place}: offset {records.offsets[row]}")
         return [reject for reject in rejects if reject.index not in marks]
+
+    def _take(self, mark: Mark, where: str) -> None:
+        if not (self._strict or self.all):
+            self.all = [Origin() for _ in range(mark.of)]
+        if mark.of != len(self.all):
+            raise StateRefused(
+                f"{where}: a mark of {mark.of} partitions of events, of which there are {len(self.all)}: another number of "
+                "them needs a new worker name (a new stream, charged again)"
+            )
+        origin = self.all[mark.origin]
+        if mark.sequence != origin.sequence and (self._strict or origin.sequence > 0):
+            raise StateRefused(
+                f"{where}: mark {mark.sequence} of partition {mark.origin} of the events, where {origin.sequence} follows: "
+                "events were lost or sent on twice, since a topic of this worker was deleted or cut. Restore it, or go on "
+                "under a new worker.name (a new epoch, charged again)"
+            )
+        self.all[mark.origin] = Origin(mark.sequence + 1, mark.watermark)
 
 
 def header_of(mark: int | None, key: bytes | None) -> bytes:
@@ -107,16 +122,18 @@ def header_of(mark: int | None, key: bytes | None) -> bytes:
     return time + (b"\0" if key is None else bytes((HAS_KEY,)) + key)
 
 
-def read_headers(headers: Sequence[tuple[str, bytes | None]]) -> tuple[int, bytes | None]:
-    """Return what the headers of a record say: NO_TIME or a time, and the key that it had."""
+def read_headers(headers: Any) -> tuple[int, bytes | None]:
+    """Return what the headers of a record say, as Kafka's client gives them: NO_TIME or a time, and
+    the key that it had.
+    """
     if not headers or headers[0][0] != HEADER or len(value := headers[0][1] or b"") < 9:
         return NO_TIME, None
     return int.from_bytes(value[:8], signed=True), value[9:] if value[8] == HAS_KEY else None
 
 
 def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
-    """Return records with the keys that they had, and the time that each counts at at the earliest,
-    int64 (n,), NO_TIME where that is its own.
+    """Return records with the keys that they had, marks with theirs; and the time that each counts
+    at at the earliest, int64 (n,), NO_TIME where that is its own.
 
     Args:
         records: of a batch, as they were fetched.
@@ -125,4 +142,6 @@ def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
     keys, marks = np.full((len(records), 2), -1, dtype=np.int64), np.full(len(records), NO_TIME, dtype=np.int64)
     if records.framed:
         origins(records.data, fixed(records.values), np.frombuffer(_NAME, dtype=np.uint8), keys, marks)
-    return replace(records, keys=records.keys if user_is_key else keys), marks
+    if user_is_key:
+        return records, marks
+    return replace(records, keys=np.where(records.values[:, :1] < 0, records.keys, keys)), marks

@@ -247,7 +247,8 @@ class RekeyShard(Shard):
 
     def _commit_all(self, offset: int) -> None:
         """Commit records, rejects, marks and progress in one transaction."""
-        stream, mark = self._stream, Mark(self.partition, self._sequence, self._clock.watermark)
+        stream = self._stream
+        mark = Mark(self.partition, len(stream.origins), self._sequence, self._clock.watermark)
         progress = RekeyProgress(
             version=VERSION,
             offset=offset,
