@@ -37,7 +37,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.memory import keep_freed_memory
 from workers.metrics import CONTRIBUTE, REKEY, RELEASE, Metrics
 from workers.monitor.server import monitor
-from workers.settings import Settings, read_key
+from workers.settings import RECORD_KEY, Settings, read_key
 from workers.topics import Topics, check_topics, connection_of, watching
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,7 @@ class Factory:
                 origins=topics.origins,
                 topic=topics.sources.topics[0],
                 rejects=settings.rejects_topic,
+                with_keys=any(view.key == RECORD_KEY for view in settings.shape.views.values()),
             )
             self._users = UserReader(settings.shape, max_bytes=settings.events.max_bytes)
         # Every shard's thread reads these. `metrics` has locks; a shard makes all else for itself.

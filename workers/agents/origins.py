@@ -2,7 +2,8 @@
 
     record   key: the user; value, time and headers as they were. A first header of ours, where
              there is something to say: 8 bytes, the time it counts at if that is later than its own
-             (big endian, -1: it is not); then 1 and the key that the record had, or 0
+             (big endian, -1: it is not); then 1 and the key that the record had, or 0. Keys go
+             along only where one is a stream key: each costs as much as sending a record does
     mark     no value; key: {"origin", "of", "sequence", "watermark"} as JSON
 
 A commit of the stage that sends them ends with a mark in each partition: every event that this
@@ -32,6 +33,7 @@ Longs = NDArray[np.int64]
 
 HEADER = "quietcount"
 _NAME = HEADER.encode()
+_NO_TIME, _NO_KEY, _KEY = NO_TIME.to_bytes(8, signed=True), b"\0", bytes((HAS_KEY,))
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,15 +113,15 @@ class Origins:
         self.all[mark.origin] = Origin(mark.sequence + 1, mark.watermark)
 
 
-def header_of(mark: int | None, key: bytes | None) -> bytes:
+def header_of(late: int, key: bytes | None) -> bytes:
     """Return our header of a record.
 
     Args:
-        mark: time that it counts at at the earliest; None: at its own.
-        key: that it had.
+        late: time that it counts at at the earliest; NO_TIME: at its own.
+        key: that it had; None: it had none, or no histogram looks at it.
     """
-    time = (NO_TIME if mark is None else mark).to_bytes(8, signed=True)
-    return time + (b"\0" if key is None else bytes((HAS_KEY,)) + key)
+    time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
+    return time + _NO_KEY if key is None else time + _KEY + key
 
 
 def read_headers(headers: Any) -> tuple[int, bytes | None]:

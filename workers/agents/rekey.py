@@ -14,6 +14,7 @@ which goes by the latest time in a segment, counts from then on, however old the
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -40,7 +41,7 @@ from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End
 from workers.kafka.placement import partitions_of
-from workers.kafka.records import Batch, Forwarded, Outgoing, Records
+from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
 from workers.kernels.reading.whose import NO_TIME
@@ -52,9 +53,10 @@ VERSION = 1
 # A transaction takes about 10 ms, whatever is in it; sending so many records takes 50.
 PENDING_RECORDS = 20_000
 PENDING_BYTES = 8 << 20
+# Of our header, without the key in it.
+OURS_BYTES_MAX = len(HEADER) + 9
 
 Longs = NDArray[np.int64]
-Headers = list[tuple[str, bytes | None]]
 
 
 class RekeyProgress(msgspec.Struct, kw_only=True, frozen=True):
@@ -72,6 +74,50 @@ class RekeyProgress(msgspec.Struct, kw_only=True, frozen=True):
     users_id: str | None
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Sent:
+    """Records of one batch on their way, see `Forwarded`. Sensitive.
+
+    Attributes:
+        data: all bytes.
+        users, values, keys: int64 (n, 2), start and stop of each in `data`; keys are those that the
+            records had, start -1 for none, or none that is kept.
+        late: int64 (n,), the watermark that each came behind, or NO_TIME.
+        partitions: int64 (n,).
+        times: int64 (n,), ms since 1970, at least 1.
+        headers: of those records that have any of their own.
+    """
+
+    data: bytes
+    users: Longs
+    values: Longs
+    keys: Longs
+    late: Longs
+    partitions: Longs
+    times: Longs
+    headers: Mapping[int, Headers]
+
+    def sizes(self) -> Longs:
+        """Return the most bytes of each message, int64 (n,)."""
+        found: Longs = np.full(len(self.times), OURS_BYTES_MAX)
+        for places in (self.users, self.values, self.keys):
+            found += places[:, 1] - places[:, 0]
+        for row, headers in self.headers.items():
+            found[row] += Outgoing("", None, None, None, headers).nbytes
+        return found
+
+    def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
+        data, noted = self.data, (self.keys[:, 0] >= 0) | (self.late != NO_TIME)
+        noted[list(self.headers)] = True
+        columns = (self.users, self.values, self.keys, self.late, self.partitions, self.times, noted)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for row, ((user, stop), (value, end), (key, key_end), late, partition, time_ms, says) in enumerate(rows):
+            headers: Headers | None = None
+            if says:
+                headers = [(HEADER, header_of(late, None if key < 0 else data[key:key_end])), *self.headers.get(row, ())]
+            yield data[value:end], data[user:stop], partition, time_ms, headers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByUser:
     """The topics around this stage.
@@ -81,12 +127,14 @@ class ByUser:
         origins: their partitions.
         topic: where the events go.
         rejects: topic of what was rejected.
+        with_keys: whether a stream key is the record's, which then goes along.
     """
 
     events: EventsSettings
     origins: Sources
     topic: SourceTopic
     rejects: str
+    with_keys: bool
 
 
 class RekeyShard(Shard):
@@ -124,6 +172,7 @@ class RekeyShard(Shard):
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place, self._clock, self._reader = stream, place, clock, reader
         self._rejects = Rejects(stream.rejects, place, self.metrics)
+        self._with_keys = stream.with_keys and not reader.user_is_key
         self._pending: list[Forwarded] = []
         self._records = self._bytes = 0
         self._sequence = 0
@@ -165,9 +214,8 @@ class RekeyShard(Shard):
         found = self._reader.read(records, latest_ms)
         self.metrics.declined.inc(found.declined)
         late = self._late(found.times, now_ms, latest_ms)
-        headers, too_large = self._headers(records, found, late)
+        too_large = self._send_on(records, found, late, now_ms)
         self._rejects.add(records, [*found.rejects, *too_large])
-        self._forward(records, found, headers, now_ms)
         if (
             self._due()
             or self._records >= PENDING_RECORDS
@@ -188,44 +236,32 @@ class RekeyShard(Shard):
             late[timed[behind]] = marks[behind]
         return late
 
-    def _headers(self, records: Records, found: Whose, late: Longs) -> tuple[dict[int, Headers], list[Reject]]:
-        """Return the headers of the records that have any, and which records are too large, taking
-        their users away.
+    def _send_on(self, records: Records, found: Whose, late: Longs, now_ms: int) -> list[Reject]:
+        """Add the records that have a user to what the next commit sends; return which of them are
+        too large.
         """
-        stops = records.values[:, 1]
-        noted = late != NO_TIME
-        if not self._reader.user_is_key:
-            noted |= records.keys[:, 0] >= 0
-        if records.framed:
-            # The number of a record's own headers follows its value.
-            noted |= records.data[np.where(found.known, stops, 0)] != 0
-        sizes = stops - records.values[:, 0] + found.users[:, 1] - found.users[:, 0]
-        headers: dict[int, Headers] = {}
-        for row in np.flatnonzero(noted & found.known).tolist():
-            key = None if self._reader.user_is_key else records.key(row)
-            mark = int(late[row])
-            headers[row] = [(HEADER, header_of(None if mark == NO_TIME else mark, key)), *records.headers(row)]
-            sizes[row] = Outgoing("", None, None, None, headers[row]).nbytes + sizes[row]
-        large = np.flatnonzero(found.known & (sizes > MESSAGE_BYTES))
-        found.known[large] = False
-        return headers, [Reject(row, "record too large") for row in large.tolist()]
-
-    def _forward(self, records: Records, found: Whose, headers: dict[int, Headers], now_ms: int) -> None:
-        """Add the records that have a user to what the next commit sends."""
         rows = np.flatnonzero(found.known)
         if not len(rows):
-            return
-        users = found.users[rows]
-        if headers and len(rows) < len(records):
-            place = dict(zip(rows.tolist(), range(len(rows)), strict=True))
-            headers = {place[row]: given for row, given in headers.items() if row in place}
+            return []
+        keys = records.keys[rows] if self._with_keys else np.full((len(rows), 2), -1, dtype=np.int64)
         # Brokers refuse a record that is dated too far ahead. Where its time counts none is.
         times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
-        partitions = partitions_of(found.data, users, self._stream.topic.partitions)
-        forwarded = Forwarded(found.data, users, records.values[rows], partitions, times, headers)
-        self._pending.append(forwarded)
+        partitions = partitions_of(found.data, found.users[rows], self._stream.topic.partitions)
+        values = records.values[rows]
+        # The number of a record's own headers follows its value.
+        own = np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
+        data = found.data.tobytes()
+        headers = {row: headers_at(data, int(values[row, 1])) for row in own.tolist()}
+        sent = Sent(data, found.users[rows], values, keys, late[rows], partitions, times, headers)
+        large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
+        if len(large):
+            found.known[rows[large]] = False
+            self._send_on(records, found, late, now_ms)
+            return [Reject(row, "record too large") for row in rows[large].tolist()]
+        self._pending.append(sent)
         self._records += len(rows)
-        self._bytes += len(found.data)
+        self._bytes += len(data)
+        return []
 
     def wants_end(self, now_ms: int) -> bool:
         return self._clock.closes_by_clock(now_ms, self.ends.noted_ms)

@@ -223,19 +223,12 @@ class Transactions:
 
     def _forward(self, producer: Producer, topic: str, records: Forwarded) -> None:
         """Hand records to librdkafka, which says nothing of them unless their transaction fails."""
-        data, produce, headers = records.data.tobytes(), producer.produce, records.headers
-        columns = (records.keys, records.values, records.partitions, records.times)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        for row, ((key, key_end), (value, value_end), partition, time_ms) in enumerate(rows):
-            if row in headers:
-                message = Outgoing(topic, partition, data[key:key_end], data[value:value_end], headers[row], time_ms)
-                self._produce(producer, message)
-                continue
+        produce: Callable[..., None] = producer.produce
+        for value, key, partition, time_ms, headers in records.messages():
             try:
-                produce(topic, data[value:value_end], data[key:key_end], partition, None, None, time_ms)
+                produce(topic, value, key, partition, None, None, time_ms, headers)
             except BufferError:
-                message = Outgoing(topic, partition, data[key:key_end], data[value:value_end], (), time_ms)
-                self._produce(producer, message)
+                self._produce(producer, Outgoing(topic, partition, key, value, headers or (), time_ms))
 
     def _serve(self, producer: Producer, wait_s: float) -> None:
         """Serve delivery reports, raising `KafkaException` for a fatal error."""
