@@ -109,6 +109,11 @@ class Sent:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         data, noted = self.data, (self.keys[:, 0] >= 0) | (self.late != NO_TIME)
         noted[list(self.headers)] = True
+        if not noted.any():  # nearly always
+            ends = (self.users[:, 0], self.users[:, 1], self.values[:, 0], self.values[:, 1], self.partitions, self.times)
+            for user, stop, value, end, partition, time_ms in zip(*(column.tolist() for column in ends), strict=True):
+                yield data[value:end], data[user:stop], partition, time_ms, None
+            return
         columns = (self.users, self.values, self.keys, self.late, self.partitions, self.times, noted)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for row, ((user, stop), (value, end), (key, key_end), late, partition, time_ms, says) in enumerate(rows):
