@@ -49,7 +49,6 @@ class Metrics:
         self.rejects = counter(
             "rejects", "Records that were no events and were committed to the rejects topic", "reason"
         )
-        self.rekeyed = counter("rekeyed", "Records that were sent on by user, each once over all workers")
         self.declined = counter(
             "declined", "Records that the fast reader left to the general one; some of them again after a hand-over"
         )

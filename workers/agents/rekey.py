@@ -308,7 +308,6 @@ class RekeyShard(Shard):
         changes = [*sources, *pages(PROGRESS, msgspec.json.encode(progress))]
         self.transact(marks + self._rejects.messages, changes, offset, self._pending, stream.topic.name)
         self._set_stored, self._sequence = True, progress.sequence
-        self.metrics.rekeyed.inc(self._records)
         self._pending, self._records, self._bytes = [], 0, 0
         self._last_commit_s = time.monotonic()
         self._clock.note_commit()
