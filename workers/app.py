@@ -17,9 +17,12 @@ from workers.agents.contribute import ContributeShard, Stream
 from workers.agents.factory import declared_keys, histograms, lanes, mechanisms, reader_of
 from workers.agents.forms import Forms
 from workers.agents.merge import Merge
+from workers.agents.rekey import ByUser, RekeyShard
 from workers.agents.release import ReleaseShard
 from workers.agents.sources import SourceTopic
+from workers.agents.watermark import Watermark
 from workers.errors import SettingsError
+from workers.events.user_reader import UserReader
 from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
@@ -32,9 +35,9 @@ from workers.mechanisms.frozen import check_frozen
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.memory import keep_freed_memory
-from workers.metrics import CONTRIBUTE, RELEASE, Metrics
+from workers.metrics import CONTRIBUTE, REKEY, RELEASE, Metrics
 from workers.monitor.server import monitor
-from workers.settings import Settings, read_key
+from workers.settings import RECORD_KEY, Settings, read_key
 from workers.topics import Topics, check_topics, connection_of, watching
 
 logger = logging.getLogger(__name__)
@@ -63,16 +66,57 @@ class Factory:
             contributions=contributions,
             owners=topics.partitions(contributions),
             rejects=settings.rejects_topic,
+            origins=None if topics.by_user is None else len(topics.origins),
         )
+        self._by_user: ByUser | None = None
+        self._users: UserReader | None = None
+        if topics.by_user is not None:
+            self._by_user = ByUser(
+                events=settings.events,
+                origins=topics.origins,
+                topic=topics.sources.topics[0],
+                rejects=settings.rejects_topic,
+                with_keys=any(view.key == RECORD_KEY for view in settings.shape.views.values()),
+            )
+            self._users = UserReader(settings.shape, max_bytes=settings.events.max_bytes)
         # Every shard's thread reads these. `metrics` has locks; a shard makes all else for itself.
         for what, value in (
             ("key", key),
             ("mechanisms", self.mechanisms),
             ("reader", self._reader),
             ("stream", self._stream),
+            ("by_user", self._by_user),
+            ("users", self._users),
             ("connection", connection),
         ):
             check_frozen(value, what)
+
+    @property
+    def events(self) -> dict[str, Callable[[int], Shard]]:
+        """What makes the shard of a partition of each topic with events."""
+        found: dict[str, Callable[[int], Shard]] = {}
+        if self._by_user is not None:
+            found |= {topic.name: partial(self.rekey, topic) for topic in self._by_user.origins.topics}
+        return found | {topic.name: partial(self.contribute, topic) for topic in self.sources.topics}
+
+    def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard:
+        """Return the stage before stage 1 of a partition of an events topic."""
+        if self._by_user is None or self._users is None:
+            raise ValueError("events are not sent on by user")
+        place, state = self._by_user.origins.place(topic, partition), self._settings.rekey_state_topic
+        name, store = self._own(REKEY, place.number, state)
+        return RekeyShard(
+            self._connection,
+            name,
+            place,
+            state,
+            store,
+            stream=self._by_user,
+            clock=Watermark(lanes(self._settings), self._settings.events.grace_ms),
+            reader=self._users,
+            commit_interval_s=self._settings.worker.commit_interval_ms / 1000,
+            metrics=self.metrics,
+        )
 
     def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard:
         """Return stage 1 of a partition of an events topic."""
@@ -132,20 +176,20 @@ class Factory:
 
 
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
-    """Return the Faust application: two agents over shards."""
-    of_events: dict[str, Callable[[int], Shard]] = {
-        topic.name: partial(factory.contribute, topic) for topic in factory.sources.topics
-    }
-    stages: dict[str, Callable[[int], Shard]] = {**of_events, settings.contributions_topic: factory.release}
-    handover = Handover(stages, metrics=factory.metrics)
+    """Return the Faust application: an agent over the shards of each stage."""
+    of_events = factory.events
+    handover = Handover({**of_events, settings.contributions_topic: factory.release}, metrics=factory.metrics)
     app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)
 
     async def feed(stream: AsyncIterable[FetchedRecords]) -> None:
         async for batch in stream:
             await handover.feed(batch)
 
-    for stage, topics in ((CONTRIBUTE, tuple(of_events)), (RELEASE, (settings.contributions_topic,))):
-        app.agent(app.topic(*topics, schema=BatchSchema()), name=stage)(feed)
+    sources = tuple(topic.name for topic in factory.sources.topics)
+    origins = tuple(name for name in of_events if name not in sources)
+    for stage, topics in ((REKEY, origins), (CONTRIBUTE, sources), (RELEASE, (settings.contributions_topic,))):
+        if topics:
+            app.agent(app.topic(*topics, schema=BatchSchema()), name=stage)(feed)
     return app
 
 
@@ -178,8 +222,8 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     factory = Factory(settings, connection, topics, key, None if topics.embedded else data_dir)
     logger.info("worker %s", settings.worker.name)
     if not topics.plain:
-        for topic in topics.sources.topics:
-            first = topics.sources.place(topic, 0).number
+        for topic in topics.origins.topics:
+            first = topics.origins.place(topic, 0).number
             last = first + topic.partitions - 1
             logger.info("source partitions %d to %d are those of topic %s", first, last, topic.name)
     for config, mechanism in zip(settings.histograms, factory.mechanisms, strict=True):
@@ -201,6 +245,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     gc.set_threshold(200_000, 20, 100)
     app = build_app(settings, factory, connection)
     partitions = {
+        **({} if topics.by_user is None else {REKEY: len(topics.origins)}),
         CONTRIBUTE: len(topics.sources),
         RELEASE: topics.partitions(settings.contributions_topic),
     }

@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 
 from workers.agents.contributions import decode
 from workers.agents.intake import Intake
+from workers.agents.origins import arrived
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
+from workers.events.user_reader import UserReader
 from workers.histogram import ledger_blocks
-from workers.kafka.placement import PARTITIONERS, Placement
+from workers.kafka.placement import PARTITIONERS, Placement, partitions_of
 from workers.kernels import compiled, number_blocks
 from workers.kernels.buckets import buckets
 from workers.kernels.wire import avro_log, protobuf_log
@@ -37,7 +39,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.texts import fixed
 from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources_lines import JsonLines
-from workers.settings import EventsSettings, Settings, settings_of, shape_of
+from workers.settings import RECORD_KEY, EventsSettings, Settings, settings_of, shape_of
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +124,9 @@ def _of_batches() -> None:
         )
         records = ColumnRecords.of(response).take(0, _EVENTS).batch().records
         shape = shape_of(EventsSettings(topic="t", key=key, items="items", timestamp=timestamp), user)
+        sent_on = UserReader(shape, max_bytes=1_000_000).read(records, 1 << 62)
+        partitions_of(sent_on.data, sent_on.users, 3)
+        arrived(records, user_is_key=user == RECORD_KEY)
         for partitioner in PARTITIONERS:
             reader = SourceReader(EventReader(shape), {"": None}, Placement(partitioner, 0, 1))
             intake = Intake(lanes, 0, _KEY, store)

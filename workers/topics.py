@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.topic_ids import checked_id, stream_name
 from workers.kafka.topics import Existing, Topic, describe, missing, names_on, plan_topics, problems
 from workers.metrics import Metrics
-from workers.settings import Settings, internal_topics
+from workers.settings import Settings, internal_topics, rekey_topics
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ class Topics:
         plan: what is needed.
         existing: what is there of it.
         plain: whether the settings name one events topic.
+        by_user: the topic of the same events keyed by user, which stage 1 reads; None: it reads
+            them where they are.
         embedded: whether this is the embedded cluster.
     """
 
@@ -53,6 +55,7 @@ class Topics:
     plan: list[Topic]
     existing: dict[str, Existing]
     plain: bool = True
+    by_user: str | None = None
     embedded: bool = False
 
     def partitions(self, name: str) -> int:
@@ -71,10 +74,17 @@ class Topics:
         return stream_name(*((name, self.id(name)) for name in names))
 
     @property
-    def sources(self) -> Sources:
+    def origins(self) -> Sources:
         """The partitions of the events topics, which must all be there."""
-        topics = (SourceTopic(name, self.partitions(name), self.id(name)) for name in self.events)
-        return Sources(tuple(topics), self.plain)
+        return Sources(tuple(map(self._source, self.events)), self.plain)
+
+    @property
+    def sources(self) -> Sources:
+        """The source partitions, those that stage 1 reads."""
+        return self.origins if self.by_user is None else Sources((self._source(self.by_user),))
+
+    def _source(self, name: str) -> SourceTopic:
+        return SourceTopic(name, self.partitions(name), self.id(name))
 
 
 def connection_of(settings: Settings, embedded: str | None = None) -> Connection:
@@ -91,13 +101,24 @@ def look_at_topics(settings: Settings, connection: Connection) -> Topics:
     events, others = events_topics(settings, connection)
     outputs = [settings.output_topic(config) for config in settings.histograms]
     existing = describe(connection, [*events, *settings.internal_topics, *outputs])
-    plan = plan_topics(settings.worker.name, events, None, settings.worker.owner_partitions, outputs, existing)
+    worker, rekey = settings.worker, settings.privacy.rekey
+    plan = plan_topics(
+        worker.name,
+        events,
+        None,
+        worker.owner_partitions,
+        outputs,
+        existing,
+        rekey=rekey,
+        user_partitions=worker.user_partitions,
+    )
     return Topics(
         events=events,
         others=others,
         plan=plan,
         existing=existing,
         plain=settings.events.topics.one,
+        by_user=settings.by_user_topic if rekey else None,
         embedded=connection.embedded is not None,
     )
 
@@ -137,9 +158,7 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
         if name in absent:
             raise _no_such_topic(settings, name)
     if absent:
-        raise SettingsError(
-            f"missing topics: {', '.join(absent)}: create them with `quietcount topics -c FILE --create`"
-        )
+        raise _missing(absent)
     wrong = problems(topics.plan, topics.existing)
     if wrong:
         raise SettingsError("; ".join(wrong))
@@ -147,17 +166,24 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
 
 
 def check_events(settings: Settings, connection: Connection) -> Sources:
-    """Return the partitions of the events topics, which must be there; nothing else need be.
+    """Return the source partitions: those of the events topics, or of the one with their events by
+    user. They must be there; nothing else need be.
 
     Raises:
         SettingsError: one is missing.
     """
-    names, _ = events_topics(settings, connection)
+    if settings.privacy.rekey:
+        names: tuple[str, ...] = (settings.by_user_topic,)
+        plain = True
+    else:
+        names, plain = events_topics(settings, connection)[0], settings.events.topics.one
     existing = describe(connection, names)
     for name in names:
         if name not in existing:
+            if settings.privacy.rekey:
+                raise _missing([name])
             raise _no_such_topic(settings, name)
-    plain, embedded = settings.events.topics.one, connection.embedded is not None
+    embedded = connection.embedded is not None
     return Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded).sources
 
 
@@ -176,7 +202,7 @@ def events_topics(settings: Settings, connection: Connection) -> tuple[tuple[str
         return wanted.names, ()
     there = names_on(connection)
     found = matching(settings, there)
-    state = settings.contribute_state_topic
+    state = settings.rekey_state_topic if settings.privacy.rekey else settings.contribute_state_topic
     stored = _stored(connection, state) if state in there else None
     if stored is None:
         if not found:
@@ -201,7 +227,8 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
     own = {*settings.internal_topics, *(settings.output_topic(config) for config in settings.histograms)}
     for name in there:
         worker = name.rpartition(".")[0]
-        if name in internal_topics(worker) and all(topic in there for topic in internal_topics(worker)):
+        internal = internal_topics(worker)
+        if name in (*internal, *rekey_topics(worker)) and all(topic in there for topic in internal):
             own.add(name)
     return [name for name in sorted(there) if name not in own and settings.events.topics.matches(name)]
 
@@ -265,6 +292,10 @@ def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | Non
             if (value := joined(SOURCES, found.get)) is not None:
                 return stored_set(value)
     return None
+
+
+def _missing(names: Sequence[str]) -> SettingsError:
+    return SettingsError(f"missing topics: {', '.join(names)}: create them with `quietcount topics -c FILE --create`")
 
 
 def _no_such_topic(settings: Settings, name: str) -> SettingsError:

@@ -18,7 +18,7 @@ import yaml
 from tests.deploy.messages import ROOT
 from workers.kafka.topics import plan_topics
 from workers.mechanisms.sizes import TOPIC_BYTES
-from workers.settings import Settings, settings_of
+from workers.settings import Settings, rekey_topics, settings_of
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
@@ -241,10 +241,17 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
         [cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:3] == "| `"
     ]
     plan = plan_topics("<name>", ["<events>"], 3, 2, ["<name>.<histogram>"], {})
-    assert [row[0] for row in rows] == [topic.name for topic in plan]
-    for (_, partitions, cleanup, retention, size, stamp), topic in zip(rows, plan, strict=True):
-        assert {"sources": 3, "owners": 2}[partitions] == topic.partitions
+    rekeyed = plan_topics("<name>", ["<events>"], 3, 2, ["<name>.<histogram>"], {}, rekey=True, user_partitions=5)
+    more = [topic for topic in rekeyed if topic.name not in [other.name for other in plan]]
+    assert {topic.name for topic in more} == set(rekey_topics("<name>"))
+    assert {topic.name for topic in rekeyed if topic.partitions == 5} == {
+        "<name>.by-user", "<name>.contribute-state", "<name>.rejects",
+    }  # fmt: skip
+    assert [row[0] for row in rows] == [topic.name for topic in (*plan, *more)]
+    for (_, partitions, cleanup, retention, size, stamp), topic in zip(rows, (*plan, *more), strict=True):
+        assert {"sources": 3, "owners": 2, "users": 5}[partitions] == topic.partitions
         assert cleanup == topic.cleanup_policy
+        assert retention in (str(topic.retention_ms), "the cluster's", "yours", "")
         assert (retention == "-1") == (topic.retention_ms == -1)
         assert (size == str(TOPIC_BYTES)) == (topic.max_message_bytes is not None)
         assert stamp.startswith("LogAppendTime" if topic.name == "<events>" else "CreateTime")

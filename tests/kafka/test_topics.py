@@ -140,3 +140,36 @@ def test_several_events_topics_have_a_state_partition_for_each_of_their_partitio
     }  # fmt: skip
     [line] = problems(plan, existing)
     assert line.startswith("eu, us, new together have 6 partitions, but w.contribute-state was made for 4: ")
+
+
+def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_then() -> None:
+    """Users are hashed onto them: another number would put a user's later events where the earlier ones are not."""
+
+    def planned(existing: dict[str, Existing], users: int | None) -> dict[str, int]:
+        plan = plan_topics("w", ["eu", "us"], None, None, [], existing, rekey=True, user_partitions=users)
+        assert [topic.name for topic in plan][2:4] == ["w.by-user", "w.rekey-state"]
+        assert plan[2].config()["retention.ms"] == str(7 * 24 * 3_600_000), "not the cluster's, which may be for ever"
+        assert plan[2].config()["message.timestamp.type"] == "CreateTime", "or the events lose their time"
+        assert problems(plan, existing) == []
+        return {topic.name.removeprefix("w."): topic.partitions for topic in plan}
+
+    events = {"eu": Existing("eu", 3), "us": Existing("us", 2)}
+    assert planned(events, None) == {
+        "eu": 3, "us": 2, "by-user": 5, "rekey-state": 5, "contributions": 5, "contribute-state": 5, "release-state": 5, "rejects": 5,
+    }  # fmt: skip
+    made = events | {"w.by-user": Existing("w.by-user", 7)}
+    for found in (planned(events, 7), planned(made, None), planned(made, 7)):
+        assert found["rekey-state"] == 5
+        assert {found[name] for name in ("by-user", "contribute-state", "contributions", "rejects")} == {7}
+    with pytest.raises(SettingsError, match=r"worker.user_partitions = 8, but topic w.by-user has 7 partitions"):
+        planned(made, 8)
+    wrong = made | {
+        "w.rekey-state": Existing("w.rekey-state", 4), "w.contribute-state": Existing("w.contribute-state", 5),
+    }  # fmt: skip
+    plan = plan_topics("w", ["eu", "us"], None, None, [], wrong, rekey=True)
+    found_wrong = problems(plan, wrong | {"w.by-user": Existing("w.by-user", 7, config={"cleanup.policy": "compact"})})
+    assert [line.partition(":")[0] for line in found_wrong] == [
+        "w.by-user has cleanup.policy = compact and needs delete",
+        "eu, us together have 5 partitions, but w.rekey-state was made for 4",
+        "w.by-user has 7 partitions, but w.contribute-state was made for 5",
+    ]

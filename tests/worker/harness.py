@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from workers.agents.contributions import decode
@@ -201,6 +201,11 @@ class Site:
     def partitions(self) -> int:
         """How many source partitions there are."""
         return len(self.places)
+
+    @property
+    def producer(self) -> Producer:
+        """What `produce` sends with, for records that it cannot make."""
+        return self._producer
 
     @property
     def key(self) -> NoiseKey:

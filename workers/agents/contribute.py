@@ -9,7 +9,6 @@ at each close of a tick, and every `commit_interval`.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -19,41 +18,40 @@ import msgspec
 import numpy as np
 
 from workers.agents.intake import Intake
-from workers.agents.rejected import rejected
+from workers.agents.origins import Origin, Origins, arrived
+from workers.agents.rejects import Rejects
 from workers.agents.sources import SOURCES, Place, Sources, refuse_other_set, refuse_other_topic, stored_set
 from workers.errors import StateRefused
 from workers.events.logs import Format
-from workers.events.reader import EventReader, Reject
+from workers.events.reader import EventReader
 from workers.events.source_reader import Declared, SourceReader
 from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End
 from workers.kafka.placement import Placement
-from workers.kafka.records import Batch, Outgoing, Records
+from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
-from workers.logs import about
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.metrics import CONTRIBUTE, Metrics
 from workers.registry.registry import Waiting
-from workers.settings import EventsSettings
-
-logger = logging.getLogger(__name__)
+from workers.settings import RECORD_KEY, EventsSettings
 
 VERSION = 1
 PROGRESS = b"progress"
 # While a backlog is read, closes that follow each other faster than this share a transaction (one
 # takes about 10 ms).
 CLOSES_APART_S = 0.1
-# Rejects are committed at the latest when there are this many of them, or this many bytes.
-REJECTS_MAX = 10_000
-REJECTS_BYTES_MAX = 32 << 20
 
 
-class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True):
+class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """How far one source partition has come; stored with every commit. Sensitive: its offset counts
     events.
+
+    Attributes:
+        origins: how far each partition of the events topics is; None where these are the source
+            partitions.
     """
 
     version: int
@@ -63,6 +61,7 @@ class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True):
     sequences: list[int]
     sources: int
     topic_id: str | None
+    origins: list[Origin] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +74,8 @@ class Stream:
         contributions: topic of the contributions.
         owners: its number of partitions.
         rejects: topic of what was rejected.
+        origins: how many partitions of the events topics the sources' events were sent on from;
+            None where the events topics are the sources.
     """
 
     events: EventsSettings
@@ -82,6 +83,7 @@ class Stream:
     contributions: str
     owners: int
     rejects: str
+    origins: int | None = None
 
 
 class ContributeShard(Shard):
@@ -130,12 +132,11 @@ class ContributeShard(Shard):
             Placement(stream.events.partitioner, place.partition, place.topic.partitions) if of_users else None
         )
         self._reader = SourceReader(reader, declared, placement, form(self))
+        self._origins = None if stream.origins is None else Origins(stream.origins)
         self._sequences = [0] * stream.owners
-        self._rejects: list[Outgoing] = []
-        self._reject_bytes = 0
+        self._rejects = Rejects(stream.rejects, place, self.metrics)
         self._interval_s = commit_interval_s
         self._last_commit_s = 0.0
-        self._new_rejects: Counter[str] = Counter()
         self._new_events = 0
         self._set_stored = stream.sources.plain
 
@@ -159,6 +160,7 @@ class ContributeShard(Shard):
             raise StateRefused(
                 f"{self.state_topic}: version {progress.version}; this worker knows {VERSION}: upgrade it"
             )
+        self._restore_origins(progress.origins)
         known = joined(SOURCES, self.store.get)
         if known is not None:
             refuse_other_set(stream.sources, stored_set(known))
@@ -174,31 +176,47 @@ class ContributeShard(Shard):
         self._intake.restore(progress.watermark, progress.first)
         self.offset = progress.offset
 
+    def _restore_origins(self, stored: list[Origin] | None) -> None:
+        if (stored is None) != (self._origins is None):
+            now, then = ("true", "without") if stored is None else ("false", "with")
+            raise StateRefused(
+                f"privacy.rekey = {now}, but the state was made {then} it: take a new worker name (a new stream, charged again)"
+            )
+        if stored is not None and self._origins is not None:
+            if len(stored) != len(self._origins.all):
+                raise StateRefused(
+                    f"the events topics have {len(self._origins.all)} partitions; the state was made with {len(stored)}: "
+                    "a changed partition count needs a new worker name (a new stream, charged again)"
+                )
+            self._origins.all = list(stored)
+
     def process(self, batch: Batch) -> None:
         now_ms = time.time_ns() // 1_000_000
         latest_ms = now_ms + self._stream.events.max_ahead_ms
-        found, rejects = self._reader.read(batch.records, latest_ms)
+        records, late = batch.records, None
+        if self._origins is not None:
+            records, late = arrived(records, user_is_key=self._stream.events.user == RECORD_KEY)
+        found, rejects = self._reader.read(records, latest_ms)
         self.metrics.declined.inc(self._reader.declined)
-        for reject in rejects:
-            self._reject(batch.records, reject)
+        if self._origins is not None:
+            rejects = self._origins.take(records, rejects, self._place)
+        self._rejects.add(records, rejects)
         self.metrics.rejecting.note(
             self._place.topic.name,
             time.monotonic(),
             int(np.count_nonzero(found.looked_at)) + len(rejects),
             Counter(reject.reason for reject in rejects),
         )
-        self._intake.add(found, now_ms)
+        self._intake.add(found, now_ms, None if late is None else late[found.index])
+        if self._origins is not None:
+            self._intake.told(self._origins.watermark)
         self._new_events += len(found)
-        if (
-            self._due()
-            or len(self._rejects) >= REJECTS_MAX
-            or self._reject_bytes >= REJECTS_BYTES_MAX
-            or self._intake.full
-        ):
+        if self._due() or self._rejects.full or self._intake.full:
             self._commit_all(batch.end)
 
     def wants_end(self, now_ms: int) -> bool:
-        return self._intake.closes_by_clock(now_ms, self.ends.noted_ms)
+        # Where the clock closes ticks by origin, that is said by their marks.
+        return self._origins is None and self._intake.closes_by_clock(now_ms, self.ends.noted_ms)
 
     def reached(self, end: End) -> None:
         self._intake.read_to_end(end.now_ms)
@@ -231,43 +249,14 @@ class ContributeShard(Shard):
             sequences=self._sequences,
             sources=len(self._stream.sources),
             topic_id=self._place.topic.id,
+            origins=None if self._origins is None else self._origins.all,
         )
         sources = [] if self._set_stored else pages(SOURCES, self._stream.sources.encoded())
         changes = [*users, *sources, *pages(PROGRESS, msgspec.json.encode(progress))]
-        self.transact(messages + self._rejects, changes, offset)
+        self.transact(messages + self._rejects.messages, changes, offset)
         self._set_stored = True
         self._last_commit_s = time.monotonic()
         self.metrics.events.inc(self._new_events)
         self.metrics.ticks_closed.inc(closed)
         self._new_events = 0
-        if self._rejects:
-            reasons = ", ".join(sorted(self._new_rejects))
-            logger.warning(
-                "%s: records rejected: %s; see topic %s",
-                self._place,
-                reasons,
-                self._stream.rejects,
-                extra=about(
-                    event="rejected",
-                    topic=self._place.topic.name,
-                    partition=self._place.partition,
-                    reasons=sorted(self._new_rejects),
-                ),
-            )
-            for reason, n in self._new_rejects.items():
-                self.metrics.rejects.labels(reason).inc(n)
-            self._rejects, self._reject_bytes, self._new_rejects = [], 0, Counter()
-
-    def _reject(self, records: Records, reject: Reject) -> None:
-        message = rejected(
-            self._stream.rejects,
-            records.key(reject.index),
-            records.value(reject.index),
-            reason=reject.reason,
-            source=(self._place.topic.name, self._place.partition, int(records.offsets[reject.index])),
-            time_ms=int(records.times[reject.index]),
-            further=records.headers(reject.index),
-        )
-        self._rejects.append(message)
-        self._reject_bytes += message.nbytes
-        self._new_rejects[reject.reason] += 1
+        self._rejects.committed()

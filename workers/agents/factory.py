@@ -128,6 +128,8 @@ def _counted(settings: Settings, config: HistogramConfig) -> dict[str, object]:
     if settings.user_field is not None:
         # These decide which of a user's items count; the mechanism only knows how many.
         counted |= {"user": settings.user_field, "partitioner": events.partitioner}
+        if settings.privacy.rekey:
+            counted["rekey"] = True
     if config.max_items_per_user is not None:
         counted["max_items"] = config.max_items
     return counted

@@ -1,15 +1,12 @@
 """Stage 1 without Kafka: events of one source partition in, what a commit says to the owners out.
 
-Time here is the events' own. The *watermark* W of a source partition is the largest of
+Time here is the events' own; where it is, the watermark W says (`watermark.py`). An event goes into
+the tick of its own time if that is open, else into the open tick that holds W: so an event's tick
+depends on the order of the partition and on what was closed before it, never on where a batch or a
+commit ended.
 
-    event time seen - grace     but an event dated after the wall clock when it is read counts as
-                                dated then, so nobody's wrong clock closes other people's ticks
-    wall clock - grace          at the offset where the log ended at that time (`kafka/ends.py`)
-    the first event's time      likewise at most the wall clock
-
-A tick is closed when it ends at or before W. An event goes into the tick of its own time if that is
-open, else into the open tick that holds W: so an event's tick depends on the order of the partition
-and on what was closed before it, never on where a batch or a commit ended.
+Where events were sent on by user (`rekey.py`), the order of the partition that they came from and W
+there decided about that: they say so themselves, and W here is told.
 """
 
 from __future__ import annotations
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 from workers.agents.contributions import Message, Rows, messages
 from workers.agents.tallies import Tallies, Tally
 from workers.agents.users import Stored, Users
+from workers.agents.watermark import Watermark
 from workers.changes import Change
 from workers.events.columns import EventColumns, Events, Longs
 from workers.events.pairs import PairDigests, pair_state
@@ -32,7 +30,7 @@ from workers.mechanisms.sizes import VALUE_BYTES
 from workers.mechanisms.texts import fixed
 
 
-class Intake:
+class Intake(Watermark):
     """What one source partition has contributed since its last commit, and its watermark.
     Sensitive.
     """
@@ -45,38 +43,51 @@ class Intake:
             key: the operator's root key, for the rows' tags.
             stored: what earlier commits left of users' pairs; None keeps those in memory.
         """
-        self._lanes, self._key = lanes, key
+        super().__init__(lanes, grace_ms)
+        self._key = key
         # By view, since codes mean something in their own vocabularies only.
         views = {lane.view for lane in lanes}
         self._tags = {view: PairDigests(key.tag_state) for view in views}
         self._pairs = {view: PairDigests(pair_state) for view in views}
         self._users = Users(lanes, stored)
-        self._grace = grace_ms
-        self.watermark: int | None = None
         self.first: int | None = None
         self._tallies = Tallies()
-        self._committed_watermark: int | None = None
-
-    def __repr__(self) -> str:
-        return f"Intake(watermark={self.watermark})"
 
     def restore(self, watermark: int | None, first: int | None) -> None:
         """Go on after a commit that left these behind."""
-        self.watermark = self._committed_watermark = watermark
+        self.go_on(watermark)
         self.first = first
         self._tallies = Tallies()
         if watermark is not None:
             self._users.restore(watermark)
 
-    def add(self, events: Events, read_ms: int | None = None) -> None:
+    def add(self, events: Events, read_ms: int | None = None, came_late: Longs | None = None) -> None:
         """Count a batch of events, in order.
 
         Args:
             events: the batch.
             read_ms: wall clock at which it is read, the most to which its times move the watermark;
                 None where the events' own times are the only clock (replay).
+            came_late: int64 (n,), of events that were sent on by user: the watermark that they came
+                behind, or less than their times. They do not move the watermark.
         """
-        for lane, ticks in self._ticks(events.times, read_ms):
+        if not len(events):
+            return
+        times = events.times
+        if came_late is None:
+            effective = self._effective(times if read_ms is None else np.minimum(times, read_ms), times)
+        else:
+            effective = np.maximum(times, came_late)
+            if self.watermark is not None:
+                effective = np.maximum(effective, self.watermark)
+            least = int((effective if read_ms is None else np.minimum(effective, read_ms)).min())
+            self.first = least if self.first is None else min(least, self.first)
+        for lane in self._lanes:
+            # The tick that holds a time; a tick is closed when it ends at or before W, so the one
+            # that holds W is open.
+            ticks = (effective - lane.start_ms) // lane.tick_ms + 1
+            if int(times.min()) < lane.start_ms:
+                ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
             columns = events.views[lane.view]
             if columns.seen is not None:
                 ticks[~columns.seen] = 0
@@ -85,25 +96,12 @@ class Intake:
                 amounts = self._of_users(lane, ticks, columns, events.users)
             self._tallies.add(columns, lane, ticks, amounts)
 
-    def _ticks(self, times: NDArray[np.int64], read_ms: int | None) -> Iterator[tuple[Lane, NDArray[np.int64]]]:
-        """Move the watermark by a batch; yield the tick of each event in each lane (0: none)."""
-        if not len(times):
-            return
-        seen = times if read_ms is None else np.minimum(times, read_ms)
-        if self.watermark is None:
-            self.watermark = int(seen[0])
+    def _effective(self, seen: Longs, times: Longs) -> Longs:
+        """Move the watermark by a batch; return the time that each event counts at."""
+        before, first = self.watermark, int(seen[0])
         if self.first is None:
-            self.first = max(self.watermark, int(seen[0]))
-        marks = np.maximum(np.maximum.accumulate(seen) - self._grace, self.watermark)
-        self.watermark = int(marks[-1])
-        effective = np.maximum(times, marks)
-        for lane in self._lanes:
-            # The tick that holds a time; a tick is closed when it ends at or before W, so the one
-            # that holds W is open.
-            ticks = (effective - lane.start_ms) // lane.tick_ms + 1
-            if int(times.min()) < lane.start_ms:
-                ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
-            yield lane, ticks
+            self.first = first if before is None else max(before, first)
+        return np.maximum(times, self.pass_by(seen))
 
     def _of_users(
         self, lane: Lane, ticks: Longs, events: EventColumns, users: NDArray[np.uint64] | None
@@ -120,45 +118,6 @@ class Intake:
         digests = self._pairs[lane.view].of(keys, events.labels, events.key_names, events.label_names)
         pairs = np.ascontiguousarray(digests[:, 0])
         return self._users.take(lane, epochs, users, events.ends - number, number, pairs, bounded)
-
-    def read_to_end(self, now_ms: int) -> None:
-        """Close the ticks that were over at wall-clock time `now_ms`: the partition was read to the
-        end it had then.
-        """
-        mark = now_ms - self._grace
-        if self.watermark is None or mark > self.watermark:
-            self.watermark = mark
-
-    def closes(self) -> bool:
-        """Tell whether a tick of any lane has closed since the last commit."""
-        return self.watermark is not None and self._closed_between(self._committed_watermark, self.watermark)
-
-    def _closed_between(self, before: int | None, mark: int) -> bool:
-        if before is None:
-            return True
-        return any(
-            (mark - lane.start_ms) // lane.tick_ms > (before - lane.start_ms) // lane.tick_ms for lane in self._lanes
-        )
-
-    def ticks_closed(self) -> int:
-        """Return how many ticks, over all lanes, have closed since the last commit; none before the
-        first.
-        """
-        mark, before = self.watermark, self._committed_watermark
-        if mark is None or before is None:
-            return 0
-        return sum(
-            (mark - lane.start_ms) // lane.tick_ms - (before - lane.start_ms) // lane.tick_ms for lane in self._lanes
-        )
-
-    def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
-        """Tell whether the wall clock alone would close a tick now that it did not close at
-        `noted_ms`; from any thread.
-        """
-        marks = [self.watermark, None if noted_ms is None else noted_ms - self._grace]
-        before = max((mark for mark in marks if mark is not None), default=None)
-        mark = now_ms - self._grace
-        return before is None or (mark > before and self._closed_between(before, mark))
 
     @property
     def empty(self) -> bool:
@@ -215,9 +174,8 @@ class Intake:
             )
             sequences[to] += len(pages)
             found += [(to, page) for page in pages]
-        self._committed_watermark = self.watermark
-        if self.watermark is not None:
-            self._users.committed(self.watermark)
+        self.note_commit()
+        self._users.committed(self.watermark)
         return found
 
     def _shares(self, lane: Lane, tick: int, tally: Tally, owners: int) -> Iterator[tuple[int, Rows]]:

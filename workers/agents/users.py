@@ -134,10 +134,13 @@ class Users:
                     deletions.append((name, None))
         return deletions
 
-    def committed(self, watermark_ms: int) -> None:
-        """Note that what `changes` returned is stored: forget epochs that are over."""
-        for lane in self._oldest:
-            self._oldest[lane] = _oldest(lane, watermark_ms)
+    def committed(self, watermark_ms: int | None) -> None:
+        """Note that what `changes` returned is stored: forget epochs that are over; none is with a
+        watermark of None.
+        """
+        if watermark_ms is not None:
+            for lane in self._oldest:
+                self._oldest[lane] = _oldest(lane, watermark_ms)
         self._epochs = {at: held for at, held in self._epochs.items() if at[1] >= self._oldest[at[0]]}
         for held in self._epochs.values():
             held.committed()

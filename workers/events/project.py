@@ -92,6 +92,20 @@ class Projection(Frozen):
             return str(why)
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
+    def whose(self, record: object) -> tuple[str | None, int]:
+        """Return user and time of a decoded record, whether or not any view looks at it.
+
+        A user is None where none can be read, the time -1; a user that is no field is "", and such
+        a time 0.
+        """
+        if not isinstance(record, Mapping):
+            return None, -1
+        try:
+            user = self._user(record)
+        except _Wrong:
+            return None, self._time(record, False)
+        return user if len(user.encode()) <= LABEL_BYTES_MAX else None, self._time(record, False)
+
     def _time(self, record: Mapping[str, Any], wanted: bool) -> int:
         path, unit = self._shape.time, self._shape.unit
         if path is None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.placement import crc32_table, placed
+from workers.kernels.placement import crc32_table, placed, places_of
 from workers.mechanisms.frozen import read_only
 from workers.mechanisms.texts import fixed
 
@@ -45,3 +45,16 @@ class Placement:
         found = np.empty(len(places), dtype=np.bool_)
         placed(fixed(data), fixed(places), self._by_murmur2, _TABLE, self._partition, self._partitions, found)
         return found
+
+
+def partitions_of(data: NDArray[np.uint8], places: NDArray[np.int64], partitions: int) -> NDArray[np.int64]:
+    """Return the partition of each user by murmur2, int64 (n,).
+
+    Args:
+        data: uint8.
+        places: int64 (n, 2), start and stop of each user's text in `data`.
+        partitions: of the topic.
+    """
+    found = np.empty(len(places), dtype=np.int64)
+    places_of(fixed(data), fixed(places), partitions, found)
+    return found

@@ -4,15 +4,16 @@ transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Longs = NDArray[np.int64]
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Outgoing(NamedTuple):
@@ -22,7 +23,7 @@ class Outgoing(NamedTuple):
     partition: int | None
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]] = ()
+    headers: Headers = ()
     timestamp_ms: int | None = None
 
     @property
@@ -30,6 +31,15 @@ class Outgoing(NamedTuple):
         """Bytes of key, value and headers together."""
         named = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
         return len(self.key or b"") + len(self.value or b"") + named
+
+
+class Forwarded(Protocol):
+    """Records that go on to another topic, made one by one when a transaction sends them: it has
+    tens of thousands.
+    """
+
+    def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
+        """Yield value, key, partition, time in ms and headers of each, in order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +125,7 @@ class Records:
         )
 
 
-def headers_at(data: NDArray[np.uint8], at: int) -> list[tuple[str, bytes | None]]:
+def headers_at(data: NDArray[np.uint8] | bytes, at: int) -> list[tuple[str, bytes | None]]:
     """Return the headers of a record of today's format, from their number on; one whose name is not
     UTF-8 is left out.
     """
@@ -123,16 +133,16 @@ def headers_at(data: NDArray[np.uint8], at: int) -> list[tuple[str, bytes | None
     found: list[tuple[str, bytes | None]] = []
     for _ in range(number):
         length, at = _varint(data, at)
-        name, at = data[at : at + length].tobytes(), at + length
+        name, at = bytes(data[at : at + length]), at + length
         length, at = _varint(data, at)
-        value = None if length < 0 else data[at : at + length].tobytes()
+        value = None if length < 0 else bytes(data[at : at + length])
         at += max(length, 0)
         with suppress(UnicodeDecodeError):
             found.append((name.decode(), value))
     return found
 
 
-def _varint(data: NDArray[np.uint8], at: int) -> tuple[int, int]:
+def _varint(data: NDArray[np.uint8] | bytes, at: int) -> tuple[int, int]:
     """Return the zigzag number at a place, and the place behind it.
 
     `kernels.records` has the same, compiled: who counts nothing does without numba.

@@ -25,7 +25,7 @@ from workers.changes import Change
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End, Ends
 from workers.kafka.lag import Reading
-from workers.kafka.records import Batch, FetchedRecords, Outgoing, ShardStats
+from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing, ShardStats
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
 from workers.metrics import Metrics
@@ -201,7 +201,14 @@ class Shard:
 
     # ---- transactions -------------------------------------------------------------------------
 
-    def transact(self, messages: Sequence[Outgoing], changes: Sequence[Change], group_offset: int) -> None:
+    def transact(
+        self,
+        messages: Sequence[Outgoing],
+        changes: Sequence[Change],
+        group_offset: int,
+        forwarded: Sequence[Forwarded] = (),
+        to: str = "",
+    ) -> None:
         """Commit `messages` and the state `changes` as one Kafka transaction, then apply `changes`
         to the store.
 
@@ -213,6 +220,9 @@ class Shard:
             changes: keys of the state topic's partition and their new values (None deletes), later
                 ones winning.
             group_offset: source position that is now committed, for lag tools.
+            forwarded: records that go to the topic `to` before the messages, one of which goes to
+                each of its partitions.
+            to: that topic.
 
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
@@ -222,7 +232,7 @@ class Shard:
         """
         self.check_open()
         started = time.perf_counter()
-        state_end = self.transactions.run(messages, changes)
+        state_end = self.transactions.run(messages, changes, forwarded, to)
         if changes:
             self.store.write(changes, state_end)
         self.committed = group_offset

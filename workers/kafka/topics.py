@@ -2,8 +2,10 @@
 
 topic                        partitions        cleanup   retention   holds
 <events>, each               yours             yours     yours       the events
+<name>.by-user               users             delete    7 days      with rekey: the events again
+<name>.rekey-state           as all events     compact   -           with rekey: how far they are
 <name>.contributions         owners            delete    infinite    stage 1's messages, audited
-<name>.contribute-state      as all events     compact   -           stage 1's state
+<name>.contribute-state      as all events (1) compact   -           stage 1's state
 <name>.release-state         owners            compact   -           stage 2's state
 <name>.rejects               as all events     delete    default     dead letters
 <name>.<histogram>           owners            delete    infinite    snapshots, with ticks' times
@@ -11,6 +13,11 @@ topic                        partitions        cleanup   retention   holds
 All but the events topics take record batches of 1,048,588 bytes (Kafka's default) and need
 1,000,000: see mechanisms/sizes.py. Snapshots have their tick's time, so with a finite retention
 those of an old stream would go as soon as they come.
+
+(1) With rekey as <name>.by-user, which stage 1 then reads: as many as there are of the events
+unless settings say otherwise, and never changed, since users are hashed onto them. It keeps records
+for 7 days from when they were written: every transaction that writes them ends with records of that
+day, in each partition (agents/rekey.py).
 """
 
 from __future__ import annotations
@@ -33,11 +40,14 @@ from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.topic_ids import checked_id
 from workers.mechanisms.sizes import BATCH_BYTES, TOPIC_BYTES
-from workers.settings import internal_topics
+from workers.settings import internal_topics, rekey_topics
 
 INFINITE = -1
 #: Purpose of the topics that are read.
 EVENTS = "events"
+#: Of those with `privacy.rekey`.
+BY_USER, REKEY_STATE = "events, keyed by user", "state of rekeying"
+BY_USER_RETENTION_MS = 7 * 86_400_000
 #: Partitions of an events topic that does not exist yet and whose number nobody gave.
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
@@ -63,6 +73,8 @@ class Topic:
     def config(self) -> dict[str, str]:
         """Return the topic configuration it is created with."""
         config = {"cleanup.policy": self.cleanup_policy}
+        if self.purpose == BY_USER:
+            config["message.timestamp.type"] = "CreateTime"
         if self.retention_ms is not None:
             config["retention.ms"] = str(self.retention_ms)
         if self.max_message_bytes is not None:
@@ -87,11 +99,15 @@ def plan_topics(
     owners: int | None,
     histogram_topics: Sequence[str],
     existing: Mapping[str, Existing],
+    *,
+    rekey: bool = False,
+    user_partitions: int | None = None,
 ) -> list[Topic]:
     """Return every topic the worker needs, in the order of the table.
 
     What exists decides over what is asked for: `events_partitions` are of each events topic yet to
-    come, and `owners` None takes what an earlier start made, else what the events have.
+    come, and `owners` None takes what an earlier start made, else what the events have; so does
+    `user_partitions`, of the topic that there is with `rekey`.
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     of_events = {
@@ -99,6 +115,12 @@ def plan_topics(
         for topic in events_topics
     }
     sources = sum(of_events.values())
+    of_rekeying: list[Topic] = []
+    if rekey:
+        by_user, rekey_state = rekey_topics(name)
+        of_rekeying.append(Topic(rekey_state, sources, "compact", None, TOPIC_BYTES, REKEY_STATE))
+        sources = _user_partitions(by_user, existing, user_partitions) or sources
+        of_rekeying.insert(0, Topic(by_user, sources, "delete", BY_USER_RETENTION_MS, TOPIC_BYTES, BY_USER))
     siblings = [topic for topic in (contributions, release_state) if topic in existing]
     for topic in siblings:
         found = existing[topic].partitions
@@ -116,12 +138,28 @@ def plan_topics(
     owners = counts.pop() if counts else owners or sources
     return [
         *(Topic(topic, partitions, "delete", None, None, EVENTS) for topic, partitions in of_events.items()),
+        *of_rekeying,
         Topic(contributions, owners, "delete", INFINITE, TOPIC_BYTES, "contributions"),
         Topic(contribute_state, sources, "compact", None, TOPIC_BYTES, "state of stage 1"),
         Topic(release_state, owners, "compact", None, TOPIC_BYTES, "state of stage 2"),
         Topic(rejects, sources, "delete", None, TOPIC_BYTES, "dead letters"),
         *(Topic(topic, owners, "delete", INFINITE, TOPIC_BYTES, "snapshots") for topic in histogram_topics),
     ]
+
+
+def _user_partitions(by_user: str, existing: Mapping[str, Existing], wanted: int | None) -> int | None:
+    """Return how many partitions the topic of events by user has, or is to have; None: nobody
+    said.
+    """
+    if by_user not in existing:
+        return wanted
+    found = existing[by_user].partitions
+    if wanted is not None and wanted != found:
+        raise SettingsError(
+            f"worker.user_partitions = {wanted}, but topic {by_user} has {found} partitions: the number cannot change, "
+            "since users are hashed onto them. Set it back, or use a new worker.name"
+        )
+    return found
 
 
 def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing]:
@@ -192,6 +230,7 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
     found = []
     of_events = [topic.name for topic in plan if topic.purpose == EVENTS]
     have = f"{of_events[0]} has" if len(of_events) == 1 else f"{', '.join(of_events)} together have"
+    by_user = [topic.name for topic in plan if topic.purpose == BY_USER]
     for topic in plan:
         here = existing.get(topic.name)
         if here is None:
@@ -199,15 +238,16 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         # Rejects and snapshots go where librdkafka's partitioner puts them: any number will do.
         if here.partitions != topic.partitions and topic.purpose not in ("dead letters", "snapshots"):
             found.append(
-                f"{have} {topic.partitions} partitions, but {topic.name} was made for {here.partitions}: a changed "
+                f"{f'{by_user[0]} has' if by_user and topic.purpose != REKEY_STATE else have} {topic.partitions} partitions, "
+                f"but {topic.name} was made for {here.partitions}: a changed "
                 "partition count or set of topics needs a new worker.name (a new stream, charged again)"
-                if topic.purpose == "state of stage 1"
+                if topic.purpose in ("state of stage 1", REKEY_STATE)
                 else f"{topic.name} has {here.partitions} partitions and needs {topic.partitions}"
             )
         policy = here.config.get("cleanup.policy", topic.cleanup_policy)
         if topic.cleanup_policy == "compact" and policy != "compact":
             found.append(f"{topic.name} has cleanup.policy = {policy} and needs compact: state would be lost")
-        if topic.purpose == "contributions" and "compact" in policy:
+        if topic.purpose in ("contributions", BY_USER) and "compact" in policy:
             found.append(f"{topic.name} has cleanup.policy = {policy} and needs delete: records would vanish")
         limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
         if topic.max_message_bytes is not None and limit < BATCH_BYTES:

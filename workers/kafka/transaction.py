@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from workers.changes import Change
 from workers.errors import Fenced, MessageTooLong, SettingsError
 from workers.kafka.clients import Connection
-from workers.kafka.records import Outgoing
+from workers.kafka.records import Forwarded, Outgoing
 from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
 
 logger = logging.getLogger(__name__)
@@ -112,8 +112,20 @@ class Transactions:
         """Drop the producer; an open transaction is left to the next owner to abort."""
         self._producer = None
 
-    def run(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> int:
+    def run(
+        self,
+        messages: Sequence[Outgoing],
+        changes: Sequence[Change],
+        forwarded: Sequence[Forwarded] = (),
+        to: str = "",
+    ) -> int:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
+
+        Args:
+            messages, changes: see `Shard.transact`.
+            forwarded: records that go to the topic `to`, before the messages.
+            to: a topic to each of whose partitions a message goes too: only messages are reported,
+                and a partition that takes none must not look like one that is slow.
 
         Returns:
             Where the state partition ends now; -1 without changes.
@@ -128,7 +140,7 @@ class Transactions:
             raise RuntimeError(f"{self._id}: the shard is not open")
         self._refuse_unsendable(messages, changes)
         deadline, pause = time.monotonic() + _PATIENCE_S, 0.05
-        while not self._attempt(producer, messages, changes):
+        while not self._attempt(producer, messages, changes, forwarded, to):
             self._owner.note_abort()
             if time.monotonic() > deadline:
                 raise KafkaException(self._failure)
@@ -146,11 +158,20 @@ class Transactions:
                     "this is a defect of Quietcount. Nothing of this transaction was sent; please report it"
                 )
 
-    def _attempt(self, producer: Producer, messages: Sequence[Outgoing], changes: Sequence[Change]) -> bool:
+    def _attempt(
+        self,
+        producer: Producer,
+        messages: Sequence[Outgoing],
+        changes: Sequence[Change],
+        forwarded: Sequence[Forwarded],
+        to: str,
+    ) -> bool:
         """Return whether a transaction was committed; if not, it may be repeated."""
         self._state_end, self._failure = -1, None
         try:
             producer.begin_transaction()
+            for records in forwarded:
+                self._forward(producer, to, records)
             for message in messages:
                 self._produce(producer, message)
             for key, value in changes:
@@ -199,6 +220,15 @@ class Transactions:
                 if len(producer) < left:  # the broker takes what it was sent: slow is not stuck
                     deadline, left = time.monotonic() + _CALL_S, len(producer)
                     self._owner.goes_on()
+
+    def _forward(self, producer: Producer, topic: str, records: Forwarded) -> None:
+        """Hand records to librdkafka, which says nothing of them unless their transaction fails."""
+        produce: Callable[..., None] = producer.produce
+        for value, key, partition, time_ms, headers in records.messages():
+            try:
+                produce(topic, value, key, partition, None, None, time_ms, headers)
+            except BufferError:
+                self._produce(producer, Outgoing(topic, partition, key, value, headers or (), time_ms))
 
     def _serve(self, producer: Producer, wait_s: float) -> None:
         """Serve delivery reports, raising `KafkaException` for a fatal error."""

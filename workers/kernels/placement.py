@@ -61,6 +61,20 @@ def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.i
 
 
 @kernel
+def places_of(data: Bytes, places: Longs, partitions: int, out: Longs) -> None:
+    """Write the partition of each text by murmur2.
+
+    Args:
+        data: uint8.
+        places: int64 (n, 2), start and stop of each text in `data`.
+        partitions: how many there are.
+        out: int64 (n,), written.
+    """
+    for i in range(len(places)):
+        out[i] = murmur2(data, places[i, 0], places[i, 1]) % partitions
+
+
+@kernel
 def placed(
     data: Bytes, places: Longs, by_murmur2: bool, table: NDArray[np.uint32], partition: int, partitions: int, out: NDArray[np.bool_]
 ) -> None:

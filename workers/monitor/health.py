@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from workers.agents.contribute import ContributeShard
+from workers.agents.rekey import RekeyShard
 from workers.kafka.handover import Handover
 
 #: The loop turns every 0.2 s.
@@ -77,14 +78,14 @@ class Health:
                 found.append(f"{name}: not read yet up to where it ended when it was taken over")
             elif (behind_s := lag.seconds(now_s)) > BEHIND_S:
                 found.append(f"{name}: {behind_s:.0f} s behind")
-            if isinstance(shard, ContributeShard):
+            if isinstance(shard, ContributeShard | RekeyShard):
                 age_s = now_s - shard.stats.last_commit_s
                 if age_s > self._longest_s(shard, now_ms):
                     found.append(f"{name}: no commit for {age_s:.0f} s")
         return found
 
-    def _longest_s(self, shard: ContributeShard, now_ms: int) -> float:
-        """Return the seconds after which a shard of stage 1 must have committed."""
+    def _longest_s(self, shard: ContributeShard | RekeyShard, now_ms: int) -> float:
+        """Return the seconds after which a shard that reads events must have committed."""
         if shard.offset != shard.committed:
             return self._idle_s
         # Ticks close by the clock; events dated ahead closed some of them early.

@@ -16,9 +16,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from workers.agents.contribute import ContributeShard
+from workers.agents.rekey import RekeyShard
 from workers.agents.release import ReleaseShard
 from workers.kafka.handover import Handover
-from workers.metrics import CONTRIBUTE, PREFIX, RELEASE
+from workers.metrics import CONTRIBUTE, PREFIX, REKEY, RELEASE
 from workers.monitor.health import Health, topics_read
 from workers.version import version
 
@@ -87,7 +88,9 @@ class Partitions(Collector):
         show("build_info", 1, version() or "unknown", platform.python_version(), confluent_kafka.libversion()[0])
         show("ready", 0 if self._health.not_ready(now_s, now_ms) else 1)
         shards = list(self._handover.shards.items())
-        for stage, kind in ((CONTRIBUTE, ContributeShard), (RELEASE, ReleaseShard)):
+        for stage, kind in ((REKEY, RekeyShard), (CONTRIBUTE, ContributeShard), (RELEASE, ReleaseShard)):
+            if stage not in self._topic_partitions:
+                continue
             show("partitions_assigned", sum(isinstance(shard, kind) for _, shard in shards), stage)
             show("topic_partitions", self._topic_partitions[stage], stage)
         show("grace_seconds", self._grace_ms / 1000)
@@ -103,7 +106,7 @@ class Partitions(Collector):
                 show("consumer_lag_seconds", lag.seconds(now_s), shard.stage, *tp)
             if shard.stats.last_commit_s:
                 show("commit_age_seconds", now_s - shard.stats.last_commit_s, shard.stage, *tp)
-            if isinstance(shard, ContributeShard) and shard.watermark is not None:
+            if isinstance(shard, ContributeShard | RekeyShard) and shard.watermark is not None:
                 show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, *tp)
             elif isinstance(shard, ReleaseShard):
                 for histogram in shard.merge.histograms:

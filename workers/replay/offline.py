@@ -156,7 +156,8 @@ class Offline:
             ended: the partitions that no batch will come of: no tick waits for them.
         """
         self._note(batch)
-        self._intakes[batch.partition].add(batch.events)
+        self._intakes[batch.partition].add(batch.events, came_late=batch.came_late)
+        self._intakes[batch.partition].told(batch.watermark)
         self._ended = ended
         if self._commit(batch.partition) or ended:
             self._commit_ended()

@@ -37,6 +37,8 @@ class EventBatch:
         late: events dated further back than `grace` allows, counted in the open tick.
         outside: events left out because they are before a topic's time range.
         beyond: events dated after the range; they are also in `events`, since they close ticks.
+        came_late: of events that were sent on by user, as `Intake.add` takes it; None: of others.
+        watermark: of the partition behind this batch, where that is said; None: it is not.
     """
 
     partition: int
@@ -46,6 +48,8 @@ class EventBatch:
     late: int = 0
     outside: int = 0
     beyond: int = 0
+    came_late: NDArray[np.int64] | None = None
+    watermark: int | None = None
 
 
 class Source(Protocol):

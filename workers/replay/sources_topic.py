@@ -8,6 +8,9 @@ records' times allow it they are not even read (an event is at most `max_ahead` 
 else the worker had rejected it). To: the last ticks are those that end by then. A partition is read
 until its watermark is there, for nothing after that can count in such a tick, so what is published
 is what the worker makes of these ticks, with everything that came late.
+
+With `privacy.rekey` these are the events as they were sent on by user, and time is what their
+origins' marks say (`agents/origins.py`), as in the worker.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from workers.agents.factory import reader_of, source_reader_of
 from workers.agents.forms import Forms
+from workers.agents.origins import Origins, read_headers
 from workers.agents.sources import Place, Sources
 from workers.errors import SettingsError
 from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.records import Records
 from workers.replay.source import EventBatch, Source, when
-from workers.settings import Settings
+from workers.settings import RECORD_KEY, Settings
 from workers.topics import check_events, connection_of
 
 # Handed on at once, of one partition.
@@ -45,6 +49,7 @@ class _Partition:
     position: int
     watermark: int | None = None
     waiting: list[Message] = field(default_factory=list)
+    origins: Origins | None = None
 
 
 class TopicSource:
@@ -75,7 +80,11 @@ class TopicSource:
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
         earliest = None if since_ms is None else since_ms - (0 if events.timestamp is None else events.max_ahead_ms)
         found = [(place, *_bounds(consumer, place, earliest)) for place in sources]
-        self._parts = {place.log: _Partition(place, start, end, start) for place, start, end in found}
+        self._user_is_key, rekeyed = events.user == RECORD_KEY, settings.privacy.rekey
+        self._parts = {
+            place.log: _Partition(place, start, end, start, origins=Origins(None) if rekeyed else None)
+            for place, start, end in found
+        }
         self._open = {log: (part.start, part.end) for log, part in self._parts.items() if part.start < part.end}
         self.total: int | None = sum(part.end - part.start for part in self._parts.values())
 
@@ -97,13 +106,23 @@ class TopicSource:
         if not messages:
             self._end(part)
             return None
+        keys = [message.key() for message in messages]
+        said = [] if part.origins is None else [read_headers(message.headers()) for message in messages]
+        if part.origins is not None and not self._user_is_key:
+            keys = [
+                key if message.value() is None else own
+                for message, key, (_, own) in zip(messages, keys, said, strict=True)
+            ]
         records = Records.of(
             [message.value() for message in messages],
-            [message.key() for message in messages],
+            keys,
             [message.timestamp()[1] for message in messages],
             [message.offset() or 0 for message in messages],
         )
         found, rejected = self._readers[part.place.number].read(records, self._latest_ms)
+        came_late = np.array([late for late, _ in said], dtype=np.int64)[found.index] if said else None
+        if part.origins is not None:
+            rejected = part.origins.take(records, rejected, part.place)
         offsets = records.offsets.tolist()
         part.position = offsets[-1] + 1
         early = 0
@@ -111,8 +130,13 @@ class TopicSource:
             kept = np.flatnonzero(found.times >= self._since)
             early = len(found) - len(kept)
             found = found.select(kept)
+            came_late = None if came_late is None else came_late[kept]
         late = beyond = 0
-        if len(found.times):
+        if part.origins is not None and came_late is not None:
+            part.watermark = part.origins.watermark
+            late = int(np.count_nonzero(found.times < came_late))
+            beyond = 0 if self.until_ms is None else int(np.count_nonzero(found.times >= self.until_ms))
+        elif len(found.times):
             # The watermark, as `Intake` has it.
             start = int(found.times[0]) if part.watermark is None else part.watermark
             marks = np.maximum(np.maximum.accumulate(found.times) - self._grace, start)
@@ -132,6 +156,8 @@ class TopicSource:
             late=late,
             outside=early,
             beyond=beyond,
+            came_late=came_late,
+            watermark=None if part.origins is None else part.watermark,
         )
 
     def _end(self, part: _Partition) -> None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from workers.durations import ALLOWED as DURATIONS_ALLOWED
-from workers.durations import parse_duration
+from workers.durations import format_duration, parse_duration
 from workers.errors import SettingsError
 from workers.mechanisms.config import Checked, HistogramConfig, display, rules
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
@@ -47,13 +47,19 @@ __all__ = [
     "PrivacySettings",
     "Settings",
     "WorkerSettings",
+    "internal_topics",
     "load",
     "read_key",
     "registry_of",
+    "rekey_topics",
 ]
 
 Record = TypeVar("Record", bound=Checked)
 T = TypeVar("T")
+
+#: Brokers refuse records whose own time is further ahead of their clock (Kafka's
+#: `message.timestamp.after.max.ms`, one hour), some of which a clock that is behind needs.
+RECORDS_AHEAD_MAX_MS = 3_000_000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,9 +97,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return internal_topics(self.worker.name)[3]
 
     @property
+    def by_user_topic(self) -> str:
+        """The events again, keyed by their users; only with `privacy.rekey`."""
+        return rekey_topics(self.worker.name)[0]
+
+    @property
+    def rekey_state_topic(self) -> str:
+        """State of the stage that writes them: one partition per partition of the events topics."""
+        return rekey_topics(self.worker.name)[1]
+
+    @property
     def internal_topics(self) -> tuple[str, ...]:
         """The topics that the worker keeps for itself."""
-        return internal_topics(self.worker.name)
+        of_rekeying = rekey_topics(self.worker.name) if self.privacy.rekey else ()
+        return (*internal_topics(self.worker.name), *of_rekeying)
 
     @property
     def user_field(self) -> str | None:
@@ -117,14 +134,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             yield f'events.user is missing: privacy.unit = "user" needs it: {FIELD} or "{RECORD_KEY}"'
         if not of_users and self.events.partitioner != "murmur2":
             yield f'events.partitioner = {display(self.events.partitioner)}: only with privacy.unit = "user"'
-        if of_users and not self.events.topics.one:
+        if of_users and not self.events.topics.one and not self.privacy.rekey:
             yield (
-                f'events.topic = {display(self.events.topic)}: privacy.unit = "user" needs one topic, keyed by user: in '
-                "several a user's events lie in several partitions, each of which would bound the user by itself"
+                f'events.topic = {display(self.events.topic)}: privacy.unit = "user" needs one topic, keyed by user, or '
+                "privacy.rekey = true: in several a user's events lie in several partitions, each of which would bound "
+                "the user by itself"
             )
         if (self.schema_registry is not None) != (self.events.format in ("avro", "protobuf")):
             needs = "is missing" if self.schema_registry is None else "is there"
             yield f'[schema_registry] {needs}: it belongs to events.format = "avro" and "protobuf", and to no other'
+        yield from self._rekey_complaints(of_users)
         names: set[str] = set()
         for histogram in self.histograms:
             if histogram.name in names:
@@ -144,6 +163,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             other = used.setdefault(topic.replace(".", "_"), purpose)
             if other != purpose:
                 yield f"{purpose} = {display(topic)}: needs a topic of its own; but for . and _ this is also {other}"
+
+    def _rekey_complaints(self, of_users: bool) -> Iterator[str]:
+        events = self.events
+        if not self.privacy.rekey:
+            if self.worker.user_partitions is not None:
+                yield f"worker.user_partitions = {self.worker.user_partitions}: only with privacy.rekey = true"
+            return
+        if not of_users:
+            yield 'privacy.rekey = true: only with privacy.unit = "user"'
+        if events.partitioner != "murmur2":
+            yield f"events.partitioner = {display(events.partitioner)}: only without privacy.rekey, which places users by murmur2"
+        if events.timestamp is None and events.max_ahead_ms > RECORDS_AHEAD_MAX_MS:
+            yield (
+                f"events.max_ahead = {display(format_duration(events.max_ahead_ms))}: at most "
+                f"{format_duration(RECORDS_AHEAD_MAX_MS)} with privacy.rekey and without events.timestamp: brokers take no "
+                "records that are dated further ahead"
+            )
 
     def _topics(self) -> Iterator[tuple[str, str]]:
         for topic in self.internal_topics:
@@ -195,6 +231,11 @@ def internal_topics(worker: str) -> tuple[str, str, str, str]:
     letters.
     """
     return f"{worker}.contributions", f"{worker}.contribute-state", f"{worker}.release-state", f"{worker}.rejects"
+
+
+def rekey_topics(worker: str) -> tuple[str, str]:
+    """Return the topics of a worker's events keyed by user, and of the state of that stage."""
+    return f"{worker}.by-user", f"{worker}.rekey-state"
 
 
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:

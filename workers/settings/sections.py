@@ -64,6 +64,10 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         Annotated[int, _whole(1, 10_000)] | None,
         _says("a whole number from 1 to 10,000; if left out, the events topic's number of partitions"),
     ] = None
+    user_partitions: Annotated[
+        Annotated[int, _whole(1, 10_000)] | None,
+        _says("a whole number from 1 to 10,000; if left out, as many as the events topics have together"),
+    ] = None
     metrics_port: Annotated[
         Annotated[int, _whole(0, 65_535)] | None,
         _says("a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"),
@@ -148,3 +152,4 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
     """[privacy]: the unit of protection."""
 
     unit: Annotated[Literal["event", "user"], _says('"event" or "user"')] = "event"
+    rekey: Annotated[bool, _says("true or false")] = False

@@ -1,0 +1,119 @@
+"""Whose events are, against the reader of whole events and the rule in plain Python, compiled and uncompiled."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.kernels.json_corpus import corpus
+from tests.kernels.uncompiled import uncompiled
+from workers.events.json import Json
+from workers.events.layout import Layout
+from workers.events.project import Projection
+from workers.events.source_reader import AHEAD
+from workers.events.user_reader import UserReader, Whose
+from workers.kafka.records import Records
+from workers.kernels.reading.whose import NO_TIME, whose
+from workers.settings import EventsSettings, shape_of
+from workers.shapes.conditions import conditions
+from workers.shapes.views import Shape
+
+FOREVER = 1 << 62
+SHAPE = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user")
+
+
+def users(found: Whose) -> list[bytes | None]:
+    """Each record's user, None where it has none."""
+    return [
+        found.data[start:stop].tobytes() if known else None
+        for known, (start, stop) in zip(found.known.tolist(), found.users.tolist(), strict=True)
+    ]
+
+
+def rejects(found: Whose) -> list[tuple[int, str]]:
+    return [(reject.index, reject.reason) for reject in found.rejects]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scanner knows plain records only: what it takes for one must be it."""
+    if not compiled:
+        monkeypatch.setattr("workers.events.user_reader.whose", uncompiled(whose))
+    values = corpus()
+    looked = 0
+    for user, timestamp in (("user", "ts"), ("user", None), ("key", "user"), ("user.name", "ts")):
+        key, items = ("key" if user != "key" else "$all"), "items"
+        shape = shape_of(EventsSettings(topic="t", key=key, items=items, timestamp=timestamp), user)
+        layout = Layout(Shape(MappingProxyType({}), shape.time, shape.unit, shape.user))
+        records = Records.of(values, times=[7] * len(values))
+        decoded = Json(layout.tree).scan(records.data, records.values, np.zeros(len(values), dtype=np.bool_))
+        projection = Projection(layout.shape)
+        reader = UserReader(shape, max_bytes=4_000)
+        found = reader.read(records, FOREVER)
+        whole, reasons = reader._whole.read(records)
+        why = {reject.index: reject.reason for reject in reasons}
+        for i, (value, name, time) in enumerate(zip(values, users(found), found.times.tolist(), strict=True)):
+            try:
+                wanted, at = projection.whose(decoded.decode(i)) if len(value) <= 4_000 else (None, 0)
+            except ValueError:
+                wanted, at = None, 0
+            assert name == (None if wanted is None else wanted.encode()), value
+            if wanted is None:
+                assert dict(rejects(found))[i] == why[i], value
+                assert time == NO_TIME
+            else:
+                assert time == (at if layout.time_slot >= 0 else 7), value
+                looked += 1
+        mine = dict(zip(whole.index.tolist(), whole.users.tolist() if whole.users is not None else [], strict=False))
+        for i, (start, stop) in mine.items():
+            assert users(found)[i] == whole.data[start:stop].tobytes()
+    assert looked > 500
+
+
+def test_what_no_histogram_looks_at_needs_no_user_and_its_time_still_counts() -> None:
+    """A heartbeat without a user is no reject; its time says that the partition goes on."""
+    events = EventsSettings(topic="t", key="key", items="items", timestamp="ts", where_=conditions([{"field": "type", "in": ["buy"]}]))
+    reader = UserReader(shape_of(events, "user"), max_bytes=1_000)
+    found = reader.read(
+        Records.of([
+            b'{"type": "ping", "ts": 5}',
+            b'{"type": "buy", "key": "k", "items": "a", "ts": 6}',
+            b'{"type": "ping", "ts": 7, "user": "ann"}',
+            b'{"type": "buy", "ts": "x", "user": 12}',
+            b'{"type": "ping", "ts": 8, "user": true}',
+        ]),
+        FOREVER,
+    )  # fmt: skip
+    assert users(found) == [None, None, b"ann", b"12", None]
+    assert found.times.tolist() == [5, NO_TIME, 7, NO_TIME, 8]
+    assert rejects(found) == [(1, "missing field 'user'")]
+
+
+def test_a_user_that_is_the_record_key() -> None:
+    """It is looked at where it is; what has none is a reject where a histogram looks."""
+    reader = UserReader(shape_of(EventsSettings(topic="t", key="key", items="items"), "$key"), max_bytes=1_000)
+    good, long = b'{"key": "k", "items": "a"}', b"x" * 1_025
+    records = Records.of([good, good, good, b"broken", None], [b"ann", None, long, b"ann", b"ann"], [10, 10, 10, 10, 10])
+    found = reader.read(records, FOREVER)
+    assert users(found) == [b"ann", None, None, None, None]
+    assert [why for _, why in rejects(found)] == ["record key is no label"] * 2 + ["not JSON", "no value"]
+    # Brokers take no record that is dated far ahead, so it is not sent on where its time counts.
+    late = Records.of([good, good], [b"ann", b"ann"], [100, 101])
+    assert rejects(reader.read(late, 100)) == [(1, AHEAD)] and users(reader.read(late, 100)) == [b"ann", None]
+
+
+def test_users_may_be_numbers_and_escaped() -> None:
+    """As the whole reader has them: the same user is in the same partition, whoever sends it on."""
+    names = ["ann", "é", 'a"b', "\n", 0, -5, 10**18, 10**400, "x" * 1_024, "x" * 1_025]
+    records = Records.of([msgspec.json.encode({"key": "k", "items": "a", "ts": 1, "user": name}) for name in names])
+    found = UserReader(SHAPE, max_bytes=10_000).read(records, FOREVER)
+    wanted = [str(name).encode() for name in names]
+    wanted[-1] = None  # type: ignore[call-overload]  # too long
+    assert users(found) == wanted
+    assert rejects(found) == [(9, "label too long")]
+    assert np.array_equal(found.times, [1] * 9 + [NO_TIME])

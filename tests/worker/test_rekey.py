@@ -1,0 +1,278 @@
+"""Events sent on by user, on a real broker: what counts is what counts where they came from, through kills, and each once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiokafka.partitioner import murmur2
+
+from tests.worker.harness import Bare, Contributed, Site, known, quietcount, unk, until
+from tests.worker.test_refusals import assert_refused
+from workers.agents.contributions import Message
+from workers.agents.merge import Released
+from workers.agents.origins import HEADER
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.replay.offline import Offline, fresh_histograms
+from workers.replay.sources_topic import open_topic
+
+TOPICS = (1, 3)
+ORIGINS, USER_PARTITIONS = sum(TOPICS), 3
+EVENTS = 40_000
+GRACE_MS = 2_000
+USERS = [f"user-{i}" for i in range(1_000)]
+KEYS = ["k0", "k1", "k2"]
+LABELS = [f"item-{i}" for i in range(200)]
+HISTOGRAMS = (
+    unk("seen", horizon=16, max_items_per_user=3),
+    known("known", tick="2s", horizon=16, max_items_per_user=5, max_count=3, keys=KEYS, domain=LABELS[:20]),
+)
+
+
+def place(user: str) -> int:
+    return int(murmur2(user.encode()) & 0x7FFFFFFF) % USER_PARTITIONS
+
+
+def site_of(bootstrap: str, directory: Path, **events: object) -> Site:
+    return Site(
+        bootstrap, directory, HISTOGRAMS, topics=TOPICS,
+        events={"user": "who", "grace": f"{GRACE_MS}ms"} | events,
+        worker={"commit_interval": "100ms", "user_partitions": USER_PARTITIONS},
+        privacy={"unit": "user", "rekey": True},
+    )  # fmt: skip
+
+
+def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
+    """Orders of the last minute, each user's in all partitions; the last one is 20 s behind, and some come late."""
+    out = []
+    for i in range(EVENTS):
+        origin = rng.randrange(ORIGINS)
+        user = USERS[min(int(rng.paretovariate(0.5)) - 1, len(USERS) - 1)]
+        at = end_ms - 60_000 + 60_000 * i // EVENTS - (20_000 if origin == ORIGINS - 1 else 0)
+        at -= rng.randrange(3 * GRACE_MS) if rng.random() < 0.1 else 0
+        out.append((origin, {"key": rng.choice(KEYS), "items": rng.choices(LABELS, k=rng.randint(1, 3)), "ts": at, "who": user}))
+    return out
+
+
+def by_user(site: Site) -> list[Any]:
+    """The records of the topic that are no marks, partition by partition."""
+    return [message for message in site.read(site.settings.by_user_topic) if message.value() is not None]
+
+
+def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Contributed]:
+    """What must be contributed, in words: ticks by the order in each partition of the events topics, which of a user's items by
+    the order in the topic by user."""
+    ticks: dict[bytes, list[int]] = defaultdict(list)
+    marks: list[int | None] = [None] * ORIGINS
+    for origin, event in sent:
+        at, before = event["ts"], marks[origin]
+        marks[origin] = mark = at if before is None else max(before, at - GRACE_MS)
+        ticks[msgspec.json.encode(event)].append(max(at, mark))
+    assert max(map(len, ticks.values())) == 1, "no two events are the same"
+    total: Counter[Contributed] = Counter()
+    pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
+    lanes = {histogram.lane for histogram in site.settings.histograms}
+    for message in by_user(site):
+        event = msgspec.json.decode(message.value() or b"")
+        [at] = ticks[msgspec.json.encode(event)]
+        for lane in lanes:
+            tick = (at - lane.start_ms) // lane.tick_ms + 1
+            used = pairs[lane, (tick - 1) // (lane.horizon or 1), event["who"]]
+            for label in list(dict.fromkeys(event["items"]))[: lane.max_items]:
+                pair = event["key"], label
+                if pair in used or len(used) < (lane.max_items_per_user or 0):
+                    added = min(event["items"].count(label), lane.max_count - used[pair])
+                    used[pair] += added
+                    total[Contributed(lane, tick, *pair)] += added
+    return +total
+
+
+def assert_sent_on(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
+    """Every event is in the partition of its user once, under the user, and those of one origin are in their order."""
+    number = {msgspec.json.encode(event): (origin, i) for i, (origin, event) in enumerate(sent)}
+    last: dict[tuple[int, int], int] = {}
+    found = by_user(site)
+    for message in found:
+        event = msgspec.json.decode(message.value() or b"")
+        assert (message.key(), message.partition()) == (event["who"].encode(), place(event["who"]))
+        origin, i = number.pop(msgspec.json.encode(event))
+        assert last.get((message.partition(), origin), -1) < i
+        last[message.partition(), origin] = i
+    assert not number and len(found) == len(sent)
+
+
+def send(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
+    for origin, event in sent:
+        site.produce(origin, [event], flush=False)
+    site.produce(0, [])
+
+
+def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(bootstrap: str, tmp_path: Path) -> None:
+    """A copy that is made twice, or half, breaks the counts; a lagging partition whose events come late breaks the ticks."""
+    rng = random.Random(7)
+    site = site_of(bootstrap, tmp_path)
+    now = time.time_ns() // 1_000_000
+    sent = backlog(rng, now - 2 * GRACE_MS)
+    send(site, sent)
+    for least in (0, 2_000, 10_000):
+        with site.worker() as worker:
+            until(lambda least=least: len(by_user(site)) > least, "something is sent on")  # type: ignore[misc]  # bound now
+            worker.kill()
+    with site.worker("one") as one, site.worker("two") as two:
+        until(lambda: all("took over" in each.output() for each in (one, two)), "both are at work")
+        until(lambda: len(site.contributed()) > 500, "something is contributed")
+        one.kill()
+        until(lambda: len(by_user(site)) == len(sent), "all are sent on")
+        site.wait_published(now)
+        assert two.stop() == 0
+    assert_sent_on(site, sent)
+    assert {what: n for what, n in site.contributed().items() if n} == dict(expected(site, sent))
+    assert not site.rejects()
+    site.assert_clean()
+    assert replayed(site) == dict(expected(site, sent))
+
+
+class Collected:
+    """What a replay contributes, in the place of a merge."""
+
+    def __init__(self, key: NoiseKey) -> None:
+        self.total: Counter[Contributed] = Counter()
+        self._key = key
+
+    def take(self, message: Message, offset: int) -> None:
+        for section in message.sections:
+            columns = section.contributions(self._key)
+            rows = zip(columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True)
+            for index, label, count in rows:
+                self.total[Contributed(section.lane, section.tick, columns.keys[index], label.decode())] += count
+
+    def reached(self, position: int) -> None: ...
+
+    def release(self, **_: object) -> Released:
+        return Released(0, [])
+
+    def end_of_input(self, until_ms: int | None = None) -> None: ...
+
+
+def replayed(site: Site) -> dict[Contributed, int]:
+    """What `replay --topic` contributes."""
+    collected = Collected(site.key)
+    with open_topic(site.settings, None, None) as source:
+        offline = Offline(
+            site.settings, site.key, fresh_histograms(site.settings, site.key), partitions=source.partitions, merge=collected
+        )
+        for batch in source.batches():
+            offline.add(batch, source.ended())
+        offline.finish()
+    return {what: n for what, n in collected.total.items() if n}
+
+
+def event(who: object, label: object, at: int, **more: object) -> dict[str, object]:
+    return {"key": "k", "items": label, "ts": at, "who": who} | more
+
+
+def counted(site: Site) -> Counter[tuple[str, str]]:
+    """What the contributions hold of each stream key and label."""
+    total: Counter[tuple[str, str]] = Counter()
+    for what, n in site.contributed().items():
+        total[what.key, what.label] += n
+    return total
+
+
+def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootstrap: str, tmp_path: Path) -> None:
+    """A stream key that is the record key must still be it; and what nobody looks at needs no user."""
+    site = Site(
+        bootstrap, tmp_path, [unk(max_items_per_user=50)], topics=(1, 2), owners=1,
+        events={"user": "who", "key": "$key", "where": Bare('[{ field = "type", not_in = ["ping"] }]')},
+        privacy={"unit": "user", "rekey": True},
+    )  # fmt: skip
+    at = time.time_ns() // 1_000_000 - 5_000
+    one, two = site.topics
+    escaped = b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at  # only the general reader reads it
+    sent: list[tuple[str, int, bytes | None, object, list[tuple[str, str | bytes | None]]]] = [
+        (one, 0, b"session-1", event("ann", "a", at), [("trace", b"1"), ("none", None)]),
+        (two, 0, b"session-2", event("ann", "a", at), []),
+        (two, 1, None, event("ann", "a", at), []),
+        (two, 1, b"session-1", event(17, "b", at), []),
+        (two, 1, b"session-1", escaped, []),
+        (two, 1, b"s", event(None, "c", at, type="ping"), []),
+        (two, 1, b"s", event(None, "c", at), []),
+        (two, 1, b"s", {"key": "k", "items": "c", "ts": at}, []),
+        (two, 1, b"s", b"no JSON", []),
+        (two, 1, b"s", None, []),
+        (two, 1, b"s", event("ann", "c", at + 86_400_000), []),
+        (two, 1, b"s", event("ann", None, at), []),
+        (two, 1, b"session-3", event("ann", "d", at - 3_600_000), [(HEADER, b"not ours, but under this name")]),
+        (two, 1, b"s", event("ann", "e", at, more="x" * 992_000), []),
+    ]
+    for topic, partition, key, value, headers in sent:
+        encoded = value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
+        site.producer.produce(topic, encoded, key, partition, headers=headers, timestamp=1_000)
+    site.produce(0, [])  # flush
+    with site.worker() as worker:
+        until(lambda: len(site.rejects()) == 8, "all rejects")
+        site.wait_published(at)
+        assert worker.stop() == 0
+    assert counted(site) == {("session-1", "a"): 1, ("session-2", "a"): 1, ("session-1", "b"): 2, ("session-3", "d"): 1}
+    rejects = Counter((headers["topic"].removeprefix(site.name), headers["reason"]) for _, headers in site.rejects())
+    assert rejects == {
+        ("-events-1", "field 'who' is not a string or a whole number"): 1,
+        ("-events-1", "missing field 'who'"): 1,
+        ("-events-1", "not JSON"): 1,
+        ("-events-1", "no value"): 1,
+        ("-events-1", "record too large"): 1,
+        (".by-user", "record key is no label"): 1,
+        (".by-user", "dated too far ahead"): 1,
+        (".by-user", "field 'items' is not a string, list or object"): 1,
+    }
+    found = by_user(site)
+    assert Counter(message.key() for message in found) == {b"ann": 6, b"17": 1, 'bob\u00e4"'.encode(): 1}
+    assert {message.timestamp()[1] for message in found} == {1_000}
+    own = [message.headers()[1:] for message in found if message.headers()]
+    assert sorted(map(repr, filter(None, own))) == sorted(
+        map(repr, ([("trace", b"1"), ("none", None)], [(HEADER, b"not ours, but under this name")]))
+    )
+    assert sorted(message.value() for message in found) == sorted(
+        value if isinstance(value, bytes) else msgspec.json.encode(value)
+        for *_, value, _ in sent
+        if value == escaped or (isinstance(value, dict) and value.get("who") in ("ann", 17) and "more" not in value)
+    )
+    site.assert_clean()
+
+
+def test_a_state_of_other_topics_or_without_this_stage_is_refused(bootstrap: str, tmp_path: Path) -> None:
+    """Users would lie in other partitions, or events be sent on twice: each way the promise to them breaks."""
+    site = site_of(bootstrap, tmp_path)
+    at = time.time_ns() // 1_000_000 - 5_000
+    site.produce(0, [event("ann", "item-1", at)])
+    with site.worker() as worker:
+        until(lambda: len(site.contributed()) > 0, "something is contributed")
+        assert worker.stop() == 0
+    site.set("worker", user_partitions=5)
+    assert_refused(site.run_to_end(), "worker.user_partitions = 5", "has 3 partitions", "hashed onto them")
+    del site.document["worker"]["user_partitions"]
+    events = site.document["events"]["topic"]
+    site.set("events", topic=events[1])
+    assert_refused(site.run_to_end(), f"{events[1]} has 3 partitions", f"{site.name}.rekey-state was made for 4")
+    site.create_topic(f"{site.topic}-9", 1)
+    site.set("events", topic=[events[1], f"{site.topic}-9"])
+    assert_refused(site.run_to_end(), "the state was made with", "another set of topics")
+    site.set("events", topic=events[1])
+    site.set("privacy", rekey=False)
+    assert_refused(site.run_to_end(), "privacy.rekey = false, but the state was made with it")
+    site.set("events", topic=events)
+    site.set("privacy", rekey=True)
+    # Whoever deletes the state of the stage makes it send everything again.
+    state = f"{site.name}.rekey-state"
+    for future in site.admin.delete_topics([state]).values():
+        future.result()
+    until(lambda: state not in site.admin.list_topics(timeout=60).topics, "the topic is gone")
+    refused = quietcount("replay", "-c", str(site.config), "--topic")
+    assert refused.returncode == 0, refused.stderr
+    assert_refused(site.run_to_end(), f"missing topics: {state}")
+    site.create_topics()
+    assert_refused(site.run_to_end(), "mark 0 of partition", "events were lost or sent on twice")

@@ -1,0 +1,77 @@
+"""Records that are no events, on their way to the topic of rejects."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from workers.agents.rejected import rejected
+from workers.agents.sources import Place
+from workers.events.reader import Reject
+from workers.kafka.records import Outgoing, Records
+from workers.logs import about
+from workers.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+# Rejects are committed at the latest when there are this many of them, or this many bytes.
+REJECTS_MAX = 10_000
+REJECTS_BYTES_MAX = 32 << 20
+
+
+class Rejects:
+    """What one partition has rejected since its last commit."""
+
+    def __init__(self, topic: str, place: Place, metrics: Metrics) -> None:
+        """
+        Args:
+            topic: of the rejects.
+            place: the partition that is read.
+            metrics: where they are counted once they are committed.
+        """
+        self._topic, self._place, self._metrics = topic, place, metrics
+        self.messages: list[Outgoing] = []
+        self._bytes = 0
+        self._reasons: Counter[str] = Counter()
+
+    @property
+    def full(self) -> bool:
+        """Whether there are enough of them for a commit."""
+        return len(self.messages) >= REJECTS_MAX or self._bytes >= REJECTS_BYTES_MAX
+
+    def add(self, records: Records, rejects: Sequence[Reject]) -> None:
+        """Add records of a batch."""
+        for reject in rejects:
+            message = rejected(
+                self._topic,
+                records.key(reject.index),
+                records.value(reject.index),
+                reason=reject.reason,
+                source=(*self._place.log, int(records.offsets[reject.index])),
+                time_ms=int(records.times[reject.index]),
+                further=records.headers(reject.index),
+            )
+            self.messages.append(message)
+            self._bytes += message.nbytes
+            self._reasons[reject.reason] += 1
+
+    def committed(self) -> None:
+        """Note that they were committed: say so, once for all of them, and count them."""
+        if not self.messages:
+            return
+        logger.warning(
+            "%s: records rejected: %s; see topic %s",
+            self._place,
+            ", ".join(sorted(self._reasons)),
+            self._topic,
+            extra=about(
+                event="rejected",
+                topic=self._place.topic.name,
+                partition=self._place.partition,
+                reasons=sorted(self._reasons),
+            ),
+        )
+        for reason, n in self._reasons.items():
+            self._metrics.rejects.labels(reason).inc(n)
+        self.messages, self._bytes, self._reasons = [], 0, Counter()

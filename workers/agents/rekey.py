@@ -1,0 +1,314 @@
+"""The rekey shard: one partition of the events topics. Sends its events on, keyed by their users.
+
+A commit is one Kafka transaction (`Shard.transact`): the records, in order, to the partitions of
+their users; rejects, which are the records whose user cannot be read; a mark to every partition
+(`origins.py`); and the progress record. A record counts where it would count if this partition were
+a source partition: that is said with it where it comes late, so it depends on the order here, and
+not on where a commit ends. Commits happen when a tick closes, every `commit_interval`, and whenever
+enough is pending.
+
+Each commit writes a mark of the present day behind the records in each partition, so retention,
+which goes by the latest time in a segment, counts from then on, however old the events are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.agents.contribute import CLOSES_APART_S, PROGRESS
+from workers.agents.origins import HEADER, Mark, header_of
+from workers.agents.rejects import Rejects
+from workers.agents.sources import (
+    SOURCES,
+    Place,
+    Sources,
+    SourceTopic,
+    refuse_other_set,
+    refuse_other_topic,
+    stored_set,
+)
+from workers.agents.watermark import Watermark
+from workers.errors import StateRefused
+from workers.events.reader import Reject
+from workers.events.user_reader import UserReader, Whose
+from workers.histogram.paging import joined, pages
+from workers.kafka.clients import Connection
+from workers.kafka.ends import End
+from workers.kafka.placement import partitions_of
+from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
+from workers.kafka.shard import Shard
+from workers.kafka.store import Store
+from workers.kernels.reading.whose import NO_TIME
+from workers.mechanisms.sizes import MESSAGE_BYTES
+from workers.metrics import REKEY, Metrics
+from workers.settings import RECORDS_AHEAD_MAX_MS, EventsSettings
+
+VERSION = 1
+# A transaction takes about 10 ms, whatever is in it; sending so many records takes 50.
+PENDING_RECORDS = 20_000
+PENDING_BYTES = 8 << 20
+# Of our header, without the key in it.
+OURS_BYTES_MAX = len(HEADER) + 9
+
+Longs = NDArray[np.int64]
+
+
+class RekeyProgress(msgspec.Struct, kw_only=True, frozen=True):
+    """How far one partition has been sent on; stored with every commit. Sensitive: it counts
+    events.
+    """
+
+    version: int
+    offset: int
+    watermark: int | None
+    sequence: int
+    sources: int
+    topic_id: str | None
+    users: int
+    users_id: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Sent:
+    """Records of one batch on their way, see `Forwarded`. Sensitive.
+
+    Attributes:
+        data: all bytes.
+        users, values, keys: int64 (n, 2), start and stop of each in `data`; keys are those that the
+            records had, start -1 for none, or none that is kept.
+        late: int64 (n,), the watermark that each came behind, or NO_TIME.
+        partitions: int64 (n,).
+        times: int64 (n,), ms since 1970, at least 1.
+        headers: of those records that have any of their own.
+    """
+
+    data: bytes
+    users: Longs
+    values: Longs
+    keys: Longs
+    late: Longs
+    partitions: Longs
+    times: Longs
+    headers: Mapping[int, Headers]
+
+    def sizes(self) -> Longs:
+        """Return the most bytes of each message, int64 (n,)."""
+        found: Longs = np.full(len(self.times), OURS_BYTES_MAX)
+        for places in (self.users, self.values, self.keys):
+            found += places[:, 1] - places[:, 0]
+        for row, headers in self.headers.items():
+            found[row] += Outgoing("", None, None, None, headers).nbytes
+        return found
+
+    def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
+        data, noted = self.data, (self.keys[:, 0] >= 0) | (self.late != NO_TIME)
+        noted[list(self.headers)] = True
+        if not noted.any():  # nearly always
+            ends = (self.users[:, 0], self.users[:, 1], self.values[:, 0], self.values[:, 1], self.partitions, self.times)
+            for user, stop, value, end, partition, time_ms in zip(*(column.tolist() for column in ends), strict=True):
+                yield data[value:end], data[user:stop], partition, time_ms, None
+            return
+        columns = (self.users, self.values, self.keys, self.late, self.partitions, self.times, noted)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for row, ((user, stop), (value, end), (key, key_end), late, partition, time_ms, says) in enumerate(rows):
+            headers: Headers | None = None
+            if says:
+                headers = [(HEADER, header_of(late, None if key < 0 else data[key:key_end])), *self.headers.get(row, ())]
+            yield data[value:end], data[user:stop], partition, time_ms, headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByUser:
+    """The topics around this stage.
+
+    Attributes:
+        events: settings of the events topics.
+        origins: their partitions.
+        topic: where the events go.
+        rejects: topic of what was rejected.
+        with_keys: whether a stream key is the record's, which then goes along.
+    """
+
+    events: EventsSettings
+    origins: Sources
+    topic: SourceTopic
+    rejects: str
+    with_keys: bool
+
+
+class RekeyShard(Shard):
+    """The stage before stage 1, of one partition; see the module."""
+
+    stage = REKEY
+
+    def __init__(
+        self,
+        connection: Connection,
+        transactional_id: str,
+        place: Place,
+        state_topic: str,
+        store: Store,
+        *,
+        stream: ByUser,
+        clock: Watermark,
+        reader: UserReader,
+        commit_interval_s: float,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """
+        Args:
+            connection: to the cluster.
+            transactional_id: of this partition.
+            place: the partition.
+            state_topic: where the progress is kept.
+            store: local copy of the state partition.
+            stream: the topics around.
+            clock: of this partition.
+            reader: finds users and times.
+            commit_interval_s: most seconds between a record's being read and its being committed.
+            metrics: where it counts what it does.
+        """
+        super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
+        self._stream, self._place, self._clock, self._reader = stream, place, clock, reader
+        self._rejects = Rejects(stream.rejects, place, self.metrics)
+        self._with_keys = stream.with_keys and not reader.user_is_key
+        self._pending: list[Forwarded] = []
+        self._records = self._bytes = 0
+        self._sequence = 0
+        self._interval_s, self._last_commit_s = commit_interval_s, 0.0
+        self._set_stored = stream.origins.plain
+
+    @property
+    def watermark(self) -> int | None:
+        """Up to where this partition has closed its ticks, ms since 1970."""
+        return self._clock.watermark
+
+    def open(self) -> None:
+        self._stream.origins.check(self._place)
+        super().open()
+
+    def restore(self) -> None:
+        self._last_commit_s = time.monotonic()
+        value = joined(PROGRESS, self.store.get)
+        if value is None:
+            return
+        progress = msgspec.json.decode(value, type=RekeyProgress)
+        if progress.version != VERSION:
+            raise StateRefused(
+                f"{self.state_topic}: version {progress.version}; this worker knows {VERSION}: upgrade it"
+            )
+        known = joined(SOURCES, self.store.get)
+        if known is not None:
+            refuse_other_set(self._stream.origins, stored_set(known))
+            self._set_stored = True
+        else:
+            refuse_other_topic(self._place.topic, progress.sources, progress.topic_id)
+        refuse_other_topic(self._stream.topic, progress.users, progress.users_id)
+        self._clock.go_on(progress.watermark)
+        self._sequence, self.offset = progress.sequence, progress.offset
+
+    def process(self, batch: Batch) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        records, latest_ms = batch.records, now_ms + self._stream.events.max_ahead_ms
+        found = self._reader.read(records, latest_ms)
+        self.metrics.declined.inc(found.declined)
+        late = self._late(found.times, now_ms, latest_ms)
+        too_large = self._send_on(records, found, late, now_ms)
+        self._rejects.add(records, [*found.rejects, *too_large])
+        if (
+            self._due()
+            or self._records >= PENDING_RECORDS
+            or self._bytes >= PENDING_BYTES
+            or self._rejects.full
+        ):
+            self._commit_all(batch.end)
+
+    def _late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
+        """Move the watermark by a batch's times; return where it is at each record that comes
+        behind it, NO_TIME at the others, int64 (n,).
+        """
+        late = np.full(len(times), NO_TIME, dtype=np.int64)
+        timed = np.flatnonzero((times >= 0) & (times <= latest_ms))
+        if len(timed):
+            marks = self._clock.pass_by(np.minimum(times[timed], now_ms))
+            behind = times[timed] < marks
+            late[timed[behind]] = marks[behind]
+        return late
+
+    def _send_on(self, records: Records, found: Whose, late: Longs, now_ms: int) -> list[Reject]:
+        """Add the records that have a user to what the next commit sends; return which of them are
+        too large.
+        """
+        rows = np.flatnonzero(found.known)
+        if not len(rows):
+            return []
+        keys = records.keys[rows] if self._with_keys else np.full((len(rows), 2), -1, dtype=np.int64)
+        # Brokers refuse a record that is dated too far ahead. Where its time counts none is.
+        times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
+        partitions = partitions_of(found.data, found.users[rows], self._stream.topic.partitions)
+        values = records.values[rows]
+        # The number of a record's own headers follows its value.
+        own = np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
+        data = found.data.tobytes()
+        headers = {row: headers_at(data, int(values[row, 1])) for row in own.tolist()}
+        sent = Sent(data, found.users[rows], values, keys, late[rows], partitions, times, headers)
+        large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
+        if len(large):
+            found.known[rows[large]] = False
+            self._send_on(records, found, late, now_ms)
+            return [Reject(row, "record too large") for row in rows[large].tolist()]
+        self._pending.append(sent)
+        self._records += len(rows)
+        self._bytes += len(data)
+        return []
+
+    def wants_end(self, now_ms: int) -> bool:
+        return self._clock.closes_by_clock(now_ms, self.ends.noted_ms)
+
+    def reached(self, end: End) -> None:
+        self._clock.read_to_end(end.now_ms)
+        self.idle()
+
+    def idle(self) -> None:
+        if self.offset is None or (self.offset == self.committed and not self._clock.closes()):
+            return
+        if self._due():
+            self._commit_all(self.offset)
+
+    def _due(self) -> bool:
+        """Tell whether it is time to commit: by the interval, or because a tick has closed."""
+        elapsed = time.monotonic() - self._last_commit_s
+        return elapsed >= self._interval_s or (elapsed >= CLOSES_APART_S and self._clock.closes())
+
+    def _commit_all(self, offset: int) -> None:
+        """Commit records, rejects, marks and progress in one transaction."""
+        stream = self._stream
+        mark = Mark(self.partition, len(stream.origins), self._sequence, self._clock.watermark)
+        progress = RekeyProgress(
+            version=VERSION,
+            offset=offset,
+            watermark=mark.watermark,
+            sequence=mark.sequence + 1,
+            sources=len(stream.origins),
+            topic_id=self._place.topic.id,
+            users=stream.topic.partitions,
+            users_id=stream.topic.id,
+        )
+        marks = [
+            Outgoing(stream.topic.name, partition, msgspec.json.encode(mark), None)
+            for partition in range(stream.topic.partitions)
+        ]
+        sources = [] if self._set_stored else pages(SOURCES, stream.origins.encoded())
+        changes = [*sources, *pages(PROGRESS, msgspec.json.encode(progress))]
+        self.transact(marks + self._rejects.messages, changes, offset, self._pending, stream.topic.name)
+        self._set_stored, self._sequence = True, progress.sequence
+        self._pending, self._records, self._bytes = [], 0, 0
+        self._last_commit_s = time.monotonic()
+        self._clock.note_commit()
+        self._rejects.committed()

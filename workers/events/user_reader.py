@@ -1,0 +1,141 @@
+"""Whose events are, for the stage that sends them on by user (`agents/rekey.py`).
+
+User and time are read by a compiled scanner that looks at nothing else. A record whose user cannot
+be read is what the reader of whole events says: no event, with its reason, or one that no histogram
+looks at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.events.json import Json
+from workers.events.layout import Layout
+from workers.events.logs import Format
+from workers.events.project import Projection
+from workers.events.reader import EventReader, Reject
+from workers.events.source_reader import AHEAD
+from workers.kafka.records import Records
+from workers.kernels.reading.json_parts import are_texts
+from workers.kernels.reading.log import DECLINED
+from workers.kernels.reading.log_values import WRITTEN_MAX
+from workers.kernels.reading.views import READ, UNSEEN
+from workers.kernels.reading.whose import NO_TIME, whose
+from workers.mechanisms.config import LABEL_BYTES_MAX
+from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.texts import fixed
+from workers.shapes.views import RECORD_KEY, Shape
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Whose:
+    """The users of a batch.
+
+    Attributes:
+        data: uint8, the bytes of the records, and behind them texts that the reader made.
+        users: int64 (n, 2), start and stop of each record's user in `data`, (0, 0) where `known`
+            is not.
+        known: bool (n,), whether the record has a user.
+        times: int64 (n,), ms since 1970; NO_TIME where none can be read, and of rejects.
+        rejects: of the records that are no event and have no user; what neither has a user nor is
+            in here is looked at by nobody.
+        declined: how many records the general reader decided about.
+    """
+
+    data: Bytes
+    users: Longs
+    known: NDArray[np.bool_]
+    times: Longs
+    rejects: list[Reject]
+    declined: int
+
+
+class UserReader(Frozen):
+    """Reader of users and times; all threads of a worker share it."""
+
+    def __init__(self, shape: Shape, *, max_bytes: int) -> None:
+        """
+        Args:
+            shape: what is read of an event, its user not None.
+            max_bytes: a longer record is rejected.
+        """
+        self._layout = Layout(replace(shape, views=MappingProxyType({})))
+        self._json, self._projection = Json(self._layout.tree), Projection(self._layout.shape)
+        self._whole, self._max = EventReader(shape, max_bytes=max_bytes), max_bytes
+        self.user_is_key = shape.user == RECORD_KEY
+
+    def read(
+        self, records: Records, latest_ms: int, form: Format | None = None, whole: Format | None = None
+    ) -> Whose:
+        """Return the users of a batch.
+
+        Args:
+            records: the batch.
+            latest_ms: records dated later have no user, where their own time is the event's.
+            form: how they are encoded, reading users and times; None: as JSON.
+            whole: the same, reading all that is wanted of an event.
+        """
+        layout, n = self._layout, len(records)
+        lengths = records.values[:, 1] - records.values[:, 0]
+        plain = (records.values[:, 0] >= 0) & (lengths <= self._max)
+        if self.user_is_key:
+            plain &= are_texts(fixed(records.data), fixed(records.keys), LABEL_BYTES_MAX)
+        logs = (form or self._json).scan(records.data, records.values, plain)
+        status, made = logs.status, np.empty(WRITTEN_MAX * n, dtype=np.uint8)
+        users = np.zeros((n, 2), dtype=np.int64)
+        times = records.times.copy() if layout.time_slot < 0 else np.full(n, NO_TIME, dtype=np.int64)
+        used = whose(
+            fixed(logs.data), fixed(logs.rows), fixed(logs.ends), layout.time_slot, layout.unit, layout.user_slot, made,
+            status, times, users,
+        )  # fmt: skip
+        texts, end = [made[:used].tobytes()], len(logs.data) + used
+        declined = np.flatnonzero(status == DECLINED)
+        for row in declined[plain[declined]].tolist():
+            try:
+                user, time = self._projection.whose(logs.decode(row))
+            except ValueError:
+                continue
+            if layout.time_slot >= 0:
+                times[row] = time
+            if user is not None:
+                status[row] = READ
+                texts.append(user.encode())
+                users[row] = end, end + len(texts[-1])
+                end += len(texts[-1])
+        known = status == READ
+        if layout.time_slot < 0:
+            known &= times <= latest_ms
+        users = np.where(known[:, None], records.keys if self.user_is_key else users, 0)
+        rejects = self._rejects(records, np.flatnonzero(~known), times, whole)
+        data = np.concatenate([logs.data, np.frombuffer(b"".join(texts), dtype=np.uint8)]) if any(texts) else logs.data
+        return Whose(data, users, known, times, rejects, len(declined))
+
+    def _rejects(self, records: Records, unknown: Longs, times: Longs, whole: Format | None) -> list[Reject]:
+        """Return which records without a user are no events, taking their times away."""
+        if not len(unknown):
+            return []
+        spans, rejects = self._whole.read(
+            replace(
+                records,
+                keys=records.keys[unknown],
+                values=records.values[unknown],
+                times=records.times[unknown],
+                offsets=records.offsets[unknown],
+            ),
+            whole,
+        )
+        looked = np.zeros(len(spans), dtype=np.bool_)
+        for view in spans.views:
+            looked |= view.number != UNSEEN
+        # These have a user: it is their time for which they are not sent on.
+        rejects += [Reject(row, AHEAD) for row in spans.index[looked].tolist()]
+        found = [Reject(int(unknown[reject.index]), reject.reason) for reject in rejects]
+        times[[reject.index for reject in found]] = NO_TIME
+        return sorted(found, key=lambda reject: reject.index)
