@@ -91,6 +91,7 @@ def test_a_list_that_is_elsewhere_is_named_too(tmp_path: Path) -> None:
         ("iso", AT, 'timestamp_unit = "ms"'),
         ("ms", "yesterday", ""),
     ],
+    ids=["iso for ms", "s for ms", "ms for iso", "none"],
 )
 def test_a_time_that_is_none_in_this_unit_says_in_which_it_would_be(
     tmp_path: Path, unit: str, value: object, word: str

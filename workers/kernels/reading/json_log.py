@@ -18,7 +18,7 @@ A string with escapes is decoded behind the bytes of the batch, see `json_texts`
 
 from __future__ import annotations
 
-from workers.kernels.compiled import kernel, reads_outside, reads_outside_in_place
+from workers.kernels.compiled import reads_outside, reads_outside_in_place
 from workers.kernels.reading.json_parts import (
     CLOSE_LIST,
     CLOSE_OBJECT,
@@ -46,7 +46,7 @@ from workers.kernels.reading.json_parts import (
 from workers.kernels.reading.json_parts import FALSE as FALSE_WORD
 from workers.kernels.reading.json_parts import NULL as NULL_WORD
 from workers.kernels.reading.json_parts import TRUE as TRUE_WORD
-from workers.kernels.reading.json_texts import decoded_text, put_decoded, same_text
+from workers.kernels.reading.json_texts import decoded_text, put_decoded, put_one, same_text
 from workers.kernels.reading.log import (
     BEHIND_DIGITS,
     DECLINED,
@@ -192,15 +192,6 @@ def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     if byte == MINUS or ZERO <= byte <= NINE:
         return number(data, at, stop)
     return word(data, at, stop)
-
-
-@kernel
-def put_one(log: Longs, used: int, slot: int, kind: int, at: int, end: int) -> int:
-    """Log the value of a kind that `one` says from `at` to `end`; see `put`."""
-    if kind == OTHER:
-        return put(log, used, slot, OTHER, NONE, NONE)
-    quote = kind == TEXT
-    return put(log, used, slot, kind, at + quote, end - quote)
 
 
 @reads_outside

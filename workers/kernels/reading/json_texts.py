@@ -7,9 +7,9 @@ it has no room. Whoever declines a record goes on with what was filled before it
 
 from __future__ import annotations
 
-from workers.kernels.compiled import reads_outside, reads_outside_in_place
+from workers.kernels.compiled import kernel, reads_outside, reads_outside_in_place
 from workers.kernels.reading.json_parts import BACKSLASH, QUOTE, REFUSED, SPACE, Bytes, Longs, character, escape, same
-from workers.kernels.reading.log import FULL, TEXT, put
+from workers.kernels.reading.log import FULL, OTHER, TEXT, put
 
 
 @reads_outside_in_place
@@ -100,3 +100,12 @@ def same_text(data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, en
     if max(start, begin) < len(data):
         return same(data, start, stop, data, begin, end)
     return same_beyond(data, decoded, start, begin, stop - start)
+
+
+@kernel
+def put_one(log: Longs, used: int, slot: int, kind: int, at: int, end: int) -> int:
+    """Log the value of a kind that `json_log.one` says from `at` to `end`; see `put`."""
+    if kind == OTHER:
+        return put(log, used, slot, OTHER, -1, -1)
+    quote = kind == TEXT
+    return put(log, used, slot, kind, at + quote, end - quote)
