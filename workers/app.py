@@ -225,7 +225,8 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
         for topic in topics.origins.topics:
             first = topics.origins.place(topic, 0).number
             last = first + topic.partitions - 1
-            logger.info("source partitions %d to %d are those of topic %s", first, last, topic.name)
+            what = "source partitions" if topics.by_user is None else "origins"
+            logger.info("%s %d to %d are those of topic %s", what, first, last, topic.name)
     for config, mechanism in zip(settings.histograms, factory.mechanisms, strict=True):
         promise = mechanism.guarantee
         logger.info(

@@ -211,7 +211,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
     ]
     for topic, partition, key, value, headers in sent:
         encoded = value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
-        site.producer.produce(topic, encoded, key, partition, headers=headers, timestamp=1_000)
+        site.producer.produce(topic, encoded, key, partition, headers=headers, timestamp=at - 60_000)
     site.produce(0, [])  # flush
     with site.worker() as worker:
         until(lambda: len(site.rejects()) == 8, "all rejects")
@@ -231,7 +231,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
     }
     found = by_user(site)
     assert Counter(message.key() for message in found) == {b"ann": 6, b"17": 1, 'bob\u00e4"'.encode(): 1}
-    assert {message.timestamp()[1] for message in found} == {1_000}
+    assert {message.timestamp()[1] for message in found} == {at - 60_000}
     own = [message.headers()[1:] for message in found if message.headers()]
     assert sorted(map(repr, filter(None, own))) == sorted(
         map(repr, ([("trace", b"1"), ("none", None)], [(HEADER, b"not ours, but under this name")]))
