@@ -114,6 +114,7 @@ class Factory:
             stream=self._by_user,
             clock=Watermark(lanes(self._settings), self._settings.events.grace_ms),
             reader=self._users,
+            form=self._forms.form,
             commit_interval_s=self._settings.worker.commit_interval_ms / 1000,
             metrics=self.metrics,
         )

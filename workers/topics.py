@@ -139,10 +139,12 @@ class SourcePartition(NamedTuple):
 def source_partitions(settings: Settings, connection: Connection) -> list[SourcePartition]:
     """Return the partitions of the events topics, which must be there; nothing else need be.
 
+    With `privacy.rekey` these are the topics that producers write.
+
     Raises:
         SettingsError: one is missing, or no broker answers.
     """
-    sources = check_events(settings, connection)
+    sources = check_events(settings, connection, as_produced=True)
     return [SourcePartition(place.topic.name, place.partition, place.topic.partitions) for place in sources]
 
 
@@ -165,14 +167,15 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
     return topics
 
 
-def check_events(settings: Settings, connection: Connection) -> Sources:
+def check_events(settings: Settings, connection: Connection, *, as_produced: bool = False) -> Sources:
     """Return the source partitions: those of the events topics, or of the one with their events by
-    user. They must be there; nothing else need be.
+    user (unless `as_produced`). They must be there; nothing else need be.
 
     Raises:
         SettingsError: one is missing.
     """
-    if settings.privacy.rekey:
+    by_user = settings.privacy.rekey and not as_produced
+    if by_user:
         names: tuple[str, ...] = (settings.by_user_topic,)
         plain = True
     else:
@@ -180,7 +183,7 @@ def check_events(settings: Settings, connection: Connection) -> Sources:
     existing = describe(connection, names)
     for name in names:
         if name not in existing:
-            if settings.privacy.rekey:
+            if by_user:
                 raise _missing([name])
             raise _no_such_topic(settings, name)
     embedded = connection.embedded is not None

@@ -54,7 +54,8 @@ def source_reader_of(
 ) -> SourceReader:
     """Return what reads a partition of an events topic that has so many of them."""
     placement = None
-    if any(lane.max_items_per_user for lane in lanes(settings)):
+    # With `rekey` a user's events may lie anywhere, and those by user lie where they belong.
+    if any(lane.max_items_per_user for lane in lanes(settings)) and not settings.privacy.rekey:
         placement = Placement(settings.events.partitioner, partition, partitions)
     return SourceReader(reader, declared_keys(settings), placement, form)
 

@@ -10,6 +10,7 @@ from workers.events.formats.reader import FormatReader, form_of
 from workers.events.json import Json
 from workers.events.logs import Format
 from workers.events.reader import EventReader
+from workers.events.tree import Node
 from workers.metrics import Metrics
 from workers.registry.registry import Access, Registry, Waiting
 from workers.settings import Settings
@@ -40,18 +41,20 @@ class Forms:
             asked = settings.schema_registry
             self._registry = Registry(Access(asked.url, asked.client(), asked.unknown_wait_ms / 1000), metrics)
 
-    def form(self, waiting: Waiting | None = None) -> Format | None:
+    def form(self, waiting: Waiting | None = None, tree: Node | None = None) -> Format | None:
         """Return what reads the records of one source partition, in one thread; None: plain JSON.
 
         Args:
             waiting: the shard that waits where a schema cannot be had now; None: a command, which
                 gives up soon.
+            tree: what is wanted of a record; None: all that the reader looks at.
         """
+        tree = self._tree if tree is None else tree
         if self._name == "json_schema":
-            return FramedJson(Json(self._tree))
+            return FramedJson(Json(tree))
         if self._registry is None:
             return None
-        form = form_of(self._name, self._tree, self._schema)
+        form = form_of(self._name, tree, self._schema)
         return FormatReader(form, self._registry, _Command(self._url) if waiting is None else waiting)
 
 

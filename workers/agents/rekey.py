@@ -14,7 +14,8 @@ which goes by the latest time in a segment, counts from then on, however old the
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -35,7 +36,9 @@ from workers.agents.sources import (
 )
 from workers.agents.watermark import Watermark
 from workers.errors import StateRefused
+from workers.events.logs import Format
 from workers.events.reader import Reject
+from workers.events.tree import Node
 from workers.events.user_reader import UserReader, Whose
 from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
@@ -47,6 +50,7 @@ from workers.kafka.store import Store
 from workers.kernels.reading.whose import NO_TIME
 from workers.mechanisms.sizes import MESSAGE_BYTES
 from workers.metrics import REKEY, Metrics
+from workers.registry.registry import Waiting
 from workers.settings import RECORDS_AHEAD_MAX_MS, EventsSettings
 
 VERSION = 1
@@ -158,6 +162,7 @@ class RekeyShard(Shard):
         stream: ByUser,
         clock: Watermark,
         reader: UserReader,
+        form: Callable[[Waiting, Node | None], Format | None] = lambda _, __: None,
         commit_interval_s: float,
         metrics: Metrics | None = None,
     ) -> None:
@@ -171,11 +176,13 @@ class RekeyShard(Shard):
             stream: the topics around.
             clock: of this partition.
             reader: finds users and times.
+            form: returns what reads this partition's records; see `Forms.form`.
             commit_interval_s: most seconds between a record's being read and its being committed.
             metrics: where it counts what it does.
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place, self._clock, self._reader = stream, place, clock, reader
+        self._form, self._whole = form(self, reader.tree), form(self, None)
         self._rejects = Rejects(stream.rejects, place, self.metrics)
         self._with_keys = stream.with_keys and not reader.user_is_key
         self._pending: list[Forwarded] = []
@@ -216,11 +223,15 @@ class RekeyShard(Shard):
     def process(self, batch: Batch) -> None:
         now_ms = time.time_ns() // 1_000_000
         records, latest_ms = batch.records, now_ms + self._stream.events.max_ahead_ms
-        found = self._reader.read(records, latest_ms)
+        found = self._reader.read(records, latest_ms, self._form, self._whole)
         self.metrics.declined.inc(found.declined)
         late = self._late(found.times, now_ms, latest_ms)
         too_large = self._send_on(records, found, late, now_ms)
-        self._rejects.add(records, [*found.rejects, *too_large])
+        rejects = [*found.rejects, *too_large]
+        self._rejects.add(records, rejects)
+        known = int(np.count_nonzero(found.known)) + len(found.rejects)
+        reasons = Counter(reject.reason for reject in rejects)
+        self.metrics.rejecting.note(self._place.topic.name, time.monotonic(), known, reasons)
         if (
             self._due()
             or self._records >= PENDING_RECORDS

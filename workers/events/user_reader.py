@@ -70,6 +70,8 @@ class UserReader(Frozen):
         self._json, self._projection = Json(self._layout.tree), Projection(self._layout.shape)
         self._whole, self._max = EventReader(shape, max_bytes=max_bytes), max_bytes
         self.user_is_key = shape.user == RECORD_KEY
+        #: What is wanted of a record to find its user and time.
+        self.tree = self._layout.tree
 
     def read(
         self, records: Records, latest_ms: int, form: Format | None = None, whole: Format | None = None

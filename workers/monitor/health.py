@@ -95,7 +95,7 @@ class Health:
 
 def topics_read(handover: Handover) -> list[str]:
     """Return the events topics of which partitions are read here."""
-    return list(dict.fromkeys(tp[0] for tp, shard in list(handover.shards.items()) if isinstance(shard, ContributeShard)))
+    return list(dict.fromkeys(tp[0] for tp, shard in list(handover.shards.items()) if isinstance(shard, ContributeShard | RekeyShard)))
 
 
 Answer = tuple[int, dict[str, object]]
