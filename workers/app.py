@@ -15,13 +15,13 @@ from pathlib import Path
 
 from workers.agents.contribute import ContributeShard, Stream
 from workers.agents.factory import declared_keys, histograms, lanes, mechanisms, reader_of
-from workers.agents.forms import Forms
 from workers.agents.merge import Merge
 from workers.agents.rekey import ByUser, RekeyShard
 from workers.agents.release import ReleaseShard
 from workers.agents.sources import SourceTopic
 from workers.agents.watermark import Watermark
 from workers.errors import SettingsError
+from workers.events.forms import Forms
 from workers.events.user_reader import UserReader
 from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection

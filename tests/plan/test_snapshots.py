@@ -72,7 +72,10 @@ def test_every_example_has_a_plan_with_the_guarantee_of_its_snapshots(path: Path
 
 def _published(config: HistogramConfig, settings: Settings) -> object:
     """The guarantee in a real snapshot; a user's cap is stage 1's, which bounds events alone here, so D0 stands for it."""
-    own = msgspec.structs.replace(config, tick_ms=10, start=EPOCH, keys="public")
+    # The events here bring labels, also where a histogram is of numbers.
+    own = msgspec.structs.replace(
+        config, tick_ms=10, start=EPOCH, keys="public", items=None, buckets=None, quantiles=None
+    )
     if config.max_items_per_user is not None:
         own = msgspec.structs.replace(own, max_items=config.max_items_per_user, max_items_per_user=None)
     guarantee = snapshots(own, 1)[0]["guarantee"]

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.agents.factory import reader_of, source_reader_of
-from workers.agents.forms import Forms
 from workers.check.expect import Expected, Pair, expected
 from workers.check.fields import Fields, wanted_paths
 from workers.check.sample import Part, Sample
 from workers.errors import SettingsError
 from workers.events.columns import EventColumns, Events, rows_of
+from workers.events.forms import Forms
 from workers.events.project import time_ms
 from workers.events.source_reader import SourceReader
 from workers.mechanisms.config import HistogramConfig

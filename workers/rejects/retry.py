@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from workers.agents.factory import reader_of, source_reader_of
-from workers.agents.forms import Forms
 from workers.agents.rejected import RETRIED, RETRY, Rejected
+from workers.events.forms import Forms
 from workers.events.reader import Records
 from workers.events.source_reader import SourceReader
 from workers.kafka.clients import Connection

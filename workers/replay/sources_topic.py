@@ -24,10 +24,10 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from workers.agents.factory import reader_of, source_reader_of
-from workers.agents.forms import Forms
 from workers.agents.origins import Origins, read_headers
 from workers.agents.sources import Place, Sources
 from workers.errors import SettingsError
+from workers.events.forms import Forms
 from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.records import Records
 from workers.replay.source import EventBatch, Source, when
