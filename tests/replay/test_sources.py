@@ -283,8 +283,8 @@ def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch
             nonlocal longest
             found = super().read(size)
             frame = sys._getframe(1)
-            while frame.f_code.co_name != "_lines":
-                frame = frame.f_back  # type: ignore[assignment]  # `_lines` is among the callers
+            while frame.f_code.co_name != "lines":
+                frame = frame.f_back  # type: ignore[assignment]  # `lines` is among the callers
             longest = max(longest, len(frame.f_locals["rest"]))
             return found
 
