@@ -51,13 +51,13 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
         return 0
     number = sum(one.number for one in found.values())
     say.line(f"topic {settings.rejects_topic}: {many(number, 'reject')}", style="bold")
-    rows = [
-        (f"{one.number:,}", f"{one.sent:,}", when(one.first_ms), when(one.last_ms), ", ".join(sorted(one.topics)), text)
-        for text, one in found.items()
-    ]
-    say.table(("records", "sent back", "first", "last", "from", "reason"), rows, left=(2, 3, 4, 5))
-    if cut := sum(one.cut for one in found.values()):
-        say.line(f"{many(cut, 'reject')} not whole (the record was too long): they cannot be sent back", 2)
+    for text, one in found.items():
+        say.line(f"{text}: {one.number:,}", 2)
+        say.line(f"{when(one.first_ms)} to {when(one.last_ms)}, from {', '.join(sorted(one.topics))}", 6)
+        if one.sent:
+            say.line(f"{one.sent:,} sent back", 6)
+        if one.cut:
+            say.line(f"{one.cut:,} not whole, as the record was too long: cannot be sent back", 6)
     if show is not None:
         say.line()
         say.line(f"The first {len(shown):,} that were not sent back. Exact: for the operator only.", style="bold")
@@ -76,7 +76,7 @@ def _retried(outcome: Outcome, say: Printer) -> None:
         say.line("a worker that still runs with other settings may reject them again", 2)
     for number, text in (
         (outcome.refused, "would not be accepted now, and stay"),
-        (outcome.cut, "not whole (the record was too long), so they cannot be sent back"),
+        (outcome.cut, "not whole, as the record was too long: cannot be sent back"),
         (outcome.foreign, "of topics or partitions that these settings do not read"),
         (outcome.timeless, "without their time, as an earlier version rejected them"),
     ):
