@@ -101,8 +101,7 @@ class Factory:
 
     def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard:
         """Return the stage before stage 1 of a partition of an events topic."""
-        if self._by_user is None or self._users is None:
-            raise ValueError("events are not sent on by user")
+        assert self._by_user is not None and self._users is not None, "only where events are sent on by user"
         place, state = self._by_user.origins.place(topic, partition), self._settings.rekey_state_topic
         name, store = self._own(REKEY, place.number, state)
         return RekeyShard(

@@ -197,7 +197,8 @@ def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
             if isinstance(node, ast.Call) and name_of(node.func) in ("Reject", "_Wrong") and node.args:
                 found |= _phrases(node.args[-1], tree)
             elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and name_of(node.exc.func) == "ValueError":
-                found |= _phrases(node.exc.args[0], tree)
+                # Those of a schema are said of the schema, not of a record.
+                found |= set() if file.startswith("workers/events/formats/") else _phrases(node.exc.args[0], tree)
             elif isinstance(node, ast.Assign) and name_of(node.targets[0]) in ("event", "MISPLACED", "AHEAD", "NOT_DECLARED"):
                 found |= _phrases(node.value, tree) if isinstance(node.value, ast.Constant) else set()
             elif isinstance(node, ast.FunctionDef) and "or the reason why" in (ast.get_docstring(node) or ""):
@@ -205,6 +206,8 @@ def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
                     if isinstance(inner, ast.Return) and inner.value is not None:
                         branches = (inner.value.body, inner.value.orelse) if isinstance(inner.value, ast.IfExp) else (inner.value,)
                         found |= set().union(*(_phrases(branch, tree) for branch in branches))
+            elif isinstance(node, ast.Assign) and file.startswith("workers/events/formats/"):
+                found |= {template(node.value)} if name_of(node.targets[0]) in FORMAT_REASONS else set()
     return {text for text in found if text.strip(HOLE)}
 
 
