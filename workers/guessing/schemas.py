@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 from workers.errors import SettingsError
@@ -19,7 +20,7 @@ from workers.shapes.paths import STEPS_MAX
 Decoder = Callable[[bytes], object]
 MAGIC, HEADER = 0, 5
 #: What `events.format` calls the kinds of schemas.
-FORMATS = {AVRO: "avro", PROTOBUF: "protobuf", JSON: "json_schema"}
+FORMATS = MappingProxyType({AVRO: "avro", PROTOBUF: "protobuf", JSON: "json_schema"})
 _PATIENCE_S = 15.0
 
 

@@ -29,8 +29,6 @@ NESTED_MAX = 512
 # For the scanner: what is deeper, the general reader reads.
 STACK = 64
 
-_NO_LOG = np.empty((0, 4), dtype=np.int64)
-
 
 def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
     """Return the schema that `[schema_registry] reader_schema` names.
@@ -131,7 +129,7 @@ class AvroFormat:
         data = np.frombuffer(payload, dtype=np.uint8)
         used = avro_log.event(
             data, 0, len(data), plan.whole, 0,
-            arrays.program, arrays.parts, arrays.names, arrays.constants, _NO_LOG, stack,
+            arrays.program, arrays.parts, arrays.names, arrays.constants, np.empty((0, 4), dtype=np.int64), stack,
         )  # fmt: skip
         if used == DECLINED:
             raise ValueError(NOT_AVRO)

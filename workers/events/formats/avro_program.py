@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from workers.shapes.paths import Path
 
 Longs = NDArray[np.int64]
 
-_FLAT = {
+_FLAT = MappingProxyType({
     "null": ops.NULL_OP,
     "boolean": ops.BOOLEAN,
     "int": ops.INT,
@@ -34,8 +35,8 @@ _FLAT = {
     "bytes": ops.BYTES,
     "fixed": ops.FIXED,
     "enum": ops.ENUM,
-}
-_WORDS = {
+})
+_WORDS = MappingProxyType({
     "boolean": "a boolean",
     "int": "an int",
     "long": "a long",
@@ -45,7 +46,7 @@ _WORDS = {
     "bytes": "bytes",
     "fixed": "fixed bytes",
     "enum": "an enum",
-}
+})
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import fastavro
 
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 _NAMED = frozenset(("record", "error", "enum", "fixed"))
-_PROMOTED = {
+_PROMOTED = MappingProxyType({
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
     "float": ("double",),
     "string": ("bytes",),
     "bytes": ("string",),
-}
+})
 
 
 class Unsure(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -268,7 +269,7 @@ def _is_map(field: Any) -> bool:
     return bool(field.type == ops.MESSAGE and field.message_type.GetOptions().map_entry)
 
 
-_TYPES = {
+_TYPES = MappingProxyType({
     ops.DOUBLE: "double",
     ops.FLOAT: "float",
     ops.INT64: "int64",
@@ -285,4 +286,4 @@ _TYPES = {
     ops.SFIXED64: "sfixed64",
     ops.SINT32: "sint32",
     ops.SINT64: "sint64",
-}
+})
