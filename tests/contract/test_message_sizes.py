@@ -25,7 +25,10 @@ from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES, TOPIC_BYTES, VA
 
 ROOT = Path(__file__).resolve().parents[2] / "workers"
 #: Where messages are made that a producer sends; `demo` has its own events, of a few hundred bytes each.
-MADE_IN = {"agents/rejected.py", "agents/contribute.py", "rejects/retry.py", "agents/release.py", "kafka/transaction.py"}
+# `agents/rekey.py` sends records on as they came, and rejects those that its own bound does not let pass.
+MADE_IN = {
+    "agents/rejected.py", "agents/contribute.py", "agents/rekey.py", "rejects/retry.py", "agents/release.py", "kafka/transaction.py",
+}  # fmt: skip
 
 
 class Sender(Shard):
