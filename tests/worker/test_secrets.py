@@ -32,10 +32,11 @@ import sys
 from workers.agents.intake import Intake
 from workers.cli import main
 
-def add(self, events, read_ms):
+def add(self, events, read_ms, came_late=None):
     if len(events.times):
         try:
-            key, label = events.key_names.name(events.keys[0]), events.label_names.name(events.labels[0])
+            seen = events.views[""]
+            key, label = seen.key_names.name(seen.keys[0]), seen.label_names.name(seen.labels[0])
             raise KeyError(f"PlantedCause of {key}")
         except KeyError as error:
             raise ValueError(f"PlantedFailure {label} {key}") from error
