@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from google.protobuf import message_factory
 
 from tests.events.formats.scanning import scanned
 from tests.events.formats.walking import Said
+from tests.kafka.harness import wait_until
 from tests.registry.test_registry import Shard, in_thread
 from tests.registry_server import RegistryServer
 from workers.events.formats.avro import AvroFormat
@@ -204,12 +204,11 @@ def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(boots
     try:
         assert prepared(reader, known)[1] == [said(n) for n in range(3)]
         thread, result = in_thread(lambda: prepared(reader, new))
-        time.sleep(1)
+        wait_until(lambda: shard.went_on > 2, "it waits")
         assert not result
-        assert shard.went_on
     finally:
         registry.start()
-    thread.join(20)
+    thread.join(120)
     [(ready, found)] = result
     assert found == [said(7), said(8, {4: [("text", "de")]})]
     assert ready.refused == {}
