@@ -7,7 +7,7 @@ it when the first test asks; whole files go to one process, so a module's fixtur
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
@@ -46,8 +46,8 @@ for name in (
 
 TESTS = Path(__file__).parent
 
-#: They start workers and browsers and mostly wait for them. One process runs them one after the other
-#: while the others compute: together, two of them would fight for the cores.
+#: They start workers and browsers and mostly wait for them: on the broker, on ticks, on the wall clock. So two of them are
+#: begun for each file that computes, and one process more than there are cores runs the tests.
 PROCESSES = (
     "worker/",
     "consumers/",
@@ -146,15 +146,35 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Say how many processes run the tests where nobody says it: one of them mostly waits."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: WorkerController) -> None:
     """Tell a test process where to ask for the broker."""
     node.workerinput["lender"] = node.config.stash[LENDER].listener.address
 
 
 def unit(nodeid: str) -> str:
-    """Return what one process runs as a whole: a file, or all of PROCESSES."""
-    path = nodeid.split("::", 1)[0]
-    return "processes" if path.removeprefix("tests/").startswith(PROCESSES) else path
+    """Return what one process runs as a whole: a file."""
+    return nodeid.split("::", 1)[0]
+
+
+def in_order(paths: Iterable[str]) -> list[str]:
+    """Return files in the order in which they are begun: two of PROCESSES, then one that computes, the longest of these first."""
+    waiting: list[str] = []
+    computing: list[str] = []
+    for path in dict.fromkeys(paths):
+        (waiting if path.startswith(PROCESSES) else computing).append(path)
+    ranks = {path: rank for rank, path in enumerate(SLOW)}
+    computing.sort(key=lambda path: ranks.get(path, len(ranks)))
+    order: list[str] = []
+    while waiting or computing:
+        order += [*waiting[:2], *computing[:1]]
+        del waiting[:2], computing[:1]
+    return order
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -170,18 +190,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what takes longest first and mark what `make quick` leaves out."""
+    """Put files into the order of a run and mark what `make quick` leaves out."""
     if missing := [path for path in PROCESSES + SLOW if not (TESTS / path).exists()]:
         raise pytest.UsageError(f"tests/conftest.py names files that are not there: {', '.join(missing)}")
-    ranks = {path: rank for rank, path in enumerate(SLOW, 1)}
-
-    def rank(item: pytest.Item) -> int:
-        path = item.path.relative_to(TESTS).as_posix()
-        return 0 if path.startswith(PROCESSES) else ranks.get(path, len(ranks) + 1)
-
-    items.sort(key=rank)
-    for item in items:
-        if rank(item) <= len(ranks) or STARTED & set(getattr(item, "fixturenames", ())):
+    paths = {item: item.path.relative_to(TESTS).as_posix() for item in items}
+    places = {path: place for place, path in enumerate(in_order(paths.values()))}
+    items.sort(key=lambda item: places[paths[item]])
+    for item, path in paths.items():
+        if path.startswith(PROCESSES) or path in SLOW or STARTED & set(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
 
 

@@ -236,8 +236,8 @@ DEFECTS = {
     ),
     "long labels": ("if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)", "if True else (-1, -1, used)"),
     "a minus is a digit": (
-        "minus = data[start] == 45\n    if minus:\n        at += 1\n    while at < stop:\n        value = value * 10",
-        "minus = False\n    while at < stop:\n        value = value * 10",
+        "minus = data[start] == 45\n    if minus:\n        at += 1\n    if at >= 0:",
+        "minus = False\n    if at >= 0:",
     ),
     "numbers without their sign": ("return (-real if minus else real), exact", "return real, exact"),
     "the point is nowhere": ("power -= not whole", "power -= 0"),

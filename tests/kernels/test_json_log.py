@@ -17,7 +17,7 @@ from workers.events.json import Json
 from workers.events.json_objects import JsonDecoder
 from workers.events.tree import Node
 from workers.kafka.records import Records
-from workers.kernels.reading import json_log, json_parts, json_texts, log
+from workers.kernels.reading import json_log, json_parts, json_texts, json_values, log
 from workers.kernels.reading.log import FALSE, FULL, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE, put
 
 EVENTS = tree("key", "items", "ts", many=["items"])
@@ -70,7 +70,7 @@ def corpus() -> Iterator[tuple[str, list[bytes]]]:
 
 def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
     """Return the kernel `logs` as plain Python, with `old` replaced by `new` in the source of the scanner."""
-    logs: Callable[..., Any] = plain_python((json_parts, log, json_texts, json_log), old, new)[json_log]["logs"]
+    logs: Callable[..., Any] = plain_python((json_parts, log, json_texts, json_values, json_log), old, new)[json_log]["logs"]
     return logs
 
 
@@ -117,9 +117,12 @@ def test_the_scanner_as_plain_python_logs_the_same() -> None:
 
 # Something the scanner must not do: what it says now, and what it would say.
 DEFECTS = {
-    "a wanted name twice": ("if seen[child]:", "if False:"),
+    "a wanted name twice": ("if seen[child, SEEN]:", "if False:"),
     "a name of items twice": ("log[other, START], log[other, STOP]", "log[other, START], log[other, START] - 1"),
     "half of a name decides": ("if same(data, start, stop, names, begin, end):", "if True:"),
+    "an expected name that only begins so": ("NAME_STOP] + 1\n    behind", "NAME_STOP]\n    behind"),
+    "an expected name as no JSON writes it": ("if nodes[child, PLAIN] == 0:", "if False:"),
+    "an expected name beyond the record": ("return behind <= stop and same(", "return same("),
     "-0": ("(REFUSED if zero and at > begin else end)", "end"),
     "leading zeros": (" or (zero and end > at + 1)", ""),
     "no digits": ("if end == at or (zero", "if (zero"),

@@ -158,6 +158,8 @@ class Site:
         named = list(self.topics) if topics else self.topic
         self.admin = self.connection.admin()
         self._workers = 0
+        self._next: dict[tuple[str, int], int] = {}
+        self._ends: dict[str, dict[bytes | None, int]] = {}
         self._producer = self.connection.producer(None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
         self.document: dict[str, Any] = {
             "worker": {
@@ -175,8 +177,6 @@ class Site:
         if create:
             self.create_events()
             self.create_topics()
-
-    # ---- settings and topics -----------------------------------------------------------------------------------------
 
     def write(self, document: Mapping[str, Any], name: str = "settings.toml") -> Path:
         """Writes a settings file."""
@@ -236,8 +236,6 @@ class Site:
         """`quietcount topics --create`, in this process: to start a Python for it takes longer than the work."""
         assert show_topics(self.settings, create=True) == 0
 
-    # ---- processes ---------------------------------------------------------------------------------------------------
-
     def worker(self, data: str = "data", runner: Sequence[str] = ("-m", "workers.cli")) -> Worker:
         """Starts a worker process; two at the same time need two `data` directories. `runner` is what Python runs as `quietcount`."""
         config = self.write(self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml")
@@ -257,8 +255,6 @@ class Site:
         done = self.audit(*further)
         assert done.returncode == 0, done.stdout + done.stderr
         assert_contiguous(self.snapshots())
-
-    # ---- records -----------------------------------------------------------------------------------------------------
 
     def produce(
         self,
@@ -299,11 +295,13 @@ class Site:
         """Where each histogram stands: the least end over its stream keys, ms; a histogram without snapshots has 0."""
         settings, reached = self.settings, {}
         for histogram in settings.histograms:
-            ends: dict[bytes | None, int] = {}
-            for message in self.read(settings.output_topic(histogram)):
-                ends[message.key()] = max(
-                    ends.get(message.key(), 0), message.timestamp()[1]
-                )  # that of a snapshot is its end
+            topic = settings.output_topic(histogram)
+            ends = self._ends.setdefault(topic, {})
+            for partition in self.admin.list_topics(timeout=60).topics[topic].partitions:
+                # What was read before is not read again: who waits asks four times a second.
+                for message in read_partition(self.connection, topic, partition, since=self._next.get((topic, partition), 0)):
+                    self._next[topic, partition] = (message.offset() or 0) + 1
+                    ends[message.key()] = max(ends.get(message.key(), 0), message.timestamp()[1])  # a snapshot's is its end
             reached[histogram.name] = min(ends.values(), default=0)
         return reached
 

@@ -15,19 +15,24 @@ from workers.kernels.reading.json_log import (
     ITEMS,
     LAST,
     LIST_SLOT,
+    MET,
     NAME_START,
     NAME_STOP,
+    NEXT,
     NODE_COLUMNS,
     NODE_SLOT,
     NONE,
     OBJECT,
     ONE,
+    PLAIN,
+    SEEN_COLUMNS,
     SEVERAL,
     SIGNATURE,
     SORT,
     bit,
     signature,
 )
+from workers.kernels.words import WORD
 from workers.mechanisms.frozen import Frozen, read_only
 from workers.mechanisms.texts import fixed
 
@@ -40,7 +45,8 @@ class JsonTree(Frozen):
 
     Attributes:
         nodes: int64 (n, NODE_COLUMNS), a row for each node, the root first; see `kernels.json_log`.
-        names: uint8, the names of all nodes in UTF-8, in quotes, end to end.
+        names: uint8, the names of all nodes in UTF-8, in quotes, end to end; behind them
+            as many bytes as are read at once.
         levels: how many objects and lists are walked in each other, at most.
     """
 
@@ -58,7 +64,7 @@ class JsonTree(Frozen):
         found.fill(0, root)
         # A record is an object, whatever is wanted of it.
         found.rows[0][SORT] = OBJECT
-        self.names = fixed(np.frombuffer(bytes(found.names), dtype=np.uint8))
+        self.names = fixed(np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8))
         nodes = np.array(found.rows, dtype=np.int64)
         for row in nodes:
             row[SIGNATURE] = signature(self.names, row[NAME_START], row[NAME_STOP])
@@ -70,7 +76,13 @@ class JsonTree(Frozen):
 
     def scratch(self) -> tuple[Longs, Longs]:
         """Return `stack` and `seen` for the scanner; they belong to one thread."""
-        return np.empty((self.levels, HELD_COLUMNS), dtype=np.int64), np.empty(len(self.nodes), dtype=np.int64)
+        seen = np.zeros((len(self.nodes), SEEN_COLUMNS), dtype=np.int64)
+        # Before any record was read, as in the settings.
+        for node, (first, last) in enumerate(self.nodes[:, [FIRST, LAST]].tolist()):
+            if first < last:
+                seen[node, MET] = first
+                seen[first:last, NEXT] = [*range(first + 1, last), first]
+        return np.empty((self.levels, HELD_COLUMNS), dtype=np.int64), seen
 
 
 class _Rows:
@@ -87,6 +99,8 @@ class _Rows:
         row = [NONE] * NODE_COLUMNS
         row[NODE_SLOT], row[SORT], row[LIST_SLOT] = node.slot, _sort(node), node.list_slot
         row[NAME_START], row[NAME_STOP] = start, start + len(name)
+        # Bytes beyond ASCII are valid UTF-8 here, so a string of JSON may have them.
+        row[PLAIN] = int(bool(name) and not any(byte < 32 or byte in b'"\\' for byte in name))
         self.rows.append(row)
         return len(self.rows) - 1
 

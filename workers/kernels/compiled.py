@@ -113,6 +113,11 @@ def kernel(function: F) -> F:
     return _compiled(function, boundscheck=False)
 
 
+def kernel_in_place(function: F) -> F:
+    """Compile the same so that it is put in the place of each call."""
+    return _compiled(function, boundscheck=False, in_place=True)
+
+
 def kernel_with_arrays(function: F) -> F:
     """Compile the same of a loop that makes arrays of its own."""
     return _compiled(function, boundscheck=False, counts_references=True)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.kernels.compiled import kernel
+from workers.kernels.words import WORD, same_bytes, word_at
 
 Bytes = NDArray[np.uint8]
 Codes = NDArray[np.int32]
@@ -48,23 +49,6 @@ def sip_round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> tup
 
 
 @kernel
-def word_at(data: Bytes, at: int) -> np.uint64:
-    """Return data[at : at + 8] as a little-endian number: one load, once it is compiled."""
-    # Without a sign an index is an address at once, and the eight bytes are read as one.
-    i = np.uint64(at)
-    return (
-        np.uint64(data[i])
-        | np.uint64(data[i + np.uint64(1)]) << np.uint64(8)
-        | np.uint64(data[i + np.uint64(2)]) << np.uint64(16)
-        | np.uint64(data[i + np.uint64(3)]) << np.uint64(24)
-        | np.uint64(data[i + np.uint64(4)]) << np.uint64(32)
-        | np.uint64(data[i + np.uint64(5)]) << np.uint64(40)
-        | np.uint64(data[i + np.uint64(6)]) << np.uint64(48)
-        | np.uint64(data[i + np.uint64(7)]) << np.uint64(56)
-    )
-
-
-@kernel
 def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
     """Return SipHash-1-3 of data[start:stop].
 
@@ -89,6 +73,10 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
         # The last eight bytes, without those that were absorbed; twice 4 bits, as 64 are too many.
         absorbed = np.uint64(4 * (8 - (stop - at)))
         word |= word_at(data, stop - 8) >> absorbed >> absorbed
+    elif at + WORD <= len(data):
+        # What is behind the text is shifted out.
+        behind = np.uint64(4 * (8 - (stop - at)))
+        word |= word_at(data, at) << behind << behind >> behind >> behind
     else:
         shift = np.uint64(0)
         for k in range(at, stop):
@@ -208,23 +196,6 @@ def _same(data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: in
     if ends[code] - begin != stop - start:
         return False
     return same_bytes(data, start, text, begin, stop - start)
-
-
-@kernel
-def same_bytes(data: Bytes, start: int, text: Bytes, begin: int, length: int) -> bool:
-    """Tell whether so many bytes of both are the same."""
-    k = 0
-    while length - k >= 8:
-        if word_at(data, start + k) != word_at(text, begin + k):
-            return False
-        k += 8
-    if length >= 8:
-        return bool(word_at(data, start + length - 8) == word_at(text, begin + length - 8))
-    while k < length:
-        if data[start + k] != text[begin + k]:
-            return False
-        k += 1
-    return True
 
 
 @kernel

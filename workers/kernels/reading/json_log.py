@@ -24,17 +24,12 @@ from workers.kernels.reading.json_parts import (
     CLOSE_OBJECT,
     COLON,
     COMMA,
-    MINUS,
-    NINE,
     OPEN_LIST,
     OPEN_OBJECT,
-    POINT,
     QUOTE,
     REFUSED,
-    ZERO,
     Bytes,
     Longs,
-    digits,
     look,
     plain,
     same,
@@ -43,28 +38,20 @@ from workers.kernels.reading.json_parts import (
     space,
     text,
 )
-from workers.kernels.reading.json_parts import FALSE as FALSE_WORD
 from workers.kernels.reading.json_parts import NULL as NULL_WORD
-from workers.kernels.reading.json_parts import TRUE as TRUE_WORD
 from workers.kernels.reading.json_texts import decoded_text, put_decoded, put_one, same_text
+from workers.kernels.reading.json_values import ESCAPED, one
 from workers.kernels.reading.log import (
-    BEHIND_DIGITS,
     DECLINED,
-    FALSE,
     FULL,
     LIST,
     MAP,
     MAP_NAMES_MAX,
     NULL,
-    NUMBER,
     OTHER,
-    POINT_DIGITS,
     START,
     STOP,
     TEXT,
-    TRUE,
-    WHOLE,
-    WHOLE_DIGITS,
     put,
 )
 
@@ -72,19 +59,25 @@ from workers.kernels.reading.log import (
 NODE_SLOT, SORT, FIRST, LAST, ELEMENTS, LIST_SLOT = 0, 1, 2, 3, 4, 5
 # Where the node's own name is in `names`, its `signature`, and which `bit`s its children have.
 NAME_START, NAME_STOP, SIGNATURE, BITS = 6, 7, 8, 9
-NODE_COLUMNS = 10
+# Whether a string of JSON may be the name as it is, in quotes: 1 or 0.
+PLAIN = 10
+NODE_COLUMNS = 11
 # What is looked for at a node: one value; items; an object with children; a list with elements.
 # Where several of the last three are wanted of one place, it is read only if it is null.
 ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = 0, 1, 2, 3, 4
 # No node, no slot, no row.
 NONE = -1
-# What `one` says of a string that is not plain, which is no kind of the log.
-ESCAPED = -1
 
 # Columns of `stack`: the node of a level (of a list: that of its elements); the LIST row of a list,
-# NONE for an object; the child that is looked at first.
-HELD_NODE, HELD_ROW, HELD_HINT = 0, 1, 2
-HELD_COLUMNS = 3
+# NONE for an object; the child that is looked at first; the wanted one before it, or NONE.
+HELD_NODE, HELD_ROW, HELD_HINT, HELD_BEFORE = 0, 1, 2, 3
+HELD_COLUMNS = 4
+
+# Columns of `seen`. Whether a child occurred in the object that is walked; and of the last record,
+# since fields most often come in the same order: which child of this one came first, and which came
+# behind it in its object. What these say is only where to look first.
+SEEN, MET, NEXT = 0, 1, 2
+SEEN_COLUMNS = 3
 
 
 @reads_outside
@@ -109,7 +102,7 @@ def child_named(
     """Return the child of a node that data[start:stop] names; NONE: none of them.
 
     Args:
-        hint: the child to look at first: fields most often come in the same order.
+        hint: the child to look at first.
     """
     sign = signature(data, start, stop)
     if not nodes[node, BITS] >> bit(sign) & 1:
@@ -125,6 +118,16 @@ def child_named(
                 return child
         child += 1
     return NONE
+
+
+@reads_outside_in_place
+def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child: int) -> bool:
+    """Return whether the name of a child stands at `at`, in quotes and as it is."""
+    if nodes[child, PLAIN] == 0:
+        return False
+    begin, end = nodes[child, NAME_START] - 1, nodes[child, NAME_STOP] + 1
+    behind = at + end - begin
+    return behind <= stop and same(data, at, behind, names, begin, end)
 
 
 @reads_outside
@@ -143,55 +146,6 @@ def child_escaped(
         return REFUSED, NONE
     # It has an escape, so it is not empty.
     return end, child_named(decoded, filled, more, nodes, names, node, hint)
-
-
-@reads_outside_in_place
-def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return where the number at `at` ends, and its kind; see `one`."""
-    begin = at
-    if look(data, at, stop) == MINUS:
-        at += 1
-    end = digits(data, at, stop, WHOLE_DIGITS)
-    zero = end > at and data[at] == ZERO
-    if end == at or (zero and end > at + 1):
-        return REFUSED, OTHER
-    if look(data, end, stop) != POINT:
-        return (REFUSED if zero and at > begin else end), WHOLE
-    if end - at > POINT_DIGITS:
-        return REFUSED, OTHER
-    at = end + 1
-    end = digits(data, at, stop, BEHIND_DIGITS)
-    return (end if end > at else REFUSED), NUMBER
-
-
-@reads_outside
-def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return where the word, the list or the object at `at` ends, and its kind; see `one`."""
-    byte = look(data, at, stop)
-    if byte == TRUE_WORD[0]:
-        return skip_word(data, at, stop, TRUE_WORD), TRUE
-    if byte == FALSE_WORD[0]:
-        return skip_word(data, at, stop, FALSE_WORD), FALSE
-    if byte == NULL_WORD[0]:
-        return skip_word(data, at, stop, NULL_WORD), NULL
-    if byte in (OPEN_LIST, OPEN_OBJECT):
-        return skip(data, at, stop), OTHER
-    return REFUSED, OTHER
-
-
-@reads_outside_in_place
-def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return where the value at `at` ends, and its kind where one value is wanted, or REFUSED.
-
-    A string that is not plain is ESCAPED, and where it ends is not said.
-    """
-    byte = look(data, at, stop)
-    if byte == QUOTE:
-        end = plain(data, at + 1, stop)
-        return end + 1, (TEXT if look(data, end, stop) == QUOTE else ESCAPED)
-    if byte == MINUS or ZERO <= byte <= NINE:
-        return number(data, at, stop)
-    return word(data, at, stop)
 
 
 @reads_outside
@@ -262,7 +216,7 @@ def event(
         names: uint8, the names of the nodes, end to end.
         log: int64 (room, 4), written from row `used` on.
         stack: int64 (levels of the tree, HELD_COLUMNS), scratch: the levels around the innermost.
-        seen: int64 (n,), scratch: whether a child occurred in the object that is walked.
+        seen: int64 (n, SEEN_COLUMNS), scratch: of each node, see above.
         decoded, filled: see `json_texts`.
 
     Returns:
@@ -270,7 +224,7 @@ def event(
     """
     level = 0
     node, row, hint = NONE, NONE, NONE
-    child = 0
+    child, before = 0, NONE
     at = space(data, at, stop)
     if look(data, at, stop) != OPEN_OBJECT:
         return DECLINED, filled
@@ -308,13 +262,14 @@ def event(
                     stack[level - 1, HELD_NODE] = node
                     stack[level - 1, HELD_ROW] = row
                     stack[level - 1, HELD_HINT] = hint
+                    stack[level - 1, HELD_BEFORE] = before
                 level += 1
                 if sort == OBJECT:
-                    node, row, hint = child, NONE, nodes[child, FIRST]
+                    node, row, hint, before = child, NONE, seen[child, MET], NONE
                     for each in range(nodes[child, FIRST], nodes[child, LAST]):
-                        seen[each] = 0
+                        seen[each, SEEN] = 0
                 else:
-                    node, row, hint = nodes[child, ELEMENTS], used, NONE
+                    node, row = nodes[child, ELEMENTS], used
                     used = put(log, used, nodes[child, LIST_SLOT], LIST, 0, NONE)
             if used == FULL:
                 return FULL, filled
@@ -334,6 +289,7 @@ def event(
             node = stack[level - 1, HELD_NODE]
             row = stack[level - 1, HELD_ROW]
             hint = stack[level - 1, HELD_HINT]
+            before = stack[level - 1, HELD_BEFORE]
         # Then the next value of the innermost level is due; behind another one a comma leads to it.
         if not opens:
             if byte != COMMA:
@@ -343,18 +299,26 @@ def event(
             log[row, START] += 1
             child = node
             continue
-        end = text(data, at, stop)
-        if end != REFUSED:
-            child = child_named(data, at + 1, end, nodes, names, node, hint)
-        elif look(data, at, stop) == QUOTE:
-            end, child = child_escaped(data, at, stop, decoded, filled, nodes, names, node, hint)
-        if end < 0:
-            return (FULL if end == FULL else DECLINED), filled
+        if is_named(data, at, stop, nodes, names, hint):
+            child = hint
+            end = at + 1 + nodes[child, NAME_STOP] - nodes[child, NAME_START]
+        else:
+            end = text(data, at, stop)
+            if end != REFUSED:
+                child = child_named(data, at + 1, end, nodes, names, node, hint)
+            elif look(data, at, stop) == QUOTE:
+                end, child = child_escaped(data, at, stop, decoded, filled, nodes, names, node, hint)
+            if end < 0:
+                return (FULL if end == FULL else DECLINED), filled
         if child != NONE:
-            if seen[child]:
+            if seen[child, SEEN]:
                 return DECLINED, filled
-            seen[child] = 1
-            hint = child + 1
+            seen[child, SEEN] = 1
+            if child != hint and before == NONE:
+                seen[node, MET] = child
+            elif child != hint:
+                seen[before, NEXT] = child
+            before, hint = child, seen[child, NEXT]
         at = space(data, end + 1, stop)
         if look(data, at, stop) != COLON:
             return DECLINED, filled

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.kernels.compiled import reads_outside, reads_outside_in_place, reads_outside_with_arrays
+from workers.kernels.words import past_digits, past_plain, same_bytes
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -49,17 +50,23 @@ NUMBER_DIGITS = 400
 DEPTH_MAX = 32
 
 
-@reads_outside
+@reads_outside_in_place
+def byte_at(data: Bytes, at: int) -> int:
+    """Return the byte at `at`; an index without a sign is not first counted from the end."""
+    return int(data[np.uint64(at)])
+
+
+@reads_outside_in_place
 def look(data: Bytes, at: int, stop: int) -> int:
     """Return the byte at `at`, or END behind the record, which is no byte."""
-    return int(data[at]) if at < stop else END
+    return byte_at(data, at) if at < stop else END
 
 
 @reads_outside
 def space(data: Bytes, at: int, stop: int) -> int:
     """Return where the white space that begins at `at` ends."""
     while at < stop:
-        byte = int(data[at])
+        byte = byte_at(data, at)
         if byte > SPACE or byte not in (SPACE, NEWLINE, TAB, RETURN):
             break
         at += 1
@@ -103,7 +110,10 @@ def plain(data: Bytes, at: int, stop: int) -> int:
     That is a quote, a backslash, a control character, invalid UTF-8 or `stop`.
     """
     while at < stop:
-        byte = int(data[at])
+        at = past_plain(data, at, stop)
+        if at == stop:
+            break
+        byte = byte_at(data, at)
         if byte >= 0x80:
             length = character(data, at, stop)
             if length == 0:
@@ -177,7 +187,8 @@ def escaped_text(data: Bytes, at: int, stop: int) -> int:
 def digits(data: Bytes, at: int, stop: int, most: int) -> int:
     """Return where the digits that begin at `at` end, at most `most` of them."""
     stop = min(stop, at + most)
-    while at < stop and ZERO <= data[at] <= NINE:
+    at = past_digits(data, at, stop)
+    while at < stop and ZERO <= byte_at(data, at) <= NINE:
         at += 1
     return at
 
@@ -282,10 +293,9 @@ def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int)
     """Return whether data[start:stop] and other[begin:end] are equal."""
     if stop - start != end - begin:
         return False
-    while start < stop and data[start] == other[begin]:
-        start += 1
-        begin += 1
-    return start == stop
+    # Beyond an array nothing is equal, and eight bytes at a time are not checked.
+    within = min(start, begin) >= 0 and stop <= len(data) and end <= len(other)
+    return within and same_bytes(data, start, other, begin, stop - start)
 
 
 @reads_outside_with_arrays

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.kernels.compiled import reads_outside, reads_outside_in_place
-from workers.kernels.reading.json_parts import ZERO
+from workers.kernels.reading.json_parts import ZERO, byte_at
 from workers.kernels.reading.log import FALSE, KIND, NUMBER, REAL, START, STOP, TEXT, TRUE, VALUE, WHOLE
+from workers.kernels.words import WORD, eight_digits
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -42,8 +43,12 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
     minus = data[start] == 45
     if minus:
         at += 1
+    if at >= 0:
+        while at + WORD <= min(stop, len(data)):
+            value = value * 100_000_000 + eight_digits(data, at)
+            at += WORD
     while at < stop:
-        value = value * 10 + (int(data[at]) - ZERO)
+        value = value * 10 + (byte_at(data, at) - ZERO)
         at += 1
     return -value if minus else value
 
