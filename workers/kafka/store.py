@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -134,17 +134,20 @@ class Store:
         if copy is not None:
             copy.close()
 
-    def load(self, connection: Connection) -> Loading:
-        """Bring the copy up to the end of the changelog, whose writer was fenced before."""
+    def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
+        """Bring the copy up to the end of the changelog, whose writer was fenced before.
+
+        While Kafka says nothing it calls `waiting`, which may raise.
+        """
         started = time.perf_counter()
         self.open()
         log, records = self.changelog, 0
         with reader(connection) as consumer:
-            low, high = bounds_of(consumer, log.topic, log.partition)
+            low, high = bounds_of(consumer, log.topic, log.partition, waiting)
             self._distrust(low, high)
             if self._offset is None or self._offset < high:
                 start = low if self._offset is None else self._offset
-                for taken in take(consumer, {(log.topic, log.partition): (start, high)}):
+                for taken in take(consumer, {(log.topic, log.partition): (start, high)}, waiting):
                     changes = [(message.key() or b"", message.value()) for message in taken.messages]
                     self.write(changes, max(taken.position, self._offset or 0))
                     records += len(changes)

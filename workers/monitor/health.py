@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from workers.agents.contribute import ContributeShard
 from workers.agents.rekey import RekeyShard
-from workers.kafka.handover import Handover
+from workers.kafka.handover import KAFKA_AWAY, Handover
 
 #: The loop turns every 0.2 s.
 LOOP_S = 30.0
@@ -57,8 +57,11 @@ class Health:
             now_ms: wall clock.
         """
         handover = self._handover
-        if handover.exit_status is not None:
+        if handover.exit_status not in (None, KAFKA_AWAY):
             return ["stopping"]
+        away = handover.metrics.away
+        if away.is_so:
+            return [f"Kafka has been away for {away.seconds:.0f} s: {away.reason}"]
         if not handover.assigned:
             return ["no partitions are assigned, or they are still being taken over"]
         found = []
