@@ -8,9 +8,11 @@ starts Faust. Its two agents hand each record batch to its shard; everything els
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import signal
+import time
 from collections.abc import AsyncIterable, Callable
 from contextlib import suppress
 from functools import partial
@@ -47,6 +49,11 @@ from workers.settings import RECORD_KEY, Settings, read_key
 from workers.topics import Topics, check_topics, connection_of, watching
 
 logger = logging.getLogger(__name__)
+
+#: What a disk says that is full or fails; anything else is a wrong name, or somebody else's.
+_OF_DISKS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS))
+#: Before the worker begins again after an outage, should Kafka say at once that it is there.
+AGAIN_S = 1.0
 
 
 class Factory:
@@ -219,9 +226,11 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise SettingsError(
-            f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
-        ) from error
+        if error.errno not in _OF_DISKS:
+            raise SettingsError(
+                f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
+            ) from error
+        # A disk that fails costs the copies, as it does later: each says so.
     metrics, prepared = Metrics(), False
     without_outages()
     port = settings.worker.metrics_port if metrics_port is None else metrics_port
@@ -236,6 +245,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             status = _work(settings, connection, topics, factory, operator)
             if status != KAFKA_AWAY:
                 return status
+            time.sleep(AGAIN_S)
 
 
 def _topics(settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort) -> Topics:

@@ -29,6 +29,10 @@ class StateRefused(QuietcountError):
     """Stored state is of another configuration or log: to go on could publish twice (exit 2)."""
 
 
+class CopyFailed(QuietcountError):
+    """A local copy of state cannot be read or written: the state itself is in Kafka."""
+
+
 class Fenced(QuietcountError):
     """A newer owner holds this partition's transactional id: nothing more may be published here."""
 

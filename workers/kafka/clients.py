@@ -227,8 +227,9 @@ def forbidden(error: BaseException) -> str | None:
 def text_of(error: BaseException) -> str:
     """Return what a client says of an error, on one line."""
     first = error.args[0] if error.args else None
-    text = first.str() if isinstance(first, KafkaError) else describe(error)
-    return " ".join(text.split())
+    if isinstance(first, KafkaError):
+        return " ".join(first.str().split())
+    return " ".join(str(error).split()) if isinstance(error, ConsumerError | KafkaAway) else describe(error)
 
 
 def unreachable(error: BaseException) -> bool:
@@ -240,8 +241,11 @@ def unreachable(error: BaseException) -> bool:
     if isinstance(error, KafkaException):
         first = error.args[0] if error.args else None
         return isinstance(first, KafkaError) and (first.code() in _UNREACHABLE or first.retriable())
-    # A coordinator that moves counts, wrong rights do not. Damaged records will be so for ever.
-    return isinstance(error, ConsumerError) and error.retriable and not isinstance(error, CorruptRecordException)
+    if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):  # that will be so for ever
+        return False
+    # A coordinator that moves counts, wrong rights do not. What aiokafka did not expect of a broker
+    # has no kind of its own.
+    return error.retriable or type(error) is ConsumerError
 
 
 def of_no_group(error: KafkaError) -> bool:

@@ -39,7 +39,7 @@ MAX_BATCH_RECORDS = 10_000
 FETCH_WAIT_MS = 100
 _ASK_S = 10.0
 _BOUNDS_S = 60.0
-_LEAVE_S = 3.0
+_LEAVE_S, _LEAVE_AWAY_S = 3.0, 0.2
 _LOOK_S = 0.1
 
 
@@ -74,9 +74,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     async def on_thread_stop(self) -> None:
         """Leave the group, unless no broker answers: then the group will notice by itself."""
         try:
-            await asyncio.wait_for(super().on_thread_stop(), _LEAVE_S)
-        # Closing, aiokafka cancels its requests, and lets out what becomes of them.
-        except (TimeoutError, ConsumerError, asyncio.CancelledError) as exc:
+            away = cast(Any, self.consumer).handover.metrics.away.is_so
+            await asyncio.wait_for(super().on_thread_stop(), _LEAVE_AWAY_S if away else _LEAVE_S)
+        # Closing, aiokafka waits for its tasks, and lets out whatever ended them.
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
             logger.debug("the group was not left: %s", describe(exc))
             if self._consumer is not None:
                 await self._consumer._client.close()
@@ -104,6 +105,21 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Return what keeps the consumer out of its group; aiokafka tells only those who fetch."""
         coordinator = None if self._consumer is None else self._consumer._coordinator
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
+
+    def ended(self) -> BaseException | None:
+        """Return what ended aiokafka's own tasks, which nothing begins again.
+
+        Such as a broker that has just come back, and for a moment says that there are no brokers.
+        """
+        consumer = self._consumer
+        if consumer is None or consumer._closed:
+            return None
+        tasks = (
+            getattr(consumer._coordinator, "_coordination_task", None),
+            getattr(consumer._fetcher, "_fetch_task", None),
+        )
+        done = (task for task in tasks if task is not None and task.done() and not task.cancelled())
+        return next((error for task in done if (error := task.exception()) is not None), None)
 
     async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
         """Go on at `offsets`; what is fetched from now on belongs to `epoch`."""

@@ -14,6 +14,7 @@
     Kafka cannot be reached, or has ended a         let everything go; whoever runs the      -
         transaction because it could not be         worker waits, and begins again from
         reached                                     what is stored (`KAFKA_AWAY`)
+    a local copy cannot be read                     the same, without these files            -
     settings or stored state are refused, or Kafka  stop cleanly, one message                2
     forbids something
     anything else failed in a shard                 stop, with the traceback in the log      70
@@ -34,7 +35,7 @@ from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError as ConsumerError
 
-from workers.errors import Fenced, QuietcountError, StateRefused, describe
+from workers.errors import CopyFailed, Fenced, QuietcountError, StateRefused, describe
 from workers.kafka.clients import forbidden, text_of, unreachable
 from workers.kafka.ends import End
 from workers.kafka.lag import Lag, Reading
@@ -251,7 +252,9 @@ class Handover:
             self._end(status)
 
     def let_go(self, reason: str = "") -> None:
-        """Stop for as long as Kafka is away; give a reason where nobody has noticed that it is."""
+        """Stop, to begin again when Kafka is there; say why where nobody has noticed that it is
+        not.
+        """
         if self.exit_status is None:
             self.exit_status = KAFKA_AWAY
             if reason:
@@ -280,6 +283,10 @@ class Handover:
         elif unreachable(failure):
             self._drop(shard)
             self.let_go(text_of(failure))
+        elif isinstance(failure, CopyFailed):
+            logger.warning("worker.data_dir: %s: reading all of it again", failure)
+            self._drop(shard)
+            self.let_go()
         elif isinstance(failure, QuietcountError):
             self._drop(shard)
             self.fail(EXIT_REFUSED, str(failure))

@@ -47,6 +47,7 @@ __all__ = ["BatchSchema", "Consumer", "QuietcountApp", "Transport", "create_app"
 
 _TICK_S = 0.2
 _ROOM_S = 0.005
+_ENDED = "the consumer could not go on ({})"
 
 
 class _WithoutProducer(BootStrategy):
@@ -61,6 +62,9 @@ class QuietcountApp(faust.App):
     BootStrategy = _WithoutProducer
 
     handover: Handover
+
+    def _create_directories(self) -> None:
+        """Do nothing: without tables Faust has nothing to put there, and the disk may be full."""
 
 
 class Consumer(driver.Consumer):
@@ -126,6 +130,8 @@ class Consumer(driver.Consumer):
         while not self.should_stop:
             await self.sleep(_TICK_S)
             self.handover.beat()
+            if (ended := self.thread.ended()) is not None:
+                self.handover.let_go(_ENDED.format(describe(ended)))
             failure = self.thread.kept_out()
             if failure is not None and (reason := forbidden(failure)) is not None:
                 self.handover.fail(EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}")
@@ -174,9 +180,9 @@ class Consumer(driver.Consumer):
             await self.sleep(timeout)
             return
         except Exception as exc:
-            reason = forbidden(exc)
-            if unreachable(exc):
-                self.handover.let_go(text_of(exc))
+            reason, ended = forbidden(exc), self.thread.ended()
+            if unreachable(exc) or (reason is None and ended is not None):
+                self.handover.let_go(text_of(exc) if ended is None else _ENDED.format(describe(ended)))
                 await self.sleep(timeout)
                 return
             if reason is None:
@@ -304,7 +310,6 @@ def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
     Logging is left as the caller has set it up. Call it in the main thread. After `KAFKA_AWAY`
     nothing is left of the application, and another one may be run.
     """
-    Path(app.conf.datadir).mkdir(parents=True, exist_ok=True)  # Faust makes the last directory only
     worker = _Worker(app, loglevel=loglevel, override_logging=False, redirect_stdouts=False, quiet=True, workdir=None)
     worker.spinner = None  # it writes terminal codes, also into files
     try:

@@ -20,7 +20,7 @@ from workers.kafka.handover import KAFKA_AWAY, Handover
 
 #: The loop turns every 0.2 s.
 LOOP_S = 30.0
-#: A transaction is given up after two minutes, and the longest step of a mechanism takes seconds.
+#: Waiting for Kafka is not being stuck, and the longest step of a mechanism takes seconds.
 SHARD_S = 600.0
 #: Longer than this a record may not wait in the log before reading counts as behind.
 BEHIND_S = 30.0

@@ -14,7 +14,8 @@ _AIOKAFKA = (
     "Unable connect to", "Unable to request metadata", "Unable to update metadata", "Failed fetch messages from",
     "Failed fetch offsets from", "Error sending ", "Marking the coordinator dead", "Heartbeat send request failed",
     "Heartbeat session expired", "Heartbeat failed", "Group Coordinator Request failed", "LeaveGroup request failed",
-    "OffsetCommit failed",
+    "OffsetCommit failed", "No broker metadata found", "Unexpected error in coordinator routine",
+    "Unexpected error in fetcher routine",
 )  # fmt: skip
 _LIBRDKAFKA = ("FAIL", "GETPID", "REQTMOUT", "TIMEOUT", "TXNERR", "COORDQUERY", "TXNCOORD")
 _OURS = ("Kafka client: _TRANSPORT", "Kafka client: _ALL_BROKERS_DOWN", "Kafka client: _TIMED_OUT", "Kafka client: _RESOLVE")
