@@ -194,9 +194,11 @@ class Store:
 
     def _recognise(self, copy: Copy) -> None:
         """Go on from the position of `copy` if it is of our changelog, else wipe it."""
-        meta, log = copy.meta(), self.changelog
+        with self._reading():
+            meta, log = copy.meta(), self.changelog
+            unfinished = meta is None and next(copy.items(b""), None) is not None
         if meta is None:
-            if next(copy.items(b""), None) is not None:  # a copy that was never finished
+            if unfinished:
                 self.wipe()
             return
         # No id is an id of its own: a copy without one is never taken for that of a topic with one.
