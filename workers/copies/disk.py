@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
@@ -49,13 +50,16 @@ class Disk:
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         start = _DATA + prefix
         with self._failing("be read"):
-            rows: Iterator[tuple[bytes, bytes]] = self._db.items(from_key=start)  # type: ignore[assignment]  # raw mode: bytes
-        while True:
-            with self._failing("be read"):
-                key, value = next(rows, (b"", b""))
+            rows: Any = self._db.iter()  # its `items` would end at a damaged block as if there were no more
+            rows.seek(start)
+        while rows.valid():
+            key: bytes = rows.key()
             if not key.startswith(start):
                 return
-            yield key[len(_DATA) :], value
+            yield key[len(_DATA) :], rows.value()
+            rows.next()
+        with self._failing("be read"):
+            rows.status()
 
     def write(self, changes: Iterable[Change], meta: Meta | None) -> None:
         batch = WriteBatch(raw_mode=True)
