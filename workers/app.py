@@ -252,9 +252,14 @@ def _topics(settings: Settings, connection: Connection, metrics: Metrics, operat
     """Return the topics, as `check_topics` does, once Kafka is there."""
     nothing_yet = Handover({}, metrics=metrics)
 
+    shown = False
+
     def waiting() -> None:
+        nonlocal shown
         nothing_yet.beat()
-        operator.show(nothing_yet, {})
+        if not shown:
+            operator.show(nothing_yet, {})
+            shown = True
 
     return wait_for(lambda: check_topics(settings, connection), metrics.away, waiting)
 

@@ -69,7 +69,8 @@ def test_a_refusal_after_an_outage_is_believed_when_it_stays(monkeypatch: pytest
     away = Away()
     away.lost("no broker answers")
     refuses = KafkaRefuses("wrong password")
-    assert wait_for(answers(refuses, refuses, "topics"), away) == "topics"
+    assert wait_for(answers(refuses, SettingsError("no such topic"), "topics"), away) == "topics"
+    assert wait_for(answers(KafkaAway("no broker"), refuses, "topics"), Away()) == "topics"
     away.lost("no broker answers")
     monkeypatch.setattr(watch, "REFUSED_S", 0.0)
     with pytest.raises(KafkaRefuses):

@@ -102,8 +102,9 @@ class Disk:
             raise CopyFailed(f"{self.path} cannot {what}: {words}") from error
 
 
-def open_disk(path: Path) -> Disk:
-    """Open the copy at `path`, discarding a damaged one and leaving one in use alone.
+def open_disk(path: Path, *, again: bool = False) -> Disk:
+    """Open the copy at `path`, discarding a damaged one and leaving one in use alone; `again`: that
+    was said before.
 
     A frozen or slowly ending owner of the partition on this machine may still hold RocksDB's lock.
     It was fenced, so its copy will never be ahead; ours is then kept beside it.
@@ -114,10 +115,12 @@ def open_disk(path: Path) -> Disk:
             return Disk(candidate)
         except CopyFailed as failed:
             if "/LOCK" in str(failed) and "open a file" not in str(failed):
-                logger.warning("%s is in use by another process", candidate)
+                if not again:
+                    logger.warning("%s is in use by another process", candidate)
                 continue
             if candidate.exists():
-                logger.warning("%s; it is discarded", failed)
+                if not again:
+                    logger.warning("%s; it is discarded", failed)
                 shutil.rmtree(candidate, ignore_errors=True)
             return Disk(candidate)
     raise SettingsError(f"worker.data_dir: {path} and {_MOST_COPIES - 1} copies of it are in use by other processes")

@@ -257,7 +257,7 @@ class Store:
         self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
         disk: Copy | None = None
         try:
-            disk = open_disk(self.path).wiped()
+            disk = open_disk(self.path, again=True).wiped()
             rows: Iterator[Change] = iter(self._opened().items(b""))
             while some := list(islice(rows, _CHANGES_AT_ONCE)):
                 disk.write(some, None)

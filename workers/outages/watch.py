@@ -19,8 +19,8 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from workers.errors import KafkaAway, KafkaRefuses
-from workers.kafka.clients import Connection, unreachable
+from workers.errors import KafkaAway, SettingsError
+from workers.kafka.clients import Connection, text_of, unreachable
 from workers.outages.away import Away
 
 logger = logging.getLogger(__name__)
@@ -90,8 +90,8 @@ def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lam
         waiting: called once, if it has to wait.
 
     Raises:
-        SettingsError: Kafka refuses us: at once, but after an outage only if it goes on doing so,
-            for a broker that has just started may refuse whom it does not know yet.
+        SettingsError: Kafka refuses us, or has no such topic: at once, but after an outage only if
+            that stays so, for a broker that has just started may not know everything yet.
     """
     refused_s: float | None = None
     seen = away.is_so
@@ -100,12 +100,14 @@ def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lam
         try:
             answer = ask()
         except KafkaAway as error:
+            seen, refused_s = True, None
             away.lost(str(error))
         except KafkaException as error:
             if not unreachable(error):
                 raise
-            away.lost(error.args[0].str())
-        except KafkaRefuses as error:
+            seen, refused_s = True, None
+            away.lost(text_of(error))
+        except SettingsError as error:
             if not seen:
                 raise
             away.lost(str(error))
