@@ -243,6 +243,8 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
                 _prepare()
                 prepared = True
             status = _work(settings, connection, topics, factory, operator)
+            del factory
+            gc.collect()  # what it owned is large
             if status != KAFKA_AWAY:
                 return status
             time.sleep(AGAIN_S)
@@ -327,4 +329,3 @@ def _work(
             return run_app(app)
     finally:
         signal.signal(signal.SIGTERM, before)
-        gc.collect()  # what it owned is large

@@ -81,6 +81,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             logger.debug("the group was not left: %s", describe(exc))
             if self._consumer is not None:
                 await self._consumer._client.close()
+        self._consumer = None  # with what it had fetched
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         keep_bytes()

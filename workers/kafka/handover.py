@@ -268,9 +268,13 @@ class Handover:
         self._last_resort.start()
 
     def ended(self) -> None:
-        """Note that stopping did not hang."""
+        """Note that stopping did not hang, and let go of everything large: Faust keeps us."""
         if self._last_resort is not None:
             self._last_resort.cancel()
+        self.factories.clear()
+        self.shards, self.lags, self.reader = {}, {}, None
+        self._waiting.clear()
+        self._at_work.clear()
 
     def _failed(self, shard: Shard, failure: BaseException) -> None:
         """Act on what a shard's thread raised; see the table above."""
