@@ -59,12 +59,13 @@ class Health:
         handover = self._handover
         if handover.exit_status not in (None, KAFKA_AWAY):
             return ["stopping"]
+        found: list[str] = []
         away = handover.metrics.away
         if away.is_so:
-            return [f"Kafka has been away for {away.seconds:.0f} s: {away.reason}"]
+            found.append(f"Kafka has been away for {away.seconds:.0f} s: {away.reason}")
+            return found
         if not handover.assigned:
             return ["no partitions are assigned, or they are still being taken over"]
-        found = []
         for topic in topics_read(handover):
             reason = handover.metrics.rejecting.reason(topic, now_s)
             if reason is not None:
