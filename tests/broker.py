@@ -11,8 +11,10 @@ With none of them it fails and says what to install: tests against Kafka are nev
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -20,7 +22,7 @@ import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -125,21 +127,24 @@ def _container() -> Generator[str, None, None]:
 
 def _local(further: str = "") -> Generator[str, None, None]:
     """Run Kafka from its jars."""
+    with own_broker(further) as running:
+        yield running.bootstrap
+
+
+@contextmanager
+def own_broker(further: str = "", *, port: int | None = None) -> Iterator[OwnBroker]:
+    """Yield a broker from Kafka's jars that can be killed, started again and frozen; `port` is any free one if left out."""
     java = shutil.which("java")
     if java is None:
         raise BrokerUnavailable("java is not installed")
     jars = _jars()
     with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:
-        process, bootstrap = _start(java, jars, Path(directory), further)
+        running = OwnBroker(java, jars, Path(directory), further, port)
         try:
-            yield bootstrap
+            running.start()
+            yield running
         finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            running.stop()
 
 
 def _jars() -> Path:
@@ -170,39 +175,77 @@ def _jars() -> Path:
     return cache
 
 
-def _start(java: str, jars: Path, directory: Path, further: str = "") -> tuple[subprocess.Popen[bytes], str]:
-    """Format and start a broker in `directory`, with `further` properties; return it once it answers without TLS."""
-    port, controller = free_ports(2)
-    properties = directory / "server.properties"
-    settings = _PROPERTIES + further  # of a property that is there twice the last one counts
-    properties.write_text(settings.format(port=port, controller=controller, data=directory / "data"))
-    classpath = f"{jars}/*"
-    # Its first character must not be "-", which one in 64 would have: the tool would take it for an option.
-    cluster_id = urlsafe_b64encode(b"Q" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-    format_command = [java, "-cp", classpath, "kafka.tools.StorageTool", "format", "-t", cluster_id]
-    formatted = subprocess.run(
-        [*format_command, "-c", str(properties), "--standalone"], check=False, capture_output=True, text=True
-    )
-    if formatted.returncode != 0:
-        raise RuntimeError(f"Kafka's directory could not be formatted: {(formatted.stdout + formatted.stderr)[-2000:]}")
-    log = directory / "broker.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [java, "-Xmx1g", "-cp", classpath, "kafka.Kafka", str(properties)],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=directory,
-            start_new_session=True,  # Ctrl-C goes to the tests, which then stop it
+class OwnBroker:
+    """A broker of one node on a fixed port, its data in a directory."""
+
+    def __init__(self, java: str, jars: Path, directory: Path, further: str = "", port: int | None = None) -> None:
+        """Format the directory; `further` are properties."""
+        free, controller = free_ports(2)
+        self.port = free if port is None else port
+        self.bootstrap = f"127.0.0.1:{self.port}"
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        properties = directory / "server.properties"
+        settings = _PROPERTIES + further  # of a property that is there twice the last one counts
+        properties.write_text(settings.format(port=self.port, controller=controller, data=directory / "data"))
+        classpath = f"{jars}/*"
+        # Its first character must not be "-", which one in 64 would have: the tool would take it for an option.
+        cluster_id = urlsafe_b64encode(b"Q" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        format_command = [java, "-cp", classpath, "kafka.tools.StorageTool", "format", "-t", cluster_id]
+        formatted = subprocess.run(
+            [*format_command, "-c", str(properties), "--standalone"], check=False, capture_output=True, text=True
         )
-    bootstrap = f"127.0.0.1:{port}"
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and process.poll() is None:
-        if _answers(bootstrap):
-            return process, bootstrap
-        time.sleep(0.2)
-    process.kill()
-    process.wait()
-    raise RuntimeError(f"Kafka did not start: {log.read_text(errors='replace')[-2000:]}")
+        if formatted.returncode != 0:
+            raise RuntimeError(f"Kafka's directory could not be formatted: {(formatted.stdout + formatted.stderr)[-2000:]}")
+        self._command = [java, "-Xmx1g", "-cp", classpath, "kafka.Kafka", str(properties)]
+
+    def start(self) -> None:
+        """Start it, on the data that it had; return once it answers without TLS."""
+        log = self._directory / "broker.log"
+        with log.open("ab") as output:
+            self._process = process = subprocess.Popen(
+                self._command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._directory,
+                start_new_session=True,  # Ctrl-C goes to the tests, which then stop it
+            )
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline and process.poll() is None:
+            if _answers(self.bootstrap):
+                return
+            time.sleep(0.2)
+        self.kill()
+        raise RuntimeError(f"Kafka did not start: {log.read_text(errors='replace')[-2000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL, as a machine that loses power."""
+        self._signal(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay, nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL where that does not end it."""
+        if self._process is None:
+            return
+        self.thaw()
+        self._process.terminate()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, "it was never started"
+        self._process.send_signal(number)
+        if number == signal.SIGKILL:
+            self._process.wait()
 
 
 def _answers(bootstrap: str) -> bool:
@@ -225,3 +268,14 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
+
+
+def fixed_port() -> int:
+    """Return a free port below those that systems give to clients: a client that keeps asking for a broker that is away
+    would one day get the broker's own port, and be connected to itself.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
+        with socket.socket() as each, suppress(OSError):
+            each.bind(("127.0.0.1", port))
+            return port
+    raise BrokerUnavailable("no port from 20000 to 29999 is free")

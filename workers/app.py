@@ -7,9 +7,14 @@ starts Faust. Its two agents hand each record batch to its shard; everything els
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import gc
 import logging
+import signal
+import time
 from collections.abc import AsyncIterable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,8 +29,8 @@ from workers.errors import SettingsError
 from workers.events.forms import Forms
 from workers.events.user_reader import UserReader
 from workers.histogram.histogram import Histogram
-from workers.kafka.clients import Connection
-from workers.kafka.handover import Handover
+from workers.kafka.clients import Connection, faust_credentials
+from workers.kafka.handover import KAFKA_AWAY, Handover
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
@@ -36,11 +41,19 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.memory import keep_freed_memory
 from workers.metrics import CONTRIBUTE, REKEY, RELEASE, Metrics
-from workers.monitor.server import monitor
+from workers.monitor.server import OperatorsPort
+from workers.outages.quiet import without_outages
+from workers.outages.watch import wait_for
+from workers.outages.watch import watching as watching_kafka
 from workers.settings import RECORD_KEY, Settings, read_key
 from workers.topics import Topics, check_topics, connection_of, watching
 
 logger = logging.getLogger(__name__)
+
+#: What a disk says that is full or fails; anything else is a wrong name, or somebody else's.
+_OF_DISKS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS))
+#: Before the worker begins again after an outage, should Kafka say at once that it is there.
+AGAIN_S = 1.0
 
 
 class Factory:
@@ -50,11 +63,12 @@ class Factory:
     """
 
     def __init__(
-        self, settings: Settings, connection: Connection, topics: Topics, key: NoiseKey, data_dir: Path | None
+        self, settings: Settings, connection: Connection, topics: Topics, key: NoiseKey, data_dir: Path | None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
         self._data_dir, self.sources = data_dir, topics.sources
-        self.metrics = Metrics()
+        self.metrics = Metrics() if metrics is None else metrics
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
         self._reader = reader_of(settings)
@@ -205,21 +219,57 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     Raises:
         SettingsError: it cannot start.
     """
-    import uvloop
-
     key = NoiseKey(read_key(settings.worker.key_file))
     connection = connection_of(settings, embedded)
-    topics = check_topics(settings, connection)
+    faust_credentials(connection)  # what it refuses no Kafka would cure
     data_dir = settings.worker.data_dir
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise SettingsError(
-            f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
-        ) from error
+        if error.errno not in _OF_DISKS:
+            raise SettingsError(
+                f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
+            ) from error
+        # A disk that fails costs the copies, as it does later: each says so.
+    metrics, prepared = Metrics(), False
+    without_outages()
+    port = settings.worker.metrics_port if metrics_port is None else metrics_port
+    with OperatorsPort(settings, port) as operator:
+        while True:
+            topics = _topics(settings, connection, metrics, operator)
+            factory = Factory(settings, connection, topics, key, None if topics.embedded else data_dir, metrics)
+            if not prepared:
+                _say(settings, topics, factory)
+                _prepare()
+                prepared = True
+            status = _work(settings, connection, topics, factory, operator)
+            del factory
+            gc.collect()  # what it owned is large
+            if status != KAFKA_AWAY:
+                return status
+            time.sleep(AGAIN_S)
+
+
+def _topics(settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort) -> Topics:
+    """Return the topics, as `check_topics` does, once Kafka is there."""
+    nothing_yet = Handover({}, metrics=metrics)
+
+    shown = False
+
+    def waiting() -> None:
+        nonlocal shown
+        nothing_yet.beat()
+        if not shown:
+            operator.show(nothing_yet, {})
+            shown = True
+
+    return wait_for(lambda: check_topics(settings, connection), metrics.away, waiting)
+
+
+def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
+    """Log what this worker is to do."""
     for caution in cautions(topics.plan, topics.existing):
         logger.warning("%s", caution)
-    factory = Factory(settings, connection, topics, key, None if topics.embedded else data_dir)
     logger.info("worker %s", settings.worker.name)
     if not topics.plain:
         for topic in topics.origins.topics:
@@ -237,6 +287,12 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             promise.delta,
             promise.unit,
         )
+
+
+def _prepare() -> None:
+    """Set the process up for its work, once."""
+    import uvloop
+
     uvloop.install()
     # Events are short-lived lists without cycles. Looking for cycles in them at Python's usual
     # thresholds costs a third of the time it takes to read them (measured: 1.65 us an event; 0.93
@@ -244,15 +300,32 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     keep_freed_memory()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
+
+
+def _work(
+    settings: Settings, connection: Connection, topics: Topics, factory: Factory, operator: OperatorsPort
+) -> int:
+    """Run the worker until it ends or Kafka goes away; what is left then is what a kill leaves."""
+    asyncio.set_event_loop(asyncio.new_event_loop())  # that of an earlier run is closed
+    before = signal.getsignal(signal.SIGTERM)  # Faust takes it, and gives back the system's own
     app = build_app(settings, factory, connection)
     partitions = {
         **({} if topics.by_user is None else {REKEY: len(topics.origins)}),
         CONTRIBUTE: len(topics.sources),
         RELEASE: topics.partitions(settings.contributions_topic),
     }
-    port = settings.worker.metrics_port if metrics_port is None else metrics_port
-    with (
-        monitor(settings, app.handover, partitions, port),
-        watching(settings, connection, topics, factory.metrics),
-    ):
-        return run_app(app)
+    operator.show(app.handover, partitions)
+    loop = asyncio.get_event_loop()
+
+    def gone() -> None:
+        with suppress(RuntimeError):  # it has ended by itself
+            loop.call_soon_threadsafe(app.handover.let_go)
+
+    try:
+        with (
+            watching_kafka(connection, factory.metrics.away, gone),
+            watching(settings, connection, topics, factory.metrics),
+        ):
+            return run_app(app)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -17,8 +17,20 @@ class SettingsError(QuietcountError):
     """A setting, file or topic is not usable as given (exit 2)."""
 
 
+class KafkaAway(SettingsError):
+    """No broker answers: who can wait does, everybody else ends (exit 2)."""
+
+
+class KafkaRefuses(SettingsError):
+    """A broker does not let us in, or we do not trust it: no waiting cures that (exit 2)."""
+
+
 class StateRefused(QuietcountError):
     """Stored state is of another configuration or log: to go on could publish twice (exit 2)."""
+
+
+class CopyFailed(QuietcountError):
+    """A local copy of state cannot be read or written: the state itself is in Kafka."""
 
 
 class Fenced(QuietcountError):

@@ -19,6 +19,8 @@ from typing import Any
 from workers.errors import describe, traceback_of
 
 REPEAT_S = 30.0
+#: What they say changes to and fro, so that the same line again is news.
+_NEWS = ("workers.outages.away", "workers.kafka.store", "workers.agents.waiting")
 # They log every step of their own at INFO; what goes wrong there is a warning.
 QUIETER = ("aiokafka", "asyncio", "confluent_kafka", "faust", "kafka", "librdkafka", "mode")
 
@@ -39,6 +41,8 @@ class _NotAgain(logging.Filter):
         self._last: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.name in _NEWS:
+            return True
         text, now = record.getMessage(), time.monotonic()
         if now - self._last.get(text, -REPEAT_S) < REPEAT_S:
             return False

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from workers.outages.away import Away
 from workers.reject_rate import RejectRate
 
 PREFIX = "quietcount"
 REKEY, CONTRIBUTE, RELEASE = "rekey", "contribute", "release"
-# A transaction takes about 10 ms on a quiet broker, at most two minutes (`kafka/transaction.py`).
+# A transaction takes about 10 ms on a quiet broker; one that waits for a broker, up to 15 s.
 _COMMIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 # A tick of a million rows takes about half a second; one call releases up to 500 ticks.
 _RELEASE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -85,6 +87,9 @@ class Metrics:
             namespace=PREFIX,
             registry=registry,
         )
+        #: Whether Kafka is away; a gauge and a counter show it.
+        self.away = Away()
+        show_outages(self.away, registry)
         self.registry_waits = counter(
             "schema_registry_waits", "Times that records had to wait for a schema because the registry did not answer"
         )
@@ -100,6 +105,27 @@ class Metrics:
         """Show a histogram's counters before the first count: no alert works on an absent one."""
         for counter in (self.ticks_released, self.snapshots, self.snapshot_bytes):
             counter.labels(name)
+
+
+def show_outages(away: Away, registry: CollectorRegistry) -> None:
+    """Add what there is to see of outages of Kafka to a registry."""
+    registry.register(_Outages(away))
+
+
+class _Outages(Collector):
+    """How long Kafka has been away, and how often it was."""
+
+    def __init__(self, away: Away) -> None:
+        self._away = away
+
+    def describe(self) -> Iterator[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            f"{PREFIX}_kafka_away_seconds", "Seconds for which no broker has answered; 0 while Kafka is there", self._away.seconds
+        )
+        yield CounterMetricFamily(f"{PREFIX}_kafka_outages", "Times that Kafka went away", self._away.outages)
 
 
 class OfWorker(Collector):

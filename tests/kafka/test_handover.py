@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from workers.errors import Fenced, QuietcountError, SettingsError, StateRefused
+from workers.errors import CopyFailed, Fenced, KafkaAway, QuietcountError, SettingsError, StateRefused
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End
-from workers.kafka.handover import MOST_WAITING, Handover, Partition
+from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover, Partition
 from workers.kafka.lag import Reading
 from workers.kafka.records import Batch, FetchedRecords, Records
 from workers.kafka.shard import Shard
@@ -284,6 +285,38 @@ def test_a_failure_ends_the_worker_with_its_status(
 
     assert run(scenario).handover.exit_status == status
     assert any(record.exc_info for record in caplog.records) == (status == 70)
+
+
+@pytest.mark.parametrize(
+    ("failure", "away"),
+    [
+        (KafkaException(KafkaError(KafkaError._TRANSPORT)), True),
+        (KafkaException(KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)), True),
+        (KafkaAway("a transaction was open for 301 s"), True),
+        (CopyFailed("the disk cannot be read"), False),
+    ],
+)
+@pytest.mark.parametrize("where", ["open", "process"])
+def test_a_kafka_or_a_copy_that_fails_a_shard_has_everything_let_go_to_begin_again(
+    where: str, failure: Exception, away: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No outage ends the process, and nothing half done goes on."""
+
+    async def scenario(stage: Stage) -> None:
+        if where == "open":
+            stage.prepare = lambda shard: setattr(shard, "fails", failure)
+            assert await stage.handover.acquire(EVENTS) == {}
+        else:
+            await stage.handover.acquire(EVENTS)
+            stage.made[0].fails = failure
+            await stage.handover.feed(stage.batch(0, 0, 1))
+            await settle(stage.handover.stopping.is_set)
+        assert stage.made[0].closed
+
+    stage = run(scenario)
+    assert stage.handover.exit_status == KAFKA_AWAY and stage.handover.metrics.away.is_so == away
+    assert not any(record.exc_info for record in caplog.records)
+    stage.handover.ended()
 
 
 def test_a_batch_of_a_shard_that_was_given_up_does_nothing() -> None:

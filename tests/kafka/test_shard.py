@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from tests.broker import local_broker
 from tests.kafka.harness import create_topic, read, settled, unique
@@ -35,14 +35,17 @@ class Keeper(Shard):
 
 def abort_once(transactions: Transactions, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant an error that requires an abort, after everything was sent, in the next commit."""
-    commit = transactions._commit
+    insist = transactions._insist
 
-    def fail(producer: Producer) -> None:
-        producer.flush(120)
-        monkeypatch.setattr(transactions, "_commit", commit)
+    def fail(name: str, call: Callable[[float], object]) -> None:
+        if name != "commit":
+            return insist(name, call)
+        assert transactions._producer is not None
+        transactions._producer.flush(120)
+        monkeypatch.setattr(transactions, "_insist", insist)
         raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
 
-    monkeypatch.setattr(transactions, "_commit", fail)
+    monkeypatch.setattr(transactions, "_insist", fail)
 
 
 class Cluster:

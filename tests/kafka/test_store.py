@@ -9,7 +9,7 @@ import pytest
 
 from tests.kafka.harness import create_topic, unique, wait_until
 from workers.changes import Change
-from workers.errors import StateRefused
+from workers.errors import CopyFailed, StateRefused
 from workers.kafka import reading
 from workers.kafka import store as module
 from workers.kafka.clients import Connection
@@ -79,6 +79,25 @@ def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
     again = Store(tmp_path / "copy", LOG).open()
     assert (list(again.items()), again.offset) == ([], None)
     again.write([(b"a", b"2")], 6)
+
+
+def test_a_copy_that_cannot_be_read_any_more_is_said_and_gone_when_it_is_closed(tmp_path: Path) -> None:
+    """State that ends where the damage begins would be published as if it were all; and the files would do it again."""
+    store = Store(tmp_path / "copy", LOG).open()
+    store.write([(bytes([i]), bytes(range(256)) * 20) for i in range(200)], 5)
+    store.close()
+    store.open().close()  # what the log of RocksDB had is in a file of its tables then
+    [table] = (tmp_path / "copy").glob("*.sst")
+    content = bytearray(table.read_bytes())
+    for i in range(len(content) // 3, 2 * len(content) // 3):
+        content[i] ^= 0xFF
+    table.write_bytes(content)
+    again = Store(tmp_path / "copy", LOG).open()
+    assert again.offset == 5, "what says how far it is, is whole"
+    with pytest.raises(CopyFailed, match="copy cannot be read: Corruption"):
+        list(again.items())
+    again.close()
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_copy_in_use_is_left_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.monitor.scene import NOW_MS, NOW_S, Scene
+from workers.kafka.handover import KAFKA_AWAY
 from workers.kafka.lag import Lag, Reading
 from workers.monitor.health import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S, Health, answers
 
@@ -35,6 +36,22 @@ def test_a_worker_without_partitions_is_ready_once_it_was_told_so(scene: Scene) 
     assert health(scene).not_ready(NOW_S, NOW_MS) == []
     scene.handover.assigned = False
     assert "assigned" in health(scene).not_ready(NOW_S, NOW_MS)[0]
+
+
+def test_a_worker_that_waits_for_kafka_is_alive_and_says_for_how_long_it_has(scene: Scene) -> None:
+    """A restart would not help, and would be repeated for as long as the outage lasts."""
+    away = scene.handover.metrics.away
+    away.lost("no broker answers")
+    for status in (None, KAFKA_AWAY):
+        scene.handover.exit_status = status
+        [reason] = health(scene).not_ready(NOW_S, NOW_MS)
+        assert reason.startswith("Kafka has been away for 0 s: no broker answers")
+        assert health(scene).not_alive(NOW_S) == []
+    scene.handover.exit_status = 2
+    assert health(scene).not_ready(NOW_S, NOW_MS) == ["stopping"]
+    scene.handover.exit_status = None
+    away.found()
+    assert health(scene).not_ready(NOW_S, NOW_MS) == []
 
 
 def test_a_loop_that_stands_still_is_dead_and_a_long_restore_is_not(scene: Scene) -> None:

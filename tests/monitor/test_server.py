@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.monitor.scene import Scene
 from workers.errors import SettingsError
-from workers.monitor.server import monitor
+from workers.kafka.handover import Handover
+from workers.monitor.server import OperatorsPort
 
 PARTITIONS = {"contribute": 2, "release": 1}
 
@@ -27,9 +28,10 @@ def scene(tmp_path: Path) -> Scene:
 @pytest.fixture
 def port(scene: Scene) -> Iterator[int]:
     """Where they are watched."""
-    with monitor(scene.settings, scene.handover, PARTITIONS, 0) as address:
-        assert address is not None and address.startswith("http://127.0.0.1:")
-        yield int(address.rpartition(":")[2])
+    with OperatorsPort(scene.settings, 0) as operator:
+        operator.show(scene.handover, PARTITIONS)
+        assert operator.address is not None and operator.address.startswith("http://127.0.0.1:")
+        yield int(operator.address.rpartition(":")[2])
 
 
 def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
@@ -113,8 +115,9 @@ def test_openmetrics_is_spoken_to_who_asks_for_it(port: int) -> None:
 
 def test_without_a_port_nothing_listens(scene: Scene) -> None:
     """What it shows is exact: nobody gets it who did not ask."""
-    with monitor(scene.settings, scene.handover, PARTITIONS, None) as address:
-        assert address is None
+    with OperatorsPort(scene.settings, None) as operator:
+        operator.show(scene.handover, PARTITIONS)
+        assert operator.address is None
 
 
 def test_a_port_that_is_taken_is_one_clear_line(scene: Scene) -> None:
@@ -122,17 +125,17 @@ def test_a_port_that_is_taken_is_one_clear_line(scene: Scene) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         with (
+            OperatorsPort(scene.settings, taken) as operator,
             pytest.raises(SettingsError, match=f"worker.metrics_port = {taken}.*--metrics-port"),
-            monitor(scene.settings, scene.handover, PARTITIONS, taken),
         ):
-            pass
+            operator.show(scene.handover, PARTITIONS)
 
 
 def test_an_address_that_is_not_ours_is_one_clear_line(tmp_path: Path) -> None:
     """A typing error must not become a traceback."""
     scene = Scene(tmp_path, 'metrics_host = "192.0.2.1"')
-    with pytest.raises(SettingsError, match=r"192\.0\.2\.1"), monitor(scene.settings, scene.handover, PARTITIONS, 0):
-        pass
+    with OperatorsPort(scene.settings, 0) as operator, pytest.raises(SettingsError, match=r"192\.0\.2\.1"):
+        operator.show(scene.handover, PARTITIONS)
 
 
 def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, port: int) -> None:
@@ -149,3 +152,25 @@ def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, 
         assert sorted((one["topic"], int(one["partition"])) for one in shown) == places, name
     told = json.loads(ask(port, "/readyz")[1])["partitions"]
     assert [(one["topic"], one["partition"]) for one in told] == places
+
+
+def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(scene: Scene) -> None:
+    """Kubernetes would end a worker that cannot be asked, and nobody would know what it waits for."""
+    waiting = Handover({})
+    waiting.metrics.away.lost("no broker answers")
+    with OperatorsPort(scene.settings, 0) as operator:
+        operator.show(waiting, {})
+        assert operator.address is not None
+        port = int(operator.address.rpartition(":")[2])
+        assert ask(port, "/healthz")[0].status == 200
+        response, body = ask(port, "/readyz")
+        assert response.status == 503 and "no broker answers" in json.loads(body)["reasons"][0]
+        worker = frozenset({("worker", "orders")})
+        found = series(ask(port, "/metrics")[1])
+        assert found["quietcount_kafka_away_seconds", worker] > 0
+        assert found["quietcount_kafka_outages_total", worker] == 1 and found["quietcount_ready", worker] == 0
+        operator.show(scene.handover, PARTITIONS)
+        assert operator.address.endswith(f":{port}")
+        found = series(ask(port, "/metrics")[1])
+        assert found["quietcount_kafka_away_seconds", worker] == 0
+        assert ("quietcount_partitions_assigned", worker | {("stage", "release")}) in found

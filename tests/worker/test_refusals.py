@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
 
-from tests.worker.harness import Site, unk, until
+from tests.worker.harness import Bare, Site, quietcount, unk, until
 from workers.app import Factory
 from workers.errors import StateRefused
 from workers.topics import check_topics
@@ -79,10 +80,23 @@ def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) ->
     assert_refused(site.run_to_end(), f"{site.name}.contributions", "quietcount topics", "--create")
 
 
-def test_broker_that_does_not_answer_is_refused(bare: Site) -> None:
-    """A wrong address must be told from an outage of the worker."""
+def test_broker_that_does_not_answer_is_waited_for_and_named_by_the_worker_and_refused_by_commands(bare: Site) -> None:
+    """A wrong address looks like a Kafka that is away, for which a worker waits: the line must show the address."""
     bare.document["kafka"]["bootstrap"] = "127.0.0.1:1"
-    assert_refused(bare.run_to_end(), "kafka.bootstrap", "127.0.0.1:1")
+    done = quietcount("topics", "-c", str(bare.write(bare.document)))
+    assert_refused(done, "kafka.bootstrap", "127.0.0.1:1")
+    with bare.worker() as worker:
+        until(lambda: "Kafka is away: kafka.bootstrap = '127.0.0.1:1'" in worker.output(), "it says which")
+        assert "Traceback" not in worker.output()
+        worker.signal(signal.SIGTERM)
+        assert worker.ended() == 0
+
+
+def test_a_mechanism_that_is_not_supported_is_refused_before_kafka_is_asked(bare: Site) -> None:
+    """It would be waited for, for ever, if it looked like a Kafka that is away."""
+    table = '{ "security.protocol" = "SASL_SSL", "sasl.mechanism" = "OAUTHBEARER" }'
+    bare.document["kafka"] = {"bootstrap": "127.0.0.1:1", "client": Bare(table)}
+    assert_refused(bare.run_to_end(), "kafka.client.sasl.mechanism = 'OAUTHBEARER'", "SCRAM-SHA-512")
 
 
 def test_another_key_file_on_old_state_is_refused(ran: Site) -> None:

@@ -1,16 +1,29 @@
-"""Contributions to incomplete ticks: in memory up to a limit, then in an unlinked file."""
+"""Contributions to incomplete ticks: in memory up to a limit, then in an unlinked file.
+
+A disk that is full or fails leaves them in memory: to stop reading would keep out the very
+contributions that complete the ticks. What was written before is read, or the worker begins again.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
 from workers.agents.contributions import Section
-from workers.errors import StateRefused
+from workers.errors import CopyFailed
 from workers.mechanisms.config import Lane
+
+logger = logging.getLogger(__name__)
+
+#: How soon a disk that could not be written is tried again.
+RETRY_S = 5.0
 
 
 class Waiting:
@@ -24,21 +37,44 @@ class Waiting:
         self._parts: dict[tuple[Lane, int], list[tuple[int, Section | tuple[int, int]]]] = {}
         self._file: IO[bytes] | None = None
         self._spilled = self._end = 0
+        self._failed_s: float | None = None
 
     def add(self, offset: int, part: Section) -> None:
         """Keep a part of the message at `offset`."""
-        entry: Section | tuple[int, int] = part
-        if self.held_bytes + part.nbytes > self._limit:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115  # lives as long as this object
-            text = part.encoded()
-            entry = (self._file.seek(0, 2), len(text))
-            self._file.write(text)
-            self._end = entry[0] + len(text)
-            self._spilled += 1
-        else:
+        place = self._spill(part) if self.held_bytes + part.nbytes > self._limit else None
+        entry: Section | tuple[int, int] = part if place is None else place
+        if place is None:
             self.held_bytes += part.nbytes
         self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
+
+    def _spill(self, part: Section) -> tuple[int, int] | None:
+        """Write a part to the file and return its place, or None where that cannot be done now."""
+        now_s = time.monotonic()
+        if self._failed_s is not None and now_s - self._failed_s < RETRY_S:
+            return None
+        text = part.encoded()
+        try:
+            if self._file is None:
+                # Lives as long as this object. Without a buffer: what does not fit fails now.
+                self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
+            written = 0
+            while written < len(text):
+                written += os.pwrite(self._file.fileno(), text[written:], self._end + written)
+        except OSError as error:
+            if self._failed_s is None:
+                logger.warning(
+                    "worker.data_dir: what waits for a slower source partition cannot be written: %s. It stays in memory",
+                    error.strerror,
+                )
+            self._failed_s = now_s
+            return None
+        if self._failed_s is not None:
+            logger.warning("worker.data_dir: what waits for a slower source partition can be written again")
+            self._failed_s = None
+        place = (self._end, len(text))
+        self._end += len(text)
+        self._spilled += 1
+        return place
 
     @property
     def spilled_bytes(self) -> int:
@@ -57,7 +93,9 @@ class Waiting:
             else:
                 self.held_bytes -= entry.nbytes
         if self._file is not None and not self._spilled:
-            self._file.truncate(0)
+            self._end = 0
+            with suppress(OSError):  # it is written from its beginning again
+                self._file.truncate(0)
 
     def drop_before(self, lane: Lane, tick: int) -> None:
         """Forget the ticks of a lane before `tick`."""
@@ -72,7 +110,11 @@ class Waiting:
     def _read(self, entry: Section | tuple[int, int]) -> Section:
         if not isinstance(entry, tuple):
             return entry
-        if self._file is None:
-            raise StateRefused("what waited on disk is gone")
-        self._file.seek(entry[0])
-        return msgspec.msgpack.decode(self._file.read(entry[1]), type=Section)
+        start, length = entry
+        try:
+            text = b"" if self._file is None else os.pread(self._file.fileno(), length, start)
+        except OSError as error:
+            raise CopyFailed(f"what waited on disk cannot be read: {error.strerror}") from error
+        if len(text) != length:
+            raise CopyFailed("what waited on disk is gone")
+        return msgspec.msgpack.decode(text, type=Section)

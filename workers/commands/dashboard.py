@@ -7,6 +7,7 @@ from pathlib import Path
 
 from workers.dashboard.config import load_dashboard, read_token
 from workers.dashboard.server import Dashboard, open_to_others, serve
+from workers.outages.quiet import without_outages
 
 
 def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None) -> int:
@@ -16,6 +17,7 @@ def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None
         The exit code, 0.
     """
     settings = load_dashboard(config)
+    without_outages()
     token = read_token(token_file) if token_file is not None else None
     if open_to_others(host, token):
         print(

@@ -5,6 +5,7 @@ GET /api/histograms        what there is to see
 GET /api/snapshots         the last snapshots of one stream
 GET /api/stream            new snapshots as they come, as server-sent events
 GET /healthz, /readyz      for whoever watches the process
+GET /metrics               whether Kafka is away, for Prometheus
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ import orjson
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from multidict import MultiMapping
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
 
 from workers.dashboard.guard import add_headers, guard, refusal
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
 from workers.dashboard.snapshots import Stream, only
+from workers.metrics import OfWorker, show_outages
 
 BEAT_S = 5.0
 #: A viewer who takes nothing for this long is disconnected.
@@ -79,6 +83,16 @@ def application(
     async def ready(_request: web.Request) -> web.Response:
         return _json(hub.state, status=200 if hub.state["kafka"] == "live" else 503)
 
+    registry = CollectorRegistry(auto_describe=False)
+    outages = CollectorRegistry()
+    show_outages(hub.away, outages)
+    registry.register(OfWorker(outages, name))
+    ProcessCollector(registry=registry)
+
+    async def metrics(request: web.Request) -> web.Response:
+        encode, kind = choose_encoder(request.headers.get(hdrs.ACCEPT) or "")
+        return web.Response(body=encode(registry), headers={hdrs.CONTENT_TYPE: kind})
+
     async def close(_app: web.Application) -> None:
         hub.close()
 
@@ -93,6 +107,7 @@ def application(
     app.router.add_get("/api/stream", _stream)
     app.router.add_get("/healthz", health)
     app.router.add_get("/readyz", ready)
+    app.router.add_get("/metrics", metrics)
     app.on_shutdown.append(close)
     return app
 

@@ -66,6 +66,7 @@ class Feed:
         self._assigned: dict[Place, int] = {}
         self._unread: set[Place] = set()
         self._cause: KafkaError | None = None
+        self._silence: KafkaError | None = None
         self._strange = 0
         self._halted = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
@@ -226,24 +227,34 @@ class Feed:
 
     def _tell(self, missing: list[str]) -> None:
         """Report the state, after a call that went well."""
+        self._hub.away.found()
+        self._silence = None
         reading = "reading" if self._unread else "live"
         self._say({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
 
     def _say(self, state: Mapping[str, object]) -> None:
-        if self._hub.set_state(state):
+        before = self._hub.state["kafka"]
+        if self._hub.set_state(state) and "away" not in (before, state["kafka"]):  # an outage has its own lines
             logger.info("Kafka: %s", state["kafka"])
 
     def _complain(self, error: KafkaError) -> None:
         """Log an error: librdkafka's message names brokers, topics and reasons, no record."""
         # Only the callback is told why the broker does not answer.
         cause, self._cause = self._cause or error, None
-        self._say({"kafka": "refused" if cause.code() in _REFUSALS else "away"})
-        logger.warning("Kafka: %s", cause.str())
+        if cause.code() in _REFUSALS:
+            self._say({"kafka": "refused"})
+            logger.warning("Kafka: %s", cause.str())
+        else:
+            said = cause if cause.code() == KafkaError._SSL else self._silence or cause
+            self._hub.away.lost(" ".join(said.str().split()))
+            self._say({"kafka": "away"})
 
     def _note(self, error: KafkaError) -> None:
         """Note what librdkafka reports by itself, within one of our calls in the thread."""
         if error.code() in (*_REFUSALS, KafkaError._SSL):
             self._cause = error
+        elif error.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE):
+            self._silence = error
 
 
 def _place(message: Message) -> Place:

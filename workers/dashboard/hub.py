@@ -16,6 +16,7 @@ import orjson
 
 from workers.dashboard.history import History
 from workers.dashboard.snapshots import SeenSnapshot, Stream, only
+from workers.outages.away import Away
 
 #: How many items an event may be cut to. Each is made once for all viewers, so there are few.
 TOPS = (10, 100, 1_000, 10_000)
@@ -83,6 +84,7 @@ class Hub:
         self.history = history or History()
         self.run = secrets.token_hex(4)
         self.state: Mapping[str, object] = {"kafka": "connecting"}
+        self.away = Away()
         self._viewers: set[Viewer] = set()
         self._events: dict[Stream, dict[int | None, bytes]] = {}
         self._streams = 0

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from aiokafka.errors import CorruptRecordException
+from aiokafka.errors import KafkaError as ConsumerError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
-from workers.errors import SettingsError, describe
+from workers.errors import KafkaAway, KafkaRefuses, SettingsError, describe
 from workers.settings.files import CLIENT_OURS
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,18 @@ _REFUSED = MappingProxyType(
         KafkaError._SSL: "Check ssl.ca.location and the other ssl names in [kafka.client], and that this is the broker's TLS port",
     }
 )
+#: What librdkafka says of brokers that it cannot reach, and brokers of themselves when they start.
+_UNREACHABLE = frozenset(
+    (
+        KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._WAIT_COORD, KafkaError._PURGE_QUEUE,
+        KafkaError._PURGE_INFLIGHT, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_CONTROLLER, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.KAFKA_STORAGE_ERROR,
+    )
+)  # fmt: skip
 _ASK_S = 0.5
 
 #: A client's logs go to Python's `logging`; without this librdkafka writes to stderr by itself.
@@ -114,14 +128,19 @@ class Connection:
         """Return an admin client."""
         return AdminClient(self.config(**extra))
 
+    def asking(self, errors: list[KafkaError], **extra: Any) -> AdminClient:
+        """Return an admin client that says nothing, and adds what goes wrong to `errors`."""
+        return self.admin(error_cb=errors.append, logger=_UNHEARD, **extra)
+
     def introduce(self, within_s: float) -> tuple[AdminClient, ClusterMetadata]:
         """Return an admin client and what the cluster said to its first question.
 
         Raises:
-            SettingsError: no broker answered in time, or one refused us: that at once.
+            KafkaAway: no broker answered in time.
+            KafkaRefuses: one refused us: that at once.
         """
         errors: list[KafkaError] = []
-        admin = self.admin(error_cb=errors.append, logger=_UNHEARD)
+        admin = self.asking(errors)
         deadline, ask_s = time.monotonic() + within_s, _ASK_S
         while True:
             try:
@@ -139,13 +158,24 @@ class Connection:
     ) -> SettingsError:
         where = f"kafka.bootstrap = {self.bootstrap!r}"
         if refused is not None:
-            return SettingsError(f"{where}: {' '.join(refused.str().split())}. {_REFUSED[refused.code()]}")
+            return KafkaRefuses(f"{where}: {' '.join(refused.str().split())}. {_REFUSED[refused.code()]}")
         # The client's own errors say more than what became of the question.
-        text = next((e.str() for e in reversed(errors) if e.code() == KafkaError._TRANSPORT), cause.str())
-        return SettingsError(
+        text = _said(errors) or cause.str()
+        return KafkaAway(
             f"{where}: no broker answered within {within_s:g} s ({' '.join(text.split())}). Check the address, that Kafka runs "
             "there, and [kafka.client]: security.protocol and what it needs"
         )
+
+
+    def silence(self, errors: list[KafkaError]) -> str:
+        """Return what to say of a cluster that answered once and does not now."""
+        text = next((e.str() for e in errors if e.code() in _REFUSED), None) or _said(errors)
+        return f"no broker of {self.bootstrap} answers" + (f" ({' '.join(text.split())})" if text else "")
+
+
+def _said(errors: list[KafkaError]) -> str | None:
+    """Return what a client last said of a connection."""
+    return next((e.str() for e in reversed(errors) if e.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE)), None)
 
 
 def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
@@ -191,8 +221,31 @@ def forbidden(error: BaseException) -> str | None:
     name = first.name() if isinstance(first, KafkaError) else type(error).__name__
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
         return None
-    text = first.str() if isinstance(first, KafkaError) else describe(error)
-    return f"Kafka does not allow it: {text.rstrip('.')}. Which principal needs what is in deploy/acls.md"
+    return f"Kafka does not allow it: {text_of(error).rstrip('.')}. Which principal needs what is in deploy/acls.md"
+
+
+def text_of(error: BaseException) -> str:
+    """Return what a client says of an error, on one line."""
+    first = error.args[0] if error.args else None
+    if isinstance(first, KafkaError):
+        return " ".join(first.str().split())
+    return " ".join(str(error).split()) if isinstance(error, ConsumerError | KafkaAway) else describe(error)
+
+
+def unreachable(error: BaseException) -> bool:
+    """Return whether an error means that Kafka could not be reached or is not itself yet: waiting
+    cures it.
+    """
+    if isinstance(error, KafkaAway | TimeoutError | ConnectionError):
+        return True
+    if isinstance(error, KafkaException):
+        first = error.args[0] if error.args else None
+        return isinstance(first, KafkaError) and (first.code() in _UNREACHABLE or first.retriable())
+    if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):  # that will be so for ever
+        return False
+    # A coordinator that moves counts, wrong rights do not. What aiokafka did not expect of a broker
+    # has no kind of its own.
+    return error.retriable or type(error) is ConsumerError
 
 
 def of_no_group(error: KafkaError) -> bool:

@@ -24,6 +24,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from workers.errors import StateRefused, describe
+from workers.kafka.clients import text_of, unreachable
 from workers.kafka.decoding import ColumnRecords, keep_bytes
 from workers.kafka.handover import Partition
 from workers.kafka.lag import Reading
@@ -37,6 +38,9 @@ MAX_BATCH_RECORDS = 10_000
 #: partition whose records were just taken waits this long while the others have none.
 FETCH_WAIT_MS = 100
 _ASK_S = 10.0
+_BOUNDS_S = 60.0
+_LEAVE_S, _LEAVE_AWAY_S = 3.0, 0.2
+_LOOK_S = 0.1
 
 
 class Fetched(dict[Partition, FetchedRecords]):
@@ -54,6 +58,30 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         self._error: Exception | None = None
         self._chain: dict[Partition, int] = {}  # where the next batch starts
         self._consumed: dict[Partition, int] = {}  # aiokafka's position: beyond that, past records nobody may see
+
+    async def on_start(self) -> None:
+        """Start aiokafka's consumer; without a broker have the hand-over let go, and wait."""
+        try:
+            await super().on_start()
+        except ConsumerError as exc:
+            if not unreachable(exc):
+                raise
+            handover = cast(Any, self.consumer).handover
+            self.parent_loop.call_soon_threadsafe(handover.let_go, text_of(exc))
+            while not self.should_stop:
+                await self.sleep(_LOOK_S)
+
+    async def on_thread_stop(self) -> None:
+        """Leave the group, unless no broker answers: then the group will notice by itself."""
+        try:
+            away = cast(Any, self.consumer).handover.metrics.away.is_so
+            await asyncio.wait_for(super().on_thread_stop(), _LEAVE_AWAY_S if away else _LEAVE_S)
+        # Closing, aiokafka waits for its tasks, and lets out whatever ended them.
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
+            logger.debug("the group was not left: %s", describe(exc))
+            if self._consumer is not None:
+                await self._consumer._client.close()
+        self._consumer = None  # with what it had fetched
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         keep_bytes()
@@ -79,6 +107,21 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         coordinator = None if self._consumer is None else self._consumer._coordinator
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
 
+    def ended(self) -> BaseException | None:
+        """Return what ended aiokafka's own tasks, which nothing begins again.
+
+        Such as a broker that has just come back, and for a moment says that there are no brokers.
+        """
+        consumer = self._consumer
+        if consumer is None or consumer._closed:
+            return None
+        tasks = (
+            getattr(consumer._coordinator, "_coordination_task", None),
+            getattr(consumer._fetcher, "_fetch_task", None),
+        )
+        done = (task for task in tasks if task is not None and task.done() and not task.cancelled())
+        return next((error for task in done if (error := task.exception()) is not None), None)
+
     async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
         """Go on at `offsets`; what is fetched from now on belongs to `epoch`."""
         consumer = self._ensure_consumer()
@@ -96,7 +139,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Return first position and last stable offset of each log."""
         consumer = self._ensure_consumer()
         asked = [TopicPartition(*tp) for tp in partitions]
-        low, high = await asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
+        both = asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
+        low, high = await asyncio.wait_for(both, _BOUNDS_S)
         return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
 
     async def commit_group(self, offsets: dict[Partition, int]) -> None:

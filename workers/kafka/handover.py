@@ -11,6 +11,10 @@
     a newer owner fenced a shard                    drop it, and wait to be reassigned       -
     ... and the partition is still ours after       leave: somebody else uses our            75
         `fenced_grace_s`                            transactional ids
+    Kafka cannot be reached, or has ended a         let everything go; whoever runs the      -
+        transaction because it could not be         worker waits, and begins again from
+        reached                                     what is stored (`KAFKA_AWAY`)
+    a local copy cannot be read                     the same, without these files            -
     settings or stored state are refused, or Kafka  stop cleanly, one message                2
     forbids something
     anything else failed in a shard                 stop, with the traceback in the log      70
@@ -31,8 +35,8 @@ from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError as ConsumerError
 
-from workers.errors import Fenced, QuietcountError, StateRefused, describe
-from workers.kafka.clients import forbidden
+from workers.errors import CopyFailed, Fenced, QuietcountError, StateRefused, describe
+from workers.kafka.clients import forbidden, text_of, unreachable
 from workers.kafka.ends import End
 from workers.kafka.lag import Lag, Reading
 from workers.kafka.records import FetchedRecords
@@ -45,6 +49,8 @@ logger = logging.getLogger(__name__)
 EXIT_REFUSED = 2
 EXIT_FAILED = 70
 EXIT_FENCED = 75
+#: No exit status: what a run of the application ends with when Kafka is away.
+KAFKA_AWAY = -1
 
 #: Batches of one shard that may be fetched and not yet processed: one at work, one waiting.
 MOST_WAITING = 2
@@ -104,6 +110,7 @@ class Handover:
         self._told: dict[Partition, int] = {}
         self._next_group_commit = 0.0
         self._next_lag = 0.0
+        self._last_resort: threading.Timer | None = None
 
     async def acquire(
         self, partitions: Iterable[Partition], still_ours: Callable[[], bool] = lambda: True
@@ -111,6 +118,8 @@ class Handover:
         """Open a shard for each partition; return where to read from (nowhere if revoked)."""
         started = time.perf_counter()
         await self.release()
+        if not still_ours():
+            return {}
         self.shards = new = {tp: self.factories[tp[0]](tp[1]) for tp in partitions if tp[0] in self.factories}
         if not new:
             self.assigned = still_ours()
@@ -223,7 +232,7 @@ class Handover:
                     self._start_once(behind, "clock", behind.tick, reading)
             await self._commit_group(shards)
         except (ConsumerError, TimeoutError) as exc:
-            logger.info("the end of the log could not be asked for: %s", describe(exc))
+            logger.debug("the end of the log could not be asked for: %s", describe(exc))
 
     async def _commit_group(self, shards: Mapping[Partition, Shard]) -> None:
         if time.monotonic() < self._next_group_commit:
@@ -240,10 +249,32 @@ class Handover:
         if self.exit_status is None:
             self.exit_status = status
             logger.critical("%s", message, extra=about(event="stopping", status=status))
-            self.stopping.set()
-            last_resort = threading.Timer(self._exit_deadline_s, os._exit, (status,))
-            last_resort.daemon = True
-            last_resort.start()
+            self._end(status)
+
+    def let_go(self, reason: str = "") -> None:
+        """Stop, to begin again when Kafka is there; say why where nobody has noticed that it is
+        not.
+        """
+        if self.exit_status is None:
+            self.exit_status = KAFKA_AWAY
+            if reason:
+                self.metrics.away.lost(reason)
+            self._end(EXIT_FAILED)
+
+    def _end(self, status: int) -> None:
+        self.stopping.set()
+        self._last_resort = threading.Timer(self._exit_deadline_s, os._exit, (status,))
+        self._last_resort.daemon = True
+        self._last_resort.start()
+
+    def ended(self) -> None:
+        """Note that stopping did not hang, and let go of everything large: Faust keeps us."""
+        if self._last_resort is not None:
+            self._last_resort.cancel()
+        self.factories.clear()
+        self.shards, self.lags, self.reader = {}, {}, None
+        self._waiting.clear()
+        self._at_work.clear()
 
     def _failed(self, shard: Shard, failure: BaseException) -> None:
         """Act on what a shard's thread raised; see the table above."""
@@ -253,6 +284,13 @@ class Handover:
             logger.info("%s ended with %s", shard.transactional_id, describe(failure))
         elif isinstance(failure, Fenced):
             self._fenced(shard, failure)
+        elif unreachable(failure):
+            self._drop(shard)
+            self.let_go(text_of(failure))
+        elif isinstance(failure, CopyFailed):
+            logger.warning("worker.data_dir: %s: reading all of it again", failure)
+            self._drop(shard)
+            self.let_go()
         elif isinstance(failure, QuietcountError):
             self._drop(shard)
             self.fail(EXIT_REFUSED, str(failure))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from workers.errors import SettingsError
-from workers.kafka.clients import Connection, of_no_group
+from workers.kafka.clients import Connection, of_no_group, unreachable
 
 #: Asked for at once, of all partitions together.
 RECORDS = 5_000
@@ -18,6 +18,7 @@ RECORDS = 5_000
 _POLL_S = 0.02
 _PATIENCE_S = 60.0
 _ASK_S = 30.0
+_LOOK_S = 1.0
 
 
 Partition = tuple[str, int]  # topic, partition
@@ -50,14 +51,31 @@ def reader(connection: Connection) -> Iterator[Consumer]:
         consumer.close()
 
 
-def bounds_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Return the first offset that a log has and its last stable offset now."""
-    low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_ASK_S)
-    return low, high
+def bounds_of(
+    consumer: Consumer, topic: str, partition: int, waiting: Callable[[], None] = lambda: None
+) -> tuple[int, int]:
+    """Return the first offset that a log has and its last stable offset now; half a minute of
+    nothing raises. While it waits it calls `waiting` every second, which may raise too.
+    """
+    deadline = time.monotonic() + _ASK_S
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_LOOK_S)
+        except KafkaException as error:
+            if not unreachable(error) or time.monotonic() > deadline:
+                raise
+            waiting()
+            time.sleep(_POLL_S)  # some errors come at once
+        else:
+            return low, high
 
 
-def take(consumer: Consumer, spans: dict[Partition, tuple[int, int]]) -> Iterator[Taken]:
-    """Yield what is in spans of offsets until each has ended; a minute of nothing raises."""
+def take(
+    consumer: Consumer, spans: dict[Partition, tuple[int, int]], waiting: Callable[[], None] = lambda: None
+) -> Iterator[Taken]:
+    """Yield what is in spans of offsets until each has ended; a minute of nothing raises. While
+    nothing comes it calls `waiting`, which may raise too.
+    """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
     consumer.assign([TopicPartition(*where, start) for where, (start, _) in spans.items()])
@@ -90,6 +108,8 @@ def take(consumer: Consumer, spans: dict[Partition, tuple[int, int]]) -> Iterato
             deadline = time.monotonic() + _PATIENCE_S
         elif time.monotonic() > deadline:
             raise KafkaException(problem)
+        else:
+            waiting()
         for where, messages in found.items():
             if where in ended:
                 yield Taken(where, messages, spans.pop(where)[1], True)

@@ -108,13 +108,14 @@ class Shard:
 
         Raises:
             Fenced: an even newer owner came in between.
-            KafkaException: the broker could not be reached.
+            KafkaException: the broker could not be reached while the state was read.
+            ShardClosed: the shard was given up.
             StateRefused: by `restore`.
         """
         started = time.perf_counter()
         self.transactions.take_over()
         self.stats.fence_s = time.perf_counter() - started
-        loading = self.store.load(self.connection)
+        loading = self.store.load(self.connection, self.check_open)
         self.stats.load_s, self.stats.loaded_records = loading.seconds, loading.records
         self.restore()
         self.committed = self.offset
@@ -226,9 +227,9 @@ class Shard:
 
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
-            ShardClosed: the shard was given up before the transaction began.
-            KafkaException: it cannot be committed (too large, not authorised, broker away for
-                minutes).
+            ShardClosed: the shard was given up.
+            KafkaAway: the broker ended the transaction, for it had not heard of it for too long.
+            KafkaException: it cannot be committed (too large, not authorised).
         """
         self.check_open()
         started = time.perf_counter()

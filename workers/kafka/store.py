@@ -6,9 +6,8 @@ batch, and is made after the Kafka transaction was committed. So the copy may be
 changelog (then the rest is read again), never ahead of it. A copy that cannot be trusted (of
 another topic, damaged, too old to have seen every deletion) is discarded and read again.
 
-    key in RocksDB          value
-    b"m"                    identity of the changelog, position, time of the last write as JSON
-    b"d" + key              the value of `key`
+A disk that is full or fails costs the copy, not the worker: the state is then read again into
+memory and kept there, and from time to time a new copy is tried.
 """
 
 from __future__ import annotations
@@ -16,28 +15,29 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
-
-import msgspec
-from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 from workers.changes import Change
-from workers.errors import SettingsError, StateRefused
+from workers.copies.disk import Disk, open_disk
+from workers.copies.memory import Copy, Memory, Meta
+from workers.errors import CopyFailed, SettingsError, StateRefused
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.topics import current_id
 
 logger = logging.getLogger(__name__)
 
-_META = b"m"
-_DATA = b"d"
 #: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that
 #: was away longer may hold keys whose deletion can no longer be read. Half of it is the margin.
 _TRUSTED_S = 12 * 3600
-_MOST_COPIES = 4
+#: How often it is looked whether the files are there, and how soon a disk that could not be
+#: written is tried again; then twice as late each time, up to the last.
+RETRY_S, RETRY_MOST_S = 5.0, 60.0
+_CHANGES_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
@@ -58,27 +58,6 @@ class Loading:
     rebuilt: bool
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    """What a copy says of itself, written with every batch."""
-
-    topic: str
-    partition: int
-    topic_id: str | None
-    offset: int
-    written_s: float
-
-
-class _Copy(Protocol):
-    """Where the keys and values are: in memory or on disk."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]: ...
-    def write(self, changes: Iterable[Change], meta: _Meta) -> None: ...
-    def meta(self) -> _Meta | None: ...
-    def wiped(self) -> _Copy: ...
-    def close(self) -> None: ...
-
-
 class Store:
     """Key-value copy of one changelog partition; used by one thread at a time."""
 
@@ -86,10 +65,15 @@ class Store:
         """Describe the store, in memory where there is no path; `open` or `load` opens it."""
         self.changelog = changelog
         self.path = None if path is None else Path(path)
-        self._copy: _Copy | None = None
+        self._copy: Copy | None = None
         self._offset: int | None = None
         self._written_s = 0.0
         self._wiped = False
+        self._connection: Connection | None = None
+        self._look_s, self._pause_s = 0.0, RETRY_S
+        self._spoilt = False
+        #: Whether there should be a copy on disk, and cannot be.
+        self.in_memory = False
 
     @property
     def offset(self) -> int | None:
@@ -99,32 +83,47 @@ class Store:
     def open(self) -> Store:
         """Open the copy, discarding one that is damaged or belongs to another changelog."""
         if self._copy is None:
-            self._offset = None
-            self._copy = _Memory() if self.path is None else _open_disk(self.path)
+            self._offset, self.in_memory = None, False
+            self._copy = self._new_copy()
             self._recognise(self._copy)
         return self
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
-        return self._opened().get(key)
+        """Return the value of `key`, or None. `CopyFailed`: begin again, without these files."""
+        with self._reading():
+            return self._opened().get(key)
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys that begin with `prefix` and their values, in key order."""
-        return self._opened().items(prefix)
+        """Yield the keys that begin with `prefix` and their values, in key order. `CopyFailed`:
+        begin again, without these files.
+        """
+        with self._reading():
+            yield from self._opened().items(prefix)
 
     def write(self, changes: Iterable[Change], offset: int) -> None:
         """Apply `changes`, of which later ones win, and the position they reach, or nothing."""
         if self._offset is not None and offset < self._offset:
             raise ValueError(f"offset = {offset}: the store is already at {self._offset}")
         now = time.time()
-        log = self.changelog
-        self._opened().write(changes, _Meta(log.topic, log.partition, log.topic_id, offset, now))
+        changes = list(changes)
+        copy, meta = self._opened(), self._meta(offset, now)
+        try:
+            self._look()
+            copy.write(changes, meta)
+        except CopyFailed as error:
+            copy = self._go_without(error)
+            copy.write(changes, meta)
         self._offset = offset
         self._written_s = now
+        if self.in_memory:
+            self._try_again()
 
     def wipe(self) -> None:
         """Discard everything; the store is then empty and open."""
-        self._copy = self._opened().wiped()
+        try:
+            self._copy = self._opened().wiped()
+        except CopyFailed as error:
+            self._copy = self._in_memory(error)
         self._offset = None
         self._wiped = True
 
@@ -133,18 +132,32 @@ class Store:
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.close()
+        if self._spoilt and isinstance(copy, Disk):
+            shutil.rmtree(copy.path, ignore_errors=True)
 
-    def load(self, connection: Connection) -> Loading:
-        """Bring the copy up to the end of the changelog, whose writer was fenced before."""
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except CopyFailed:
+            self._spoilt = True
+            raise
+
+    def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
+        """Bring the copy up to the end of the changelog, whose writer was fenced before.
+
+        While Kafka says nothing it calls `waiting`, which may raise.
+        """
         started = time.perf_counter()
+        self._connection = connection
         self.open()
         log, records = self.changelog, 0
         with reader(connection) as consumer:
-            low, high = bounds_of(consumer, log.topic, log.partition)
+            low, high = bounds_of(consumer, log.topic, log.partition, waiting)
             self._distrust(low, high)
             if self._offset is None or self._offset < high:
                 start = low if self._offset is None else self._offset
-                for taken in take(consumer, {(log.topic, log.partition): (start, high)}):
+                for taken in take(consumer, {(log.topic, log.partition): (start, high)}, waiting):
                     changes = [(message.key() or b"", message.value()) for message in taken.messages]
                     self.write(changes, max(taken.position, self._offset or 0))
                     records += len(changes)
@@ -179,10 +192,14 @@ class Store:
         logger.warning("%s: reading all of it again", name)
         self.wipe()
 
-    def _recognise(self, copy: _Copy) -> None:
+    def _recognise(self, copy: Copy) -> None:
         """Go on from the position of `copy` if it is of our changelog, else wipe it."""
-        meta, log = copy.meta(), self.changelog
-        if meta is None:  # new: nothing was ever written without it
+        with self._reading():
+            meta, log = copy.meta(), self.changelog
+            unfinished = meta is None and next(copy.items(b""), None) is not None
+        if meta is None:
+            if unfinished:
+                self.wipe()
             return
         # No id is an id of its own: a copy without one is never taken for that of a topic with one.
         if (meta.topic, meta.partition, meta.topic_id) == (log.topic, log.partition, log.topic_id):
@@ -191,121 +208,78 @@ class Store:
         logger.warning("%s held the state of another topic: reading all of it again", self.path)
         self.wipe()
 
-    def _opened(self) -> _Copy:
+    def _meta(self, offset: int, now_s: float) -> Meta:
+        log = self.changelog
+        return Meta(log.topic, log.partition, log.topic_id, offset, now_s)
+
+    # ---- a disk that fails ---------------------------------------------------------------------
+
+    def _new_copy(self) -> Copy:
+        if self.path is None:
+            return Memory()
+        try:
+            return open_disk(self.path)
+        except CopyFailed as error:
+            return self._in_memory(error)
+
+    def _in_memory(self, error: CopyFailed) -> Memory:
+        """Return an empty copy in memory, and say why there is none on disk."""
+        if not self.in_memory:
+            logger.warning(
+                "worker.data_dir: %s. Going on without this local copy, in memory; tried again now and then", error
+            )
+        self.in_memory, self._look_s, self._pause_s = True, time.monotonic(), RETRY_S
+        return Memory()
+
+    def _go_without(self, error: CopyFailed) -> Copy:
+        """Return the state in memory, as the changelog has it; what was on disk is not asked."""
+        if self._connection is None:
+            raise error
+        copy, log = self._in_memory(error), self.changelog
+        self.close()
+        with reader(self._connection) as consumer:
+            low, high = bounds_of(consumer, log.topic, log.partition)
+            high = min(high, self._offset or 0)
+            if low < high:
+                for taken in take(consumer, {(log.topic, log.partition): (low, high)}):
+                    copy.write(
+                        [(message.key() or b"", message.value()) for message in taken.messages],
+                        self._meta(taken.position, time.time()),
+                    )
+        self._copy = copy
+        return copy
+
+    def _try_again(self) -> None:
+        """Make a copy on disk of what is in memory, now and then, until that can be done."""
+        now_s = time.monotonic()
+        if self.path is None or self._offset is None or now_s - self._look_s < self._pause_s:
+            return
+        self._pause_s = min(2 * self._pause_s, RETRY_MOST_S)
+        disk: Copy | None = None
+        try:
+            disk = open_disk(self.path, again=True).wiped()
+            rows: Iterator[Change] = iter(self._opened().items(b""))
+            while some := list(islice(rows, _CHANGES_AT_ONCE)):
+                disk.write(some, None)
+            disk.write((), self._meta(self._offset, self._written_s))
+        except (CopyFailed, SettingsError):  # as said before
+            if disk is not None:
+                disk.close()
+            self._look_s = time.monotonic()
+            return
+        self._copy, self.in_memory = disk, False
+        logger.warning("worker.data_dir: %s can be written again: the local copy is there", self.path)
+
+    def _look(self) -> None:
+        """Raise `CopyFailed`, now and then, where the files of the copy are gone: RocksDB would go
+        on in those that it has open.
+        """
+        now_s = time.monotonic()
+        if isinstance(self._copy, Disk) and now_s - self._look_s >= RETRY_S:
+            self._look_s = now_s
+            self._copy.look()
+
+    def _opened(self) -> Copy:
         if self._copy is None:
             raise RuntimeError("the store is not open")
         return self._copy
-
-
-class _Memory:
-    """A copy that ends with the process: for tests, replay and the embedded cluster."""
-
-    def __init__(self) -> None:
-        self._data: dict[bytes, bytes] = {}
-        self._meta: _Meta | None = None
-
-    def get(self, key: bytes) -> bytes | None:
-        return self._data.get(key)
-
-    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted(item for item in self._data.items() if item[0].startswith(prefix)))
-
-    def write(self, changes: Iterable[Change], meta: _Meta) -> None:
-        for key, value in changes:
-            if value is None:
-                self._data.pop(key, None)
-            else:
-                self._data[key] = value
-        self._meta = meta
-
-    def meta(self) -> _Meta | None:
-        return self._meta
-
-    def wiped(self) -> _Copy:
-        return _Memory()
-
-    def close(self) -> None:
-        pass
-
-
-class _Disk:
-    """A copy in RocksDB."""
-
-    def __init__(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._db = Rdict(str(path), _options())
-        try:
-            self.meta()  # what cannot be read is found now
-        except Exception:
-            self.close()
-            raise
-
-    def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._db.get(_DATA + key)
-        return value
-
-    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        start = _DATA + prefix
-        rows: Iterator[tuple[bytes, bytes]] = self._db.items(from_key=start)  # type: ignore[assignment]  # raw mode: bytes
-        for key, value in rows:
-            if not key.startswith(start):
-                return
-            yield key[len(_DATA) :], value
-
-    def write(self, changes: Iterable[Change], meta: _Meta) -> None:
-        batch = WriteBatch(raw_mode=True)
-        for key, value in changes:
-            if value is None:
-                batch.delete(_DATA + key)
-            else:
-                batch.put(_DATA + key, value)
-        batch.put(_META, msgspec.json.encode(meta))
-        self._db.write(batch)
-
-    def meta(self) -> _Meta | None:
-        raw = self._db.get(_META)
-        return None if raw is None else msgspec.json.decode(raw, type=_Meta)
-
-    def wiped(self) -> _Copy:
-        self.close()
-        shutil.rmtree(self._path, ignore_errors=True)
-        return _Disk(self._path)
-
-    def close(self) -> None:
-        self._db.close()
-
-
-def _open_disk(path: Path) -> _Disk:
-    """Open the copy at `path`, discarding a damaged one and leaving one in use alone.
-
-    A frozen or slowly ending owner of the partition on this machine may still hold RocksDB's lock.
-    It was fenced, so its copy will never be ahead; ours is then kept beside it.
-    """
-    for number in range(1, _MOST_COPIES + 1):
-        candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")
-        try:
-            return _Disk(candidate)
-        except Exception as exc:  # noqa: BLE001  # rocksdict raises plain Exception, told apart by its text
-            if "/LOCK" in str(exc):
-                logger.warning("%s is in use by another process", candidate)
-                continue
-            logger.warning("%s cannot be used and is discarded: %s", candidate, exc)
-            shutil.rmtree(candidate, ignore_errors=True)
-            try:
-                return _Disk(candidate)
-            except Exception as again:
-                raise SettingsError(f"worker.data_dir: {candidate} cannot be written: {again}") from again
-    raise SettingsError(f"worker.data_dir: {path} and {_MOST_COPIES - 1} copies of it are in use by other processes")
-
-
-def _options() -> Options:
-    """Return RocksDB's options: raw bytes, little memory a partition, few files."""
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_write_buffer_size(16 << 20)
-    options.set_max_background_jobs(2)
-    options.set_max_open_files(128)
-    options.set_keep_log_file_num(2)
-    options.set_compression_type(DBCompressionType.lz4())
-    return options

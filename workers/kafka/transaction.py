@@ -21,8 +21,8 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from workers.changes import Change
-from workers.errors import Fenced, MessageTooLong, SettingsError
-from workers.kafka.clients import Connection
+from workers.errors import Fenced, KafkaAway, MessageTooLong, SettingsError
+from workers.kafka.clients import Connection, unreachable
 from workers.kafka.records import Forwarded, Outgoing
 from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
 
@@ -45,12 +45,13 @@ _HOPELESS = frozenset(
 )
 #: What becomes of messages whose transaction has failed for another reason.
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-# One call to the broker.
-_CALL_S = 30.0
+# One call to the broker; whoever is given up meanwhile waits no longer than this.
+_CALL_S = 1.0
 # Between two calls that ask for the same thing.
 _AGAIN_S = 0.05
-# Repeating a transaction: a longer outage ends the worker, and its supervisor starts it again.
-_PATIENCE_S = 120.0
+# A shard that has waited for so long says so, and again after as long: Kafka is there, or it would
+# have been given up (`outages/watch.py`), but does not do this.
+_LONG_S = 30.0
 # Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million
 # new items is about 700 MB, which at 5 MB/s takes 140 s. Whoever takes a partition over ends its
 # open transaction at once. The broker allows 15 minutes, unless told otherwise.
@@ -59,10 +60,6 @@ TRANSACTION_TIMEOUT_MS = 300_000
 
 class Owner(Protocol):
     """The shard whose transactions these are."""
-
-    @property
-    def closed(self) -> bool:
-        """Return whether the shard was given up."""
 
     def check_open(self) -> None:
         """Raise if the shard was given up."""
@@ -85,9 +82,11 @@ class Transactions:
         # Where the state partition ends once the last attempt is committed; -1: not reported.
         self._state_end = -1
         self._failure: KafkaError | None = None
+        self._begun_s = time.monotonic()
 
     def take_over(self) -> None:
         """Fence the older owner and end its transaction; `Fenced` where a newer one came."""
+        self._begun_s = time.monotonic()
         self._producer = producer = self._connection.producer(
             self._id,
             **{
@@ -104,7 +103,8 @@ class Transactions:
                 "queue.buffering.max.messages": 1_000_000,
             },
         )
-        producer.list_topics(timeout=_CALL_S)  # connect first: a cold init_transactions sits out a 500 ms timer
+        # Connect first: a cold init_transactions sits out a 500 ms timer.
+        self._insist("connect", lambda within_s: producer.list_topics(timeout=within_s))
         # The broker may be busy for a while with ending the older owner's transaction.
         self._insist("initialise", producer.init_transactions)
 
@@ -132,18 +132,18 @@ class Transactions:
 
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
-            ShardClosed: the owner was given up before the transaction began again.
-            KafkaException: it cannot be committed (too large, not authorised, no broker).
+            ShardClosed: the owner was given up. Whether it was committed is not known then: its
+                next owner reads that in the changelog.
+            KafkaAway: the broker ended it, for it had not heard of it for too long.
+            KafkaException: it cannot be committed (too large, not authorised).
         """
         producer = self._producer
         if producer is None:
             raise RuntimeError(f"{self._id}: the shard is not open")
         self._refuse_unsendable(messages, changes)
-        deadline, pause = time.monotonic() + _PATIENCE_S, 0.05
+        pause = 0.05
         while not self._attempt(producer, messages, changes, forwarded, to):
             self._owner.note_abort()
-            if time.monotonic() > deadline:
-                raise KafkaException(self._failure)
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
             self._owner.check_open()
@@ -167,7 +167,7 @@ class Transactions:
         to: str,
     ) -> bool:
         """Return whether a transaction was committed; if not, it may be repeated."""
-        self._state_end, self._failure = -1, None
+        self._state_end, self._failure, self._begun_s = -1, None, time.monotonic()
         try:
             producer.begin_transaction()
             for records in forwarded:
@@ -176,7 +176,8 @@ class Transactions:
                 self._produce(producer, message)
             for key, value in changes:
                 self._produce(producer, Outgoing(self._state_topic, self._state_partition, key, value))
-            self._commit(producer)  # flushes; a message that could not be delivered makes it ask for an abort
+            # Flushes; a message that could not be delivered makes it ask for an abort.
+            self._insist("commit", producer.commit_transaction)
         except KafkaException as exc:
             error: KafkaError = exc.args[0]
             self._raise_if_fenced(error)
@@ -208,18 +209,14 @@ class Transactions:
             options["headers"] = list(message.headers)
         if message.timestamp_ms is not None:
             options["timestamp"] = message.timestamp_ms
-        deadline, left = time.monotonic() + _CALL_S, len(producer)
         while True:
             try:
                 producer.produce(message.topic, message.value, message.key, on_delivery=self._delivered, **options)
                 return
             except BufferError:
-                if time.monotonic() > deadline:
-                    raise
                 self._serve(producer, 0.1)
-                if len(producer) < left:  # the broker takes what it was sent: slow is not stuck
-                    deadline, left = time.monotonic() + _CALL_S, len(producer)
-                    self._owner.goes_on()
+                self._owner.check_open()
+                self._owner.goes_on()
 
     def _forward(self, producer: Producer, topic: str, records: Forwarded) -> None:
         """Hand records to librdkafka, which says nothing of them unless their transaction fails."""
@@ -250,12 +247,12 @@ class Transactions:
             if offset is not None:
                 self._state_end = max(self._state_end, offset + 1)
 
-    def _commit(self, producer: Producer) -> None:
-        self._insist("commit", producer.commit_transaction, producer)
+    def _insist(self, name: str, call: Callable[[float], object]) -> None:
+        """Call, and again for as long as the outcome is unknown, unless given up.
 
-    def _insist(self, name: str, call: Callable[[float], object], sending: Producer | None = None) -> None:
-        """Call, and again while the outcome is unknown or `sending` sends, unless given up."""
-        deadline, left = time.monotonic() + _PATIENCE_S, 0 if sending is None else len(sending)
+        Nothing else may be asked meanwhile: librdkafka takes up a call only where it was left.
+        """
+        began_s = said_s = time.monotonic()
         while True:
             try:
                 call(_CALL_S)
@@ -263,13 +260,18 @@ class Transactions:
             except KafkaException as exc:
                 error: KafkaError = exc.args[0]
                 self._raise_if_fenced(error)
-                if sending is not None and len(sending) < left:  # large and under way, which is not stuck
-                    deadline, left = time.monotonic() + _PATIENCE_S, len(sending)
-                    self._owner.goes_on()
-                if not error.retriable() or time.monotonic() > deadline or self._owner.closed:
+                again = error.retriable() or (name == "connect" and unreachable(exc))
+                if error.txn_requires_abort() or not again:
                     raise
-                logger.info("%s: %s asked again: %s", self._id, name, error.str())
-                time.sleep(_AGAIN_S)
+            self._owner.check_open()
+            self._owner.goes_on()
+            now_s = time.monotonic()
+            if now_s - said_s >= _LONG_S:
+                said_s = now_s
+                logger.warning(
+                    "%s: Kafka answers, but to %s has taken %.0f s so far: %s", self._id, name, now_s - began_s, error.str()
+                )
+            time.sleep(_AGAIN_S)
 
     def _raise_if_fenced(self, error: KafkaError) -> None:
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
@@ -278,4 +280,7 @@ class Transactions:
                 "of this worker may take: raise it (Kafka's default is 900000)"
             )
         if error.code() in _FENCED or (error.fatal() and error.code() not in _HOPELESS):
+            took_s = time.monotonic() - self._begun_s
+            if took_s >= TRANSACTION_TIMEOUT_MS / 1000:  # then the broker itself fences a producer
+                raise KafkaAway(f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}") from KafkaException(error)
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from KafkaException(error)

@@ -26,6 +26,7 @@ from typing import Any, cast
 
 import faust
 from aiokafka.errors import IllegalStateError
+from faust.app.base import BootStrategy
 from faust.transport import drivers
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -34,9 +35,9 @@ from mode import Service
 from mode.utils.futures import notify
 
 from workers.errors import StateRefused, describe
-from workers.kafka.clients import Connection, faust_credentials, forbidden
+from workers.kafka.clients import Connection, faust_credentials, forbidden, text_of, unreachable
 from workers.kafka.fetch import ConsumerThread, Fetched
-from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, Handover, Partition
+from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover, Partition
 from workers.kafka.lag import Reading
 from workers.kafka.records import FetchedRecords
 
@@ -46,12 +47,24 @@ __all__ = ["BatchSchema", "Consumer", "QuietcountApp", "Transport", "create_app"
 
 _TICK_S = 0.2
 _ROOM_S = 0.005
+_ENDED = "the consumer could not go on ({})"
+
+
+class _WithoutProducer(BootStrategy):
+    """The shards have producers of their own; Faust's would only be one more that connects."""
+
+    enable_kafka_producer = False
 
 
 class QuietcountApp(faust.App):
     """A Faust application that knows its hand-over."""
 
+    BootStrategy = _WithoutProducer
+
     handover: Handover
+
+    def _create_directories(self) -> None:
+        """Do nothing: without tables Faust has nothing to put there, and the disk may be full."""
 
 
 class Consumer(driver.Consumer):
@@ -98,7 +111,11 @@ class Consumer(driver.Consumer):
         except IllegalStateError:
             logger.info("the partitions were taken away while they were taken over")
         except Exception as exc:
-            if self.epoch == epoch and not self.should_stop:
+            if self.epoch != epoch or self.should_stop:
+                return
+            if unreachable(exc):
+                self.handover.let_go(text_of(exc))
+            else:
                 logger.exception("taking over failed")
                 self.handover.fail(EXIT_FAILED, f"taking partitions over failed: {describe(exc)}")
 
@@ -113,6 +130,8 @@ class Consumer(driver.Consumer):
         while not self.should_stop:
             await self.sleep(_TICK_S)
             self.handover.beat()
+            if (ended := self.thread.ended()) is not None:
+                self.handover.let_go(_ENDED.format(describe(ended)))
             failure = self.thread.kept_out()
             if failure is not None and (reason := forbidden(failure)) is not None:
                 self.handover.fail(EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}")
@@ -161,7 +180,11 @@ class Consumer(driver.Consumer):
             await self.sleep(timeout)
             return
         except Exception as exc:
-            reason = forbidden(exc)
+            reason, ended = forbidden(exc), self.thread.ended()
+            if unreachable(exc) or (reason is None and ended is not None):
+                self.handover.let_go(text_of(exc) if ended is None else _ENDED.format(describe(ended)))
+                await self.sleep(timeout)
+                return
             if reason is None:
                 logger.exception("fetching failed")
             failed = f"fetching failed: {reason or describe(exc)}"
@@ -262,6 +285,9 @@ def create_app(
 class _Worker(faust.Worker):
     """Faust's worker, stopped by the hand-over when something went wrong."""
 
+    #: Whether a signal asked for the end.
+    told = False
+
     @Service.task
     async def _watch(self) -> None:
         handover = cast(QuietcountApp, self.app).handover
@@ -269,13 +295,21 @@ class _Worker(faust.Worker):
         if handover.stopping.is_set():
             self._schedule_shutdown(signal.SIGTERM)
 
+    def _on_sigterm(self) -> None:
+        self.told = True
+        super()._on_sigterm()
+
+    def _on_sigint(self) -> None:
+        self.told = True
+        super()._on_sigint()
+
 
 def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
     """Run the worker until SIGTERM, SIGINT or a failure; return the exit status (see `handover`).
 
-    Logging is left as the caller has set it up. Call it in the main thread, once in a process.
+    Logging is left as the caller has set it up. Call it in the main thread. After `KAFKA_AWAY`
+    nothing is left of the application, and another one may be run.
     """
-    Path(app.conf.datadir).mkdir(parents=True, exist_ok=True)  # Faust makes the last directory only
     worker = _Worker(app, loglevel=loglevel, override_logging=False, redirect_stdouts=False, quiet=True, workdir=None)
     worker.spinner = None  # it writes terminal codes, also into files
     try:
@@ -285,4 +319,7 @@ def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
     except Exception:
         logger.exception("the worker failed")
         status = EXIT_FAILED
-    return status if app.handover.exit_status is None else app.handover.exit_status
+    app.handover.ended()
+    if app.handover.exit_status is None or (app.handover.exit_status == KAFKA_AWAY and worker.told):
+        return status
+    return app.handover.exit_status

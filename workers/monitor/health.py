@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 from workers.agents.contribute import ContributeShard
 from workers.agents.rekey import RekeyShard
-from workers.kafka.handover import Handover
+from workers.kafka.handover import KAFKA_AWAY, Handover
 
 #: The loop turns every 0.2 s.
 LOOP_S = 30.0
-#: A transaction is given up after two minutes, and the longest step of a mechanism takes seconds.
+#: Waiting for Kafka is not being stuck, and the longest step of a mechanism takes seconds.
 SHARD_S = 600.0
 #: Longer than this a record may not wait in the log before reading counts as behind.
 BEHIND_S = 30.0
@@ -57,11 +57,15 @@ class Health:
             now_ms: wall clock.
         """
         handover = self._handover
-        if handover.exit_status is not None:
+        if handover.exit_status not in (None, KAFKA_AWAY):
             return ["stopping"]
+        found: list[str] = []
+        away = handover.metrics.away
+        if away.is_so:
+            found.append(f"Kafka has been away for {away.seconds:.0f} s: {away.reason}")
+            return found
         if not handover.assigned:
             return ["no partitions are assigned, or they are still being taken over"]
-        found = []
         for topic in topics_read(handover):
             reason = handover.metrics.rejecting.reason(topic, now_s)
             if reason is not None:

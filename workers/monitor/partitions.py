@@ -53,6 +53,10 @@ GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
             ("stage", "topic", "partition"),
             "Seconds since the last commit, or since the partition was taken over",
         ),
+        "copy_missing": (
+            ("stage", "topic", "partition"),
+            "1 while the local copy of the state cannot be on disk, and is in memory",
+        ),
         "ledger_rows": (("histogram", "partition"), "Rows of the ledger: items of all stream keys"),
         "ledger_bytes": (("histogram", "partition"), "Bytes of the ledger's columns in memory"),
         "waiting_bytes": (("partition", "place"), "Bytes of contributions that wait for a slower source partition"),
@@ -106,6 +110,7 @@ class Partitions(Collector):
                 show("consumer_lag_seconds", lag.seconds(now_s), shard.stage, *tp)
             if shard.stats.last_commit_s:
                 show("commit_age_seconds", now_s - shard.stats.last_commit_s, shard.stage, *tp)
+            show("copy_missing", shard.store.in_memory, shard.stage, *tp)
             if isinstance(shard, ContributeShard | RekeyShard) and shard.watermark is not None:
                 show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, *tp)
             elif isinstance(shard, ReleaseShard):

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from types import MappingProxyType
+from typing import Self
 
 import prometheus_client
 from aiohttp import hdrs, web
@@ -54,54 +55,80 @@ def registry_of(
     return registry
 
 
-@contextmanager
-def monitor(
-    settings: Settings, handover: Handover, partitions: Mapping[str, int], port: int | None
-) -> Iterator[str | None]:
-    """Serve the operator's port while the block runs; yield its address, or None without a port.
+class OperatorsPort:
+    """The port of one worker: it listens from the first `show` to the end of the `with` block."""
 
-    `partitions` are those of each stage's input topics; port 0 is any free one.
+    def __init__(self, settings: Settings, port: int | None) -> None:
+        """Take the port; 0 is any free one, None is none."""
+        self._settings, self._port = settings, port
+        self._shown = _Shown()
+        self._open = ExitStack()
+        #: Where it listens; None: nowhere.
+        self.address: str | None = None
 
-    Raises:
-        SettingsError: the port cannot be had.
-    """
-    if port is None:
-        yield None
-        return
-    health = Health(
-        handover,
-        commit_interval_s=settings.worker.commit_interval_ms / 1000,
-        tick_s=min(config.tick_ms for config in settings.histograms) / 1000,
-        grace_ms=settings.events.grace_ms,
-    )
-    app = _application(registry_of(settings, handover, health, partitions), answers(health, handover))
-    host = settings.worker.metrics_host
-    try:
-        listener = listening(host, port)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise SettingsError(
-            f"worker.metrics_port = {port}: cannot listen on {host}:{port}: {reason}. Each worker of a machine "
-            "needs a port of its own: `quietcount run -c FILE --metrics-port PORT`"
-        ) from error
+    def __enter__(self) -> Self:
+        return self
 
-    async def run(stopped: asyncio.Event, ready: Callable[[], None]) -> None:
-        runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=CLOSING_S)
-        await runner.setup()
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def show(self, handover: Handover, partitions: Mapping[str, int]) -> None:
+        """Show a hand-over from now on; `partitions` are those of each stage's input topics.
+
+        Raises:
+            SettingsError: the port cannot be had.
+        """
+        settings = self._settings
+        if self._port is None:
+            return
+        health = Health(
+            handover,
+            commit_interval_s=settings.worker.commit_interval_ms / 1000,
+            tick_s=min(config.tick_ms for config in settings.histograms) / 1000,
+            grace_ms=settings.events.grace_ms,
+        )
+        self._shown.registry = registry_of(settings, handover, health, partitions)
+        self._shown.states = answers(health, handover)
+        if self.address is None:
+            self._listen(self._port)
+
+    def _listen(self, port: int) -> None:
+        host = self._settings.worker.metrics_host
         try:
-            await web.SockSite(runner, listener).start()
-            ready()
-            await stopped.wait()
-        finally:
-            await runner.cleanup()
+            listener = listening(host, port)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise SettingsError(
+                f"worker.metrics_port = {port}: cannot listen on {host}:{port}: {reason}. Each worker of a machine "
+                "needs a port of its own: `quietcount run -c FILE --metrics-port PORT`"
+            ) from error
+        app = _application(self._shown)
 
-    with listener, InThread(run, "monitor"):
-        address = url_of(listener.getsockname()[0], listener)
-        logger.info("metrics, health and readiness (exact: for the operator only): %s/metrics", address)
-        yield address
+        async def run(stopped: asyncio.Event, ready: Callable[[], None]) -> None:
+            runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=CLOSING_S)
+            await runner.setup()
+            try:
+                await web.SockSite(runner, listener).start()
+                ready()
+                await stopped.wait()
+            finally:
+                await runner.cleanup()
+
+        self._open.enter_context(listener)
+        self._open.enter_context(InThread(run, "monitor"))
+        self.address = url_of(listener.getsockname()[0], listener)
+        logger.info("metrics, health and readiness (exact: for the operator only): %s/metrics", self.address)
 
 
-def _application(registry: CollectorRegistry, states: Mapping[str, Callable[[], Answer]]) -> web.Application:
+class _Shown:
+    """What the port shows now."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.states: Mapping[str, Callable[[], Answer]] = {}
+
+
+def _application(shown: _Shown) -> web.Application:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
@@ -117,15 +144,15 @@ def _application(registry: CollectorRegistry, states: Mapping[str, Callable[[], 
 
     async def metrics(request: web.Request) -> web.Response:
         encode, kind = choose_encoder(request.headers.get(hdrs.ACCEPT) or "")
-        return web.Response(body=encode(registry), headers={hdrs.CONTENT_TYPE: kind})
+        return web.Response(body=encode(shown.registry), headers={hdrs.CONTENT_TYPE: kind})
 
     async def state(request: web.Request) -> web.Response:
-        status, body = states[request.path]()
+        status, body = shown.states[request.path]()
         text = json.dumps(body).encode() + b"\n"
         return web.Response(status=status, body=text, content_type="application/json")
 
     app = web.Application(middlewares=[guard])
     app.router.add_get("/metrics", metrics)
-    for path in states:
+    for path in shown.states:
         app.router.add_get(path, state)
     return app

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from workers.agents.factory import reader_of, source_reader_of
 from workers.agents.rejected import RETRIED, RETRY, Rejected
+from workers.errors import KafkaAway
 from workers.events.forms import Forms
 from workers.events.reader import Records
 from workers.events.source_reader import SourceReader
@@ -30,6 +31,8 @@ from workers.topics import source_partitions
 # In one transaction, at most.
 RECORDS_MAX = 1_000
 BYTES_MAX = 16 << 20
+# Kafka may be silent for so long; two questions further apart are not of one wait.
+_PATIENCE_S, _PAUSE_S = 120.0, 10.0
 
 
 @dataclass(slots=True)
@@ -54,9 +57,21 @@ class Outcome:
 class _Alone:
     """The owner of the transactions: nobody takes them from it but another run, which fences it."""
 
-    closed = False
+    def __init__(self) -> None:
+        self._since_s = self._asked_s = 0.0
 
-    def check_open(self) -> None: ...
+    def check_open(self) -> None:
+        """Raise after two minutes in which Kafka did not do what was asked: this is called every
+        second or so while that is waited for.
+        """
+        now_s = time.monotonic()
+        if now_s - self._asked_s > _PAUSE_S:
+            self._since_s = now_s
+        self._asked_s = now_s
+        if now_s - self._since_s > _PATIENCE_S:
+            raise KafkaAway(
+                f"Kafka has not answered for {_PATIENCE_S:g} s: what was sent back is not sent again; start it again"
+            )
 
     def goes_on(self) -> None: ...
 

@@ -1,0 +1,67 @@
+"""A disk that is full, fails or goes away costs the local copy, not the worker; and comes back by itself."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+from pathlib import Path
+
+from tests.worker.harness import Site, Worker, unk, until
+from tests.worker.test_metrics import total
+
+WITHOUT, AGAIN = "Going on without this local copy, in memory", "can be written again: the local copy is there"
+#: More than the log of a worker, and less than what the log of RocksDB takes for the labels below.
+FULL_BYTES = 200_000
+LABELS = 10_000
+
+
+def limit(worker: Worker, most_bytes: int) -> None:
+    """Lets no file of a worker grow beyond this: what the system then says is as for a full disk, but for the word."""
+    resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+
+
+def send(site: Site, number: int) -> int:
+    """Sends events with labels that nobody has seen; returns their time, when they are published."""
+    at = time.time_ns() // 1_000_000
+    for i in range(LABELS // 10):
+        items = [f"label {number} {i} {j}" for j in range(10)]
+        site.produce(i % 2, [{"key": "k", "items": items, "ts": at}], flush=False)
+    site.produce(0, [{"key": "k", "items": [], "ts": at}])
+    return at
+
+
+def test_a_disk_that_is_full_or_gone_costs_the_copy_until_there_is_room(bootstrap: str, tmp_path: Path) -> None:
+    """All that counts is in Kafka: a worker that ends for its copy ends again at each restart."""
+    site = Site(bootstrap, tmp_path, [unk(max_items=10)], partitions=2, owners=1, worker={"metrics_port": 0})
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "contribute-1").write_text("in the way")  # at the start already
+    with site.worker() as worker:
+        site.wait_published(send(site, 1))
+        assert f"{data}/contribute-1 cannot be opened: File exists. {WITHOUT}" in worker.output()
+        (data / "contribute-1").unlink()
+        until(lambda: f"{data}/contribute-1 {AGAIN}" in worker.output(), "the copy in whose way something was is made")
+        limit(worker, FULL_BYTES)
+        site.wait_published(send(site, 2))
+        full = f"{data}/release-0 cannot be written: IO error: "
+        until(lambda: full in worker.output(), "the disk is full")
+        said = worker.output().partition(full)[2].partition("\n")[0]
+        assert "File too large" in said and WITHOUT in said, said
+        assert total("quietcount_copy_missing", worker, stage="release") == 1
+        limit(worker, resource.RLIM_INFINITY)
+        until(lambda: f"{data}/release-0 {AGAIN}" in worker.output(), "there is room again")
+        assert total("quietcount_copy_missing", worker) == 0
+        shutil.rmtree(data / "release-0")
+        site.wait_published(send(site, 3))
+        gone = f"{data}/release-0 cannot be found: No such file or directory. {WITHOUT}"
+        until(lambda: gone in worker.output(), "it is noticed")
+        until(lambda: worker.output().count(f"{data}/release-0 {AGAIN}") == 2, "it is made again")
+        assert worker.stop() == 0
+        assert "Traceback" not in worker.output() and " ERROR " not in worker.output()
+    with site.worker() as worker:  # from the copies that were made
+        site.wait_published(send(site, 4))
+        assert worker.stop() == 0
+        assert "reading all of it again" not in worker.output() and "data_dir" not in worker.output()
+    assert site.contributed().total() == 4 * LABELS
+    site.assert_clean()

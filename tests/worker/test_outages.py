@@ -1,0 +1,229 @@
+"""Kafka away, on a broker of its own: killed, frozen, not there at the start. Two lines, no exit, and every event counts once."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.broker import OwnBroker, fixed_port, own_broker
+from tests.kafka.harness import read, settled
+from tests.kafka.test_shard import Cluster
+from tests.worker.harness import PATIENCE_S, ROOT, Site, Worker, unk, until
+from tests.worker.test_metrics import ask, ready, total
+from workers.errors import KafkaAway
+from workers.kafka import transaction
+from workers.kafka.records import Outgoing
+
+AWAY, BACK = "Kafka is away: ", "Kafka is back: it was away for"
+TIMEOUT_MS = 1_000
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[OwnBroker]:
+    """One that may be killed; the other tests' must not be."""
+    # So that it ends transactions soon, and does not take ten seconds to look.
+    with own_broker("transaction.abort.timed.out.transaction.cleanup.interval.ms=500\n", port=fixed_port()) as running:
+        yield running
+
+
+class Counted:
+    """A site with all three stages, and events of which each is another user's, so that all of them count."""
+
+    def __init__(self, kafka: OwnBroker, directory: Path) -> None:
+        self.site = Site(
+            kafka.bootstrap, directory, [unk(max_items_per_user=1)], partitions=2, owners=1, events={"user": "who"},
+            worker={"metrics_port": 0, "user_partitions": 2}, privacy={"unit": "user", "rekey": True},
+        )  # fmt: skip
+        self.sent: Counter[str] = Counter()
+        self.broken = 0
+
+    def send(self, label: str, events: int, *, flush: bool = True) -> int:
+        """Sends events, and one that is none; returns the time that they have."""
+        at = time.time_ns() // 1_000_000
+        for i in range(events):
+            self.site.produce(
+                i % 2, [{"key": "k", "items": [label], "ts": at, "who": f"{label}-{self.sent[label] + i}"}], flush=False
+            )
+        self.sent[label] += events
+        self.site.produce(0, [f"broken {self.broken}".encode()], flush=flush)
+        self.broken += 1
+        return at
+
+    def assert_exact(self) -> None:
+        """Every event counts once, every tick is published once and as it must be, every reject is there once."""
+        found: Counter[str] = Counter()
+        for what, count in self.site.contributed().items():
+            found[what.label] += count
+        assert found == self.sent
+        assert len(self.site.rejects()) == self.broken
+        self.site.assert_clean()
+
+
+def assert_two_lines(output: str) -> None:
+    """Of an outage these are said, in turn, and nothing else that worries; a busy broker may seem to be away once more."""
+    said = re.findall(r"Kafka is (away|back)", output)
+    assert len(said) > 1 and said == (["away", "back"] * len(said))[: len(said)], output
+    assert not re.search(r"Traceback| ERROR |^quietcount: |rdkafka#|Kafka client", output, re.MULTILINE), output
+
+
+def away(worker: Worker) -> bool:
+    """Whether it says so in all the ways that there are."""
+    if AWAY not in worker.output():
+        return False
+    status, body = ask(worker, "/readyz")
+    if not status:  # it is about to listen
+        return False
+    assert (status, "Kafka has been away for" in body) == (503, True), body
+    assert ask(worker, "/healthz")[0] == 200, "a restart would not help"
+    assert total("quietcount_kafka_away_seconds", worker) > 0
+    return True
+
+
+@contextmanager
+def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
+    """`quietcount dashboard`: the process, its address, its log."""
+    log = site.directory / "dashboard.log"
+    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(site.config), "--port", "0"]
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().split()[-1], log
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def away_seconds(url: str) -> float:
+    """What the dashboard's metrics say."""
+    with urllib.request.urlopen(url + "metrics", timeout=60) as answer:
+        [value] = re.findall(r"^quietcount_kafka_away_seconds\{.*\} (.*)$", answer.read().decode(), re.MULTILINE)
+    return float(value)
+
+
+def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(kafka: OwnBroker, tmp_path: Path) -> None:
+    """Killed in the middle of commits and while partitions change hands; one worker is started without it."""
+    counted = Counted(kafka, tmp_path)
+    site = counted.site
+    at = counted.send("before", 2_000)
+    with dashboard(site) as (page, url, log), site.worker("one") as one:
+        until(lambda: ready(one), "it is at work")
+        site.wait_published(at)
+        until(lambda: away_seconds(url) == 0, "the dashboard reads")
+        counted.send("during", 2_000)
+        with site.worker("two") as two:
+            until(lambda: "INFO    worker " in two.output(), "it joins the group")
+            kafka.kill()
+            with site.worker("three") as three, site.worker("four") as four:
+                until(lambda: away(four), "one that is started without Kafka waits")
+                until(lambda: away(three), "so does the other")
+                four.signal(signal.SIGTERM)
+                assert four.ended() == 0
+                until(lambda: away(one) and away(two), "those at work notice")
+                until(lambda: away_seconds(url) > 0 and AWAY in log.read_text(), "so does the dashboard")
+                until(lambda: "gave up" in one.output().partition(AWAY)[2], "the partitions are let go")
+                kafka.start()
+                at = counted.send("after", 2_000)
+                workers = (one, two, three)
+                until(lambda: all(BACK in worker.output() for worker in workers), "all of them notice")
+                site.wait_published(at)
+                until(lambda: any(ready(worker) for worker in workers), "one is ready")
+                until(lambda: away_seconds(url) == 0 and "Kafka is back" in log.read_text(), "so does the dashboard")
+                for worker in workers:
+                    worker.signal(signal.SIGTERM)
+                assert [worker.ended() for worker in workers] == [0, 0, 0]
+                for output in (one.output(), two.output(), three.output(), log.read_text()):
+                    assert_two_lines(output)
+        page.send_signal(signal.SIGTERM)
+        assert page.wait(60) == 0
+    counted.assert_exact()
+
+
+def test_a_kafka_that_is_frozen_is_waited_for_and_sigterm_ends_a_worker_meanwhile(
+    kafka: OwnBroker, tmp_path: Path
+) -> None:
+    """Its connections stay, so that nothing fails: every call just waits."""
+    counted = Counted(kafka, tmp_path)
+    site = counted.site
+    at = counted.send("before", 1_000)
+    with site.worker("one") as one, site.worker("two") as two:
+        until(lambda: ready(one) and ready(two), "both are at work")
+        site.wait_published(at)
+        counted.send("during", 1_000)
+        kafka.freeze()
+        try:
+            until(lambda: away(one) and away(two), "both notice")
+            two.signal(signal.SIGTERM)
+            assert two.ended() == 0
+        finally:
+            kafka.thaw()
+        at = counted.send("after", 1_000)
+        until(lambda: BACK in one.output(), "it notices")
+        site.wait_published(at)
+        assert one.stop() == 0
+        assert_two_lines(one.output())
+    counted.assert_exact()
+
+
+def test_a_commit_that_takes_long_is_said_and_goes_through_once(
+    kafka: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its outcome is not known meanwhile: to abort it, or to send it again, could publish a tick twice."""
+    cluster = Cluster(kafka.bootstrap, tmp_path)
+    shard = cluster.shard()
+    monkeypatch.setattr(transaction, "_LONG_S", 1.0)
+    kafka.freeze()
+    try:
+        commits = Thread(target=shard.transact, args=([Outgoing(cluster.output, 0, b"k", b"once")], [(b"offset", b"1")], 1))
+        commits.start()
+        said = f"{cluster.name}: Kafka answers, but to commit has taken"
+        until(lambda: said in caplog.text, "it is said")
+        assert commits.is_alive()
+    finally:
+        kafka.thaw()
+    commits.join(PATIENCE_S)
+    assert not commits.is_alive() and cluster.published() == [b"once"] and shard.stats.aborted == 0
+    shard.close()
+
+
+class Slow:
+    """Records between which so much time passes that the broker ends their transaction."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
+        yield b"first", b"k", 0, 1, None
+        connection, topic = self.cluster.connection, self.cluster.output
+        until(lambda: read(connection, topic, isolation="read_uncommitted"), "the first is in the log")
+        settled(connection, topic)
+        yield b"second", b"k", 0, 1, None
+
+
+def test_a_transaction_that_the_broker_ended_is_no_newer_owner(
+    kafka: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker fences a producer that it has not heard of for too long: to wait for a new assignment would be in vain."""
+    monkeypatch.setattr(transaction, "TRANSACTION_TIMEOUT_MS", TIMEOUT_MS)
+    cluster = Cluster(kafka.bootstrap, tmp_path)
+    shard = cluster.shard()
+    with pytest.raises(KafkaAway, match=f"{cluster.name}: a transaction was open for"):
+        shard.transact([], [(b"offset", b"1")], 1, [Slow(cluster)], cluster.output)
+    shard.close()
+    again = cluster.shard()
+    assert again.offset == 0 and cluster.published() == []
+    again.close()

@@ -1,0 +1,1 @@
+"""Copies of state that is elsewhere: keys and values, in memory or on a disk."""

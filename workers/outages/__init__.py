@@ -1,0 +1,1 @@
+"""Kafka away for any time: noticed, said in two lines, waited for."""
