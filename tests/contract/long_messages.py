@@ -98,6 +98,8 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
         mechanism="m" * 30,
         id="f" * 32,
         release=release,
+        # Beside counts alone; as many as there may be, each number at its longest.
+        windows={} if isinstance(release, Answers) else {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20},
     )
     made = snapshots(shown, columns or Ledger(), [longest(0)], LabelCache())
     return [Outgoing("snapshots", None, key.encode(), value, (), LARGEST) for key, value in made]

@@ -51,6 +51,7 @@ OTHER: dict[str, dict[str, object]] = {
     "radix": {"counter": "tree", "radix": 3},
     "keys": {"keys": ("s", "r")},
     "generation": {"generation": 2},
+    "windows": {"windows": (20,)},
     "topic": {"topic": "elsewhere"},
     "domain": {"domain": ("a", "b", "c", "e")},
     "threshold": {"threshold": "constant"},
@@ -85,6 +86,7 @@ SPECIAL: dict[tuple[str, str], dict[str, object]] = {
 # No other value is allowed, or it changes nothing that is published of a stream key that both settings serve.
 EXEMPT = {
     "keys": "stream keys share no event and no noise (docs/decisions/0008)",
+    "windows": "they change no noise, and what a snapshot says of them follows from the rest of it; audit compares without (decision 0019)",
     "max_items_per_user": "at event level it is refused by the settings; at user level it takes the place of max_items",
 }
 TREE_ALONE = ("meta", "misra_gries")
@@ -126,6 +128,8 @@ def fields() -> list[tuple[str, str]]:
                 continue  # they need each other and a domain: tested below
             if field.name in ("key", "items", "count", "where_"):
                 continue  # with [events] they are what is counted: tests/privacy/test_identity_of_shapes.py
+            if field.name == "windows" and not config(name).subtracts:
+                continue  # none is allowed
             found.append((name, field.name))
     return found
 

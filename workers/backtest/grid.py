@@ -35,8 +35,9 @@ from workers.settings import Settings, settings_of
 from workers.settings.files import read_file
 
 COMBINATIONS_MAX = 1_000
-# They name a histogram and whom it serves; nothing that is measured depends on them.
-FIXED = ("name", "topic", "keys", "generation")
+# They name a histogram, whom it serves, and what is said of its noise: nothing that is measured
+# depends on them.
+FIXED = ("name", "topic", "keys", "generation", "windows")
 # Of each set a histogram has one: a value for one takes the place of the file's for another.
 ONE_OF = (frozenset(("epsilon", "rho")), frozenset(("domain", "domain_file", "buckets")))
 # Of these mechanisms it depends on a setting, and on its value, whether there is a domain.
@@ -213,7 +214,7 @@ def settings_text(config: HistogramConfig) -> str:
     found: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
         value = getattr(config, rule.attribute)
-        if value is None or (rule.name == "quantiles" and config.buckets is not None):
+        if value is None or rule.name == "windows" or (rule.name == "quantiles" and config.buckets is not None):
             continue
         if rule.name == "domain" and config.buckets is not None:
             if config.shows_all:

@@ -25,6 +25,8 @@ from msgspec import Meta
 from workers.mechanisms.buckets import ALLOWED as BUCKETS_ALLOWED
 from workers.mechanisms.buckets import QUANTILES_MAX, Buckets
 from workers.mechanisms.frozen import kept
+from workers.mechanisms.ticks import Lane as Lane  # noqa: PLC0414  others know it from here
+from workers.mechanisms.ticks import window_complaints
 from workers.shapes.conditions import ALLOWED as CONDITIONS_ALLOWED
 from workers.shapes.conditions import Condition
 from workers.shapes.paths import SYNTAX
@@ -44,6 +46,8 @@ COUNTERLESS = (
 SQRT_MECHANISMS = ("known_base", "sparse_gumb")
 # They show every label of their domain at every tick, with Gaussian noise: quantiles follow.
 SHOWING_ALL = ("known_base", "known_gauss")
+# A running count of theirs lacks nothing but noise: others leave out what is below thresholds.
+SUBTRACTING = ("known_base", "unk_base", "sparse_gumb")
 DEFAULT_QUANTILES = (0.5,)
 TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
 
@@ -59,27 +63,6 @@ FieldPath = Annotated[str, Meta(min_length=1, max_length=1_000)]
 KEY_ALLOWED = f'{SYNTAX}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
 Conditions = Annotated[tuple[Condition, ...], Meta(description=CONDITIONS_ALLOWED)]
 Budget = Annotated[Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")]
-
-
-class Lane(NamedTuple):
-    """What stage 1 must know: histograms that agree in it share one set of contributions.
-
-    `max_items_per_user` and `horizon` bound users, who have so many (stream key, item) pairs in
-    each epoch of `horizon` ticks (None: in the one epoch there is); without users they are None.
-    `view` names what is looked at in an event; "" is what `[events]` says.
-    """
-
-    tick_ms: int
-    start_ms: int
-    max_items: int
-    max_count: int
-    max_items_per_user: int | None = None
-    horizon: int | None = None
-    view: str = ""
-
-    def epoch(self, tick: int) -> int:
-        """Return the epoch, from 0, in which users' pairs are counted together."""
-        return 0 if self.horizon is None else (tick - 1) // self.horizon
 
 
 class Rule(NamedTuple):
@@ -111,7 +94,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             try:
                 checked = rule.checked(value)
             except msgspec.ValidationError:
-                text = f"{value} ms" if rule.duration and isinstance(value, int) else display(value)
+                text = f"{display(value)} ms" if rule.duration and not isinstance(value, str) else display(value)
                 raise ValueError(f"{self.where()}{rule.name} = {text}: {rule.allowed}") from None
             if checked is not value:
                 msgspec.structs.force_setattr(self, rule.attribute, checked)
@@ -146,6 +129,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         counter: how a running count is kept.
         radix: base of the "tree" counter; None is the best one for the horizon (5 if unbounded).
         keys: the declared stream keys, or "public".
+        windows: ms; of the change over each of them a snapshot says the standard deviation.
         key, items, count, where: what is looked at in an event, in place of what `[events]` says.
         buckets: the edges of a domain of intervals; `domain` is their labels.
         quantiles: of the numbers in the buckets, said in each snapshot; None: the median, where it
@@ -187,6 +171,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         Annotated[tuple[Label, ...], Meta(min_length=1)] | Literal["public"],
         Meta(description='a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'),
     ]
+    windows: Annotated[
+        Annotated[tuple[Annotated[int, Meta(ge=1, le=31_622_400_000)], ...], Meta(max_length=20)],
+        Meta(description="a list of at most 20 durations from 1ms to 366d", extra={"duration": True}),
+    ] = ()
     key: Annotated[FieldPath | None, Meta(description=KEY_ALLOWED)] = None
     items: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
     count: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
@@ -250,6 +238,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return getattr(self, "algorithm", self.mechanism) in SHOWING_ALL
 
     @property
+    def subtracts(self) -> bool:
+        """Return whether an item's counts at two ticks differ by what came between, and noise."""
+        return self.mechanism in SUBTRACTING or (self.mechanism == "meta" and self.shows_all)
+
+    @property
     def shown_quantiles(self) -> tuple[float, ...]:
         """Return the quantiles that snapshots say."""
         if self.buckets is None or not self.shows_all:
@@ -287,6 +280,15 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield f"key = {display(self.key)}: {KEY_ALLOWED}"
         yield from path_complaints({"key": self.key, "items": self.items, "count": self.count})
         yield from self._bucket_complaints()
+        yield from self._window_complaints()
+
+    def _window_complaints(self) -> Iterator[str]:
+        if self.windows and not self.subtracts:
+            yield (
+                f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes it could say; these have: '
+                f'{", ".join(SUBTRACTING)}, or meta with algorithm = "known_gauss"'
+            )
+        yield from window_complaints(self.windows, self.tick_ms, self.horizon_ticks)
 
     def _bucket_complaints(self) -> Iterator[str]:
         if self.quantiles is not None:

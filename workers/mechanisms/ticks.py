@@ -7,7 +7,30 @@ start_ms + (g-1) * tick_ms <= time < start_ms + g * tick_ms.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Lane(NamedTuple):
+    """What stage 1 must know: histograms that agree in it share one set of contributions.
+
+    `max_items_per_user` and `horizon` bound users, who have so many (stream key, item) pairs in
+    each epoch of `horizon` ticks (None: in the one epoch there is); without users they are None.
+    `view` names what is looked at in an event; "" is what `[events]` says.
+    """
+
+    tick_ms: int
+    start_ms: int
+    max_items: int
+    max_count: int
+    max_items_per_user: int | None = None
+    horizon: int | None = None
+    view: str = ""
+
+    def epoch(self, tick: int) -> int:
+        """Return the epoch, from 0, in which users' pairs are counted together."""
+        return 0 if self.horizon is None else (tick - 1) // self.horizon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,3 +65,20 @@ class TickGrid:
             return 1, tick
         epoch, t = divmod(tick - 1, self.horizon)
         return epoch + 1, t + 1
+
+
+def window_complaints(windows: Sequence[int], tick_ms: int, horizon: int | None) -> Iterator[str]:
+    """Yield what is wrong with the windows of a histogram with such ticks and epochs.
+
+    Args:
+        windows: their lengths, ms.
+        tick_ms: width of a tick.
+        horizon: ticks in an epoch; None is unbounded.
+    """
+    for number, window_ms in enumerate(windows):
+        if window_ms % tick_ms:
+            yield f"windows holds {window_ms} ms: a multiple of the tick, {tick_ms} ms"
+        elif horizon is not None and window_ms > horizon * tick_ms:
+            yield f"windows holds {window_ms} ms: at most the epoch, {horizon * tick_ms} ms"
+        elif window_ms in windows[:number]:
+            yield f"windows holds {window_ms} ms more than once: every one only once"

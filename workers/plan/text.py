@@ -140,6 +140,18 @@ def _noise(one: HistogramPlan, say: _Printer) -> None:
         if noise.worst_sd == noise.rms_sd and len({row[1:] for row in rows}) == 1:
             rows = [("every", *rows[0][1:])]
         say.table(("tick", "sd", "mean |error|", "95 % within", "threshold"), rows, left=())
+    if noise.windows:
+        looked = max(row.ticks_computed for row in noise.windows)
+        say.paragraph(
+            f"sd of the change of a count over a window (at {looked:,} ticks; \"apart\" is what two counts of "
+            "independent noise would leave):"
+        )
+        columns = ("window", "ticks", "least", "most", "rms", "last tick", "apart")
+        sds = [
+            (format_duration(row.ms), f"{row.ticks:,}", *map(_number, (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)))
+            for row in noise.windows
+        ]
+        say.table(columns, sds, left=())
     found = one.thresholds
     if found is not None:
         spread = _whole(found.most) if found.least == found.most else f"{_whole(found.least)} to {_whole(found.most)}"

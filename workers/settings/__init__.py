@@ -354,7 +354,7 @@ def _section(record: type[Record], values: dict[str, Any], where: str, further: 
         rule = by_name[name]
         if rule.duration:
             try:
-                value = parse_duration(value)
+                value = [parse_duration(one) for one in value] if isinstance(value, list) else parse_duration(value)
             except ValueError:
                 raise ValueError(f"{where}{name} = {display(value)}: {rule.allowed}: {DURATIONS_ALLOWED}") from None
         elif rule.name == "where":

@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from workers.mechanisms.counters.haar import Cell, HaarCounter
+from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.levels import Cell
 from workers.mechanisms.counters.noise_columns import Integers
 from workers.mechanisms.noise.keyed import NoiseKey
 

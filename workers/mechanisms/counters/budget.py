@@ -57,6 +57,9 @@ class OnCounters(OnSplit):
     def sd(self, t: int) -> float:
         return self._counter.sd(t)
 
+    def difference_sd(self, t: int, since: int) -> float:
+        return self._counter.difference_sd(t, since)
+
     def init(self) -> State:
         return State()
 

@@ -37,7 +37,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import LevelColumns, LevelCounter
+from workers.mechanisms.counters.levels import Cell, LevelColumns, LevelCounter
 from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 
@@ -48,7 +48,6 @@ _TOTAL = 0  # the level number of S
 _GROUP_BOUND = 1 << 62
 _INT32_BOUND = 1 << 31
 
-Cell = tuple[int, int]
 Coefficients = list[tuple[int, int, Cell, int]]
 Source = Callable[[int, Cell, int, int], Integers]
 
@@ -71,9 +70,6 @@ class HaarCounter(LevelCounter):
     def __init__(self, horizon: int | None, rho_item: float) -> None:
         super().__init__(horizon, rho_item)
         self._levels = self.cells_per_event - 1
-        # The same over one denominator: sums of integers take a tenth of the time of fractions.
-        denominator = math.lcm(*(value.denominator for value in self._sigma_squared))
-        self._over_one = tuple(int(value * denominator) for value in self._sigma_squared), denominator
         self._groups = self._make_groups()
 
     def _weights(self) -> list[Fraction]:
@@ -108,6 +104,13 @@ class HaarCounter(LevelCounter):
             (Fraction(numerator, 1 << bits), self._sigma_squared[level])
             for level, bits, _, numerator in self._coefficients(t)
         ]
+
+    @property
+    def _denominator(self) -> int:
+        return 1 << self._levels
+
+    def _cells_at(self, t: int) -> dict[Cell, int]:
+        return {cell: numerator << (self._levels - bits) for _, bits, cell, numerator in self._coefficients(t)}
 
     def _shape(self) -> dict[str, object]:
         return {"levels": self._levels}

@@ -9,9 +9,15 @@
     w_j             weight of level j; sigma_j^2 = (sum_i w_i) / (2 rho_item w_j), rounded up
     TV              `tv`: total variation distance of the sampled noise from the ideal, over the
                     cells one event changes
+    a_v             `_cells_at(t)`: the coefficient of cell v's noise at t, times D (`_denominator`)
     K               `test_tv`: the same for a single test of the noise at one tick against a
                     threshold
     x               `reach`: at least every |Z| that a table can give
+
+Difference of two ticks: sum_v (a_v(t) - a_v(s)) Z_v / D, whose variance follows from the
+coefficients by cell alone; nothing is noised at tick 0. Noise at t is a multiple of g / D, g the
+largest common divisor of D and all a_v(t), so rounding adds (1 - (g / D)^2) / 12, taken for each of
+the two as if it were independent of the rest.
 
 The tables that noise is drawn from are made when it is first drawn, and kept for all threads
 (`integer_gaussian`): what a counter costs is known without them, and a plan draws from none.
@@ -47,6 +53,8 @@ _REACH_SQUARED = 178.84
 _UNIT = Fraction(1, 1 << 128)
 _LEFT_OUT = Fraction(1, 1 << 180)
 
+Cell = tuple[int, int]
+
 
 class Counter(Frozen):
     """One counter's public parameters and its noise.
@@ -80,6 +88,18 @@ class Counter(Frozen):
 
     def sd(self, t: int) -> float:
         """Return the standard deviation of the published integer, the rounding included."""
+        raise NotImplementedError
+
+    def difference_sd(self, t: int, since: int) -> float:
+        """Return the standard deviation of the published integer at t less that at `since`.
+
+        Args:
+            t: tick, from 1.
+            since: an earlier tick; 0 is before the first one, where nothing is noised.
+
+        Raises:
+            HorizonExceeded: one of them is outside the horizon.
+        """
         raise NotImplementedError
 
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
@@ -125,11 +145,35 @@ class LevelCounter(Counter):
         weights = self._weights()
         scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
         self._sigma_squared = tuple(round_up_sigma_squared(scale / weight) for weight in weights)
+        # The same over one denominator: sums of integers take a tenth of the time of fractions.
+        common = math.lcm(*(value.denominator for value in self._sigma_squared))
+        self._over_one = tuple(int(value * common) for value in self._sigma_squared), common
         self._reach = tuple(map(reach, self._sigma_squared))
         self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
         self.cells_per_event = len(weights)
         self.tv = float_up(sum(((x + 2) * _UNIT + _LEFT_OUT for x in self._reach), Fraction(0)))
         self.test_tv = float_up(self._cells_of_a_tick() * (_UNIT + _LEFT_OUT))
+
+    def difference_sd(self, t: int, since: int) -> float:
+        now = self._cells_at(t)
+        then = self._cells_at(since) if since else {}
+        d, (numerators, common) = self._denominator, self._over_one
+        changes = now | {cell: now.get(cell, 0) - before for cell, before in then.items()}
+        total = sum(change * change * numerators[cell[0]] for cell, change in changes.items())
+        variance = total / (common * d * d)
+        for cells in (now, then):
+            if cells:
+                variance += (1 - (math.gcd(d, *cells.values()) / d) ** 2) / 12
+        return math.sqrt(variance)
+
+    @property
+    def _denominator(self) -> int:
+        """Return D, by which the coefficients are multiplied to be integers."""
+        raise NotImplementedError
+
+    def _cells_at(self, t: int) -> dict[Cell, int]:
+        """Return the non-zero coefficients at t, times D, by (level, number in it)."""
+        raise NotImplementedError
 
     def _weights(self) -> Sequence[Fraction]:
         """Return w_j of every level."""

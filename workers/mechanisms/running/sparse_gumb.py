@@ -141,6 +141,10 @@ class SparseGumb(OnSplit, Domained):
     def sd(self, t: int) -> float:
         return self._counter.sd(t)
 
+    def difference_sd(self, t: int, since: int) -> float:
+        """Return it for an item chosen at both ticks: its counter ran from tick 1."""
+        return self._counter.difference_sd(t, since)
+
     def eta(self, t: int) -> int:
         """Return how far above the least one shown an item outside must lie at tick t."""
         if self.config.eta is not None:
