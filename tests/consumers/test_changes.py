@@ -21,8 +21,8 @@ def readers() -> Iterator[tuple[ModuleType, ModuleType]]:
     """The modules as a reader has them: side by side in one directory."""
     sys.path.insert(0, str(EXAMPLES))
     try:
-        import board  # type: ignore[import-not-found]
-        import snapshots  # type: ignore[import-not-found]
+        import board
+        import snapshots
 
         yield snapshots, board
     finally:

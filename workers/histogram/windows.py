@@ -26,14 +26,14 @@ class Windows(Frozen):
         mechanism: built from it.
 
     Raises:
-        ValueError: there are windows, but no counts that can be subtracted.
+        TypeError: there are windows, but no counts that can be subtracted.
     """
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
         self._counts = mechanism if isinstance(mechanism, Differences) and config.subtracts else None
         if self._ticks and self._counts is None:
-            raise ValueError(f"{config.where()}windows: {mechanism.kind} has no counts that can be subtracted")
+            raise TypeError(f"mechanism = {mechanism.kind}: must have counts that can be subtracted")
 
     def at(self, t: int) -> dict[str, object]:
         """Return the snapshot's field at a tick of the epoch; nothing without windows."""
