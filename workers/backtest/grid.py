@@ -27,7 +27,8 @@ import msgspec
 
 from workers.durations import format_duration
 from workers.errors import SettingsError
-from workers.mechanisms.config import HistogramConfig, display, rules
+from workers.mechanisms.checked import display, rules
+from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.algorithms import KNOWN
 from workers.mechanisms.registry import MECHANISMS, build

@@ -4,7 +4,7 @@
     T               `horizon`, ticks; None is unbounded
     rho_item        zCDP that one unit of change of one item's count at one tick costs over all
                     releases
-    c_j, sigma_j^2  `terms(t)`: the release at t is h_t + floor(sum_j c_j Z_j + 1/2),
+    c_j, sigma_j^2  `cells(t)`: the release at t is h_t + floor(sum_j c_j Z_j + 1/2),
                     Z_j ~ N_Z(0, sigma_j^2)
     w_j             weight of level j; sigma_j^2 = (sum_i w_i) / (2 rho_item w_j), rounded up
     TV              `tv`: total variation distance of the sampled noise from the ideal, over the
@@ -40,6 +40,9 @@ from workers.mechanisms.noise.gaussian import (
     round_up_sigma_squared,
 )
 from workers.mechanisms.noise.keyed import NoiseStream
+
+# What says which noise value of an item it is, such as (level, block).
+Cell = tuple[int, int]
 
 LONGEST_HORIZON = 1 << 40
 # Above 258 ln 2 = 178.832 by more than a square root in floats loses.
@@ -82,9 +85,18 @@ class Counter(Frozen):
         """Return the standard deviation of the published integer, the rounding included."""
         raise NotImplementedError
 
+    def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
+        """Return (c_j, sigma_j^2) of each cell with a non-zero coefficient at t: the noise's law.
+
+        Every cell is one independent discrete Gaussian, the same at all ticks that have it. So two
+        ticks' noise has the covariance sum c_j c'_j sigma_j^2 over the cells that both have, and
+        their difference the variance sum (c_j - c'_j)^2 sigma_j^2 over the cells of either.
+        """
+        raise NotImplementedError
+
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
         """Return the non-zero (c_j, sigma_j^2) at t, each an independent discrete Gaussian."""
-        raise NotImplementedError
+        return list(self.cells(t).values())
 
     def public(self) -> dict[str, object]:
         """Return every parameter that changes a noise value, as JSON: part of the mechanism id."""

@@ -37,7 +37,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import LevelColumns, LevelCounter, last_tick_of
+from workers.mechanisms.counters.levels import Cell, LevelColumns, LevelCounter, last_tick_of
 from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
@@ -86,12 +86,12 @@ class TreeCounter(LevelCounter):
     def sd(self, t: int) -> float:
         return math.sqrt(self.variance(t))
 
-    def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        return [
-            (Fraction(1), self._sigma_squared[level])
+    def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
+        return {
+            (level, block): (Fraction(1), self._sigma_squared[level])
             for level, first, last in self._blocks(t)
-            for _ in range(first, last)
-        ]
+            for block in range(first, last)
+        }
 
     def _shape(self) -> dict[str, object]:
         return {"levels": self._levels, "radix": self.radix}
