@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from workers.mechanisms.buckets import Buckets
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config import END_MECHANISMS, HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.registry import MECHANISMS, build
 
@@ -49,6 +49,7 @@ OTHER: dict[str, dict[str, object]] = {
     "delta": {"delta": 1e-7},
     "counter": {"counter": "tree"},
     "radix": {"counter": "tree", "radix": 3},
+    "end_share": {"end_share": 0.6},
     "keys": {"keys": ("s", "r")},
     "generation": {"generation": 2},
     "windows": {"windows": (20,)},
@@ -124,6 +125,8 @@ def fields() -> list[tuple[str, str]]:
                 continue  # only one value is allowed
             if field.name == "radix" and name in COUNTERLESS and name not in TREE_ALONE:
                 continue  # the same
+            if field.name == "end_share" and name not in END_MECHANISMS:
+                continue  # it has no last tick, or no counter over the ticks
             if field.name in ("buckets", "quantiles"):
                 continue  # they need each other and a domain: tested below
             if field.name in ("key", "items", "count", "where_"):

@@ -27,7 +27,8 @@ import msgspec
 
 from workers.durations import format_duration
 from workers.errors import SettingsError
-from workers.mechanisms.config import HistogramConfig, display, rules
+from workers.mechanisms.checked import display, rules
+from workers.mechanisms.config import END_MECHANISMS, HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.algorithms import KNOWN
 from workers.mechanisms.registry import MECHANISMS, build
@@ -206,6 +207,8 @@ def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
 def settings_known(mechanism: str) -> set[str]:
     """Return the settings that a histogram of this mechanism may have."""
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
+    if mechanism not in END_MECHANISMS:
+        names.discard("end_share")
     return names | {"domain_file"} if "domain" in names else names - {"buckets", "quantiles"}
 
 

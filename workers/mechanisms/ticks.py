@@ -9,28 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-
-class Lane(NamedTuple):
-    """What stage 1 must know: histograms that agree in it share one set of contributions.
-
-    `max_items_per_user` and `horizon` bound users, who have so many (stream key, item) pairs in
-    each epoch of `horizon` ticks (None: in the one epoch there is); without users they are None.
-    `view` names what is looked at in an event; "" is what `[events]` says.
-    """
-
-    tick_ms: int
-    start_ms: int
-    max_items: int
-    max_count: int
-    max_items_per_user: int | None = None
-    horizon: int | None = None
-    view: str = ""
-
-    def epoch(self, tick: int) -> int:
-        """Return the epoch, from 0, in which users' pairs are counted together."""
-        return 0 if self.horizon is None else (tick - 1) // self.horizon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,8 @@ import msgspec
 from workers.durations import ALLOWED as DURATIONS_ALLOWED
 from workers.durations import format_duration, parse_duration
 from workers.errors import SettingsError
-from workers.mechanisms.config import Checked, HistogramConfig, display, rules
+from workers.mechanisms.checked import Checked, display, rules
+from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
 from workers.settings.files import client_values, declare, read_file, read_key
 from workers.settings.registry import SchemaRegistrySettings, registry_values

@@ -24,6 +24,7 @@ COUNTERS = [
     (make_counter("haar", 1000, 0.01), PAIRS),
     (make_counter("haar", 1000, 3.0), PAIRS),
     (make_counter("haar", 1024, 0.01), (*PAIRS, (1024, 1023), (1024, 512))),
+    (make_counter("haar", 1000, 0.01, end_share=0.6), (*PAIRS, (1000, 999), (488, 232))),
     (make_counter("haar", None, 0.01), (*PAIRS, (FAR, FAR - 4096), (FAR, FAR - 1))),
     (make_counter("tree", 1000, 0.01), PAIRS),
     (make_counter("tree", 1000, 3.0, 2), PAIRS),

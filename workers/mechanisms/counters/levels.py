@@ -4,12 +4,13 @@
     T               `horizon`, ticks; None is unbounded
     rho_item        zCDP that one unit of change of one item's count at one tick costs over all
                     releases
-    c_j, sigma_j^2  `terms(t)`: the release at t is h_t + floor(sum_j c_j Z_j + 1/2),
+    c_j, sigma_j^2  `cells(t)`: the release at t is h_t + floor(sum_j c_j Z_j + 1/2),
                     Z_j ~ N_Z(0, sigma_j^2)
     w_j             weight of level j; sigma_j^2 = (sum_i w_i) / (2 rho_item w_j), rounded up
     TV              `tv`: total variation distance of the sampled noise from the ideal, over the
                     cells one event changes
-    a_v             `_cells_at(t)`: the coefficient of cell v's noise at t, times D (`_denominator`)
+    a_v             `_cells_at(t)`: the coefficient of cell v's noise at t times `_denominator`, D;
+                    `cells` follows
     K               `test_tv`: the same for a single test of the noise at one tick against a
                     threshold
     x               `reach`: at least every |Z| that a table can give
@@ -47,13 +48,14 @@ from workers.mechanisms.noise.gaussian import (
 )
 from workers.mechanisms.noise.keyed import NoiseStream
 
+# What says which noise value of an item it is, such as (level, block).
+Cell = tuple[int, int]
+
 LONGEST_HORIZON = 1 << 40
 # Above 258 ln 2 = 178.832 by more than a square root in floats loses.
 _REACH_SQUARED = 178.84
 _UNIT = Fraction(1, 1 << 128)
 _LEFT_OUT = Fraction(1, 1 << 180)
-
-Cell = tuple[int, int]
 
 
 class Counter(Frozen):
@@ -102,9 +104,18 @@ class Counter(Frozen):
         """
         raise NotImplementedError
 
+    def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
+        """Return (c_j, sigma_j^2) of each cell with a non-zero coefficient at t: the noise's law.
+
+        Every cell is one independent discrete Gaussian, the same at all ticks that have it. So two
+        ticks' noise has the covariance sum c_j c'_j sigma_j^2 over the cells that both have, and
+        their difference the variance sum (c_j - c'_j)^2 sigma_j^2 over the cells of either.
+        """
+        raise NotImplementedError
+
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
         """Return the non-zero (c_j, sigma_j^2) at t, each an independent discrete Gaussian."""
-        raise NotImplementedError
+        return list(self.cells(t).values())
 
     def public(self) -> dict[str, object]:
         """Return every parameter that changes a noise value, as JSON: part of the mechanism id."""
@@ -153,6 +164,10 @@ class LevelCounter(Counter):
         self.cells_per_event = len(weights)
         self.tv = float_up(sum(((x + 2) * _UNIT + _LEFT_OUT for x in self._reach), Fraction(0)))
         self.test_tv = float_up(self._cells_of_a_tick() * (_UNIT + _LEFT_OUT))
+
+    def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
+        d = self._denominator
+        return {cell: (Fraction(a, d), self._sigma_squared[cell[0]]) for cell, a in self._cells_at(t).items()}
 
     def difference_sd(self, t: int, since: int) -> float:
         now = self._cells_at(t)

@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
-from workers.mechanisms.counters.levels import Counter
+from workers.mechanisms.counters.levels import Cell, Counter
 from workers.mechanisms.counters.noise_columns import Integers, check_tick
 from workers.mechanisms.frozen import kept, read_only
 from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
@@ -120,10 +120,11 @@ class SqrtCounter(Counter):
         rounding = Fraction(2, 12) if self.bits else 0
         return math.sqrt(Fraction(squares, self._unit**2) * self._sigma_squared + rounding)
 
-    def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        """Return (g_k, sigma^2), k < t; the noise is their sum but for what g lost to 2^-F."""
+    def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
+        """Return (g_(t-s), sigma^2) of each z_s, s = t..1; but for what g lost to 2^-F."""
         check_tick(self.kind, t, self._last_tick)
-        return [(Fraction(int(g), self._unit), self._sigma_squared) for g in self._inverse[:t].tolist()]
+        inverse = self._inverse[:t].tolist()
+        return {(LEVEL, t - k): (Fraction(int(g), self._unit), self._sigma_squared) for k, g in enumerate(inverse)}
 
     def public(self) -> dict[str, object]:
         return {

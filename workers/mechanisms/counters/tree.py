@@ -86,13 +86,6 @@ class TreeCounter(LevelCounter):
     def sd(self, t: int) -> float:
         return math.sqrt(self.variance(t))
 
-    def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        return [
-            (Fraction(1), self._sigma_squared[level])
-            for level, first, last in self._blocks(t)
-            for _ in range(first, last)
-        ]
-
     @property
     def _denominator(self) -> int:
         return 1
