@@ -1,6 +1,7 @@
 """All benchmarks in one run, on one real broker: `make bench`, or `python -m bench [--events N] [--only NAME ...]`.
 
 worker      events/s of one `quietcount run`, of events and of users, beside a plain Faust table and Kafka Streams on the same topic
+formats     events/s in JSON, Avro and Protobuf, with one histogram and with five over different fields, filters and buckets
 rekey       events/s with and without `privacy.rekey`, the same events
 latency     how long after its tick a snapshot can be read, at steady rates
 many-items  memory an item and recovery of a worker with 10 M items in one owner partition
