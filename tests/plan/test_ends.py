@@ -66,6 +66,14 @@ def test_a_share_in_use_is_not_argued_with() -> None:
     assert not any("end_share" in sentence for sentence in plan.advice)
 
 
+def test_mechanisms_are_compared_with_the_share_in_use() -> None:
+    """Else the one without the share would seem to have less noise for nothing."""
+    plan = planned(config(UnkBaseConfig, horizon=100, end_share=0.6))
+    other = build(config(KnownBaseConfig, horizon=100, end_share=0.6, domain=LABELS))
+    row = next(row for row in plan.mechanisms if row.mechanism == "known_base")
+    assert row.worst_sd == pytest.approx(max(other.sd(t) for t in range(1, 101)), rel=1e-9)
+
+
 @pytest.mark.parametrize(
     "own",
     [
