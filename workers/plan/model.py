@@ -184,6 +184,20 @@ class CounterChoice(Record, frozen=True, kw_only=True):
     noise_per_row: int | None = None
 
 
+class EndChoice(Record, frozen=True, kw_only=True):
+    """What one `end_share` does to the noise over an epoch, at the same cost; None: not set."""
+
+    end_share: float | None
+    chosen: bool
+    recommended: bool
+    offset: int
+    worst_sd: float
+    rms_sd: float
+    last_sd: float
+    last_threshold: float | None
+    curve: tuple[Bucket, ...]
+
+
 class Alternative(Record, frozen=True, kw_only=True):
     """One mechanism for the same or a near question, at the same budget."""
 
@@ -221,6 +235,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     error: Error
     memory: Memory
     counters: tuple[CounterChoice, ...]
+    ends: tuple[EndChoice, ...]
     mechanisms: tuple[Alternative, ...]
     advice: tuple[str, ...]
 

@@ -105,7 +105,7 @@ def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
         worst_tick=worst,
         rms_sd=math.sqrt(variance.mean(last)),
         ticks=tuple(_tick(mechanism, t) for t in chosen_ticks(config, last, worst)),
-        curve=_buckets(variance, last),
+        curve=buckets_of(variance, last),
         windows=tuple(_changes(mechanism, config, last)),
     )
 
@@ -233,7 +233,7 @@ def _tick(mechanism: Mechanism, t: int) -> Tick:
     )
 
 
-def _buckets(variance: Curve, last: int) -> tuple[Bucket, ...]:
+def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
     """Return up to 64 runs of ticks, equally long up to 4,096 ticks, else growing by one factor."""
     spread: Callable[..., NDArray[np.float64]] = np.linspace if last <= 4096 else np.geomspace
     edges = np.unique(np.round(spread(1, last + 1, BUCKETS + 1)).astype(np.int64))
