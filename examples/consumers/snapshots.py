@@ -4,7 +4,7 @@ A record is one page of a snapshot; docs/snapshot.schema.json says what stands i
 
 - Pages: a large snapshot comes in several records, one after the other. Half of one is not a histogram.
 - Series: the `id` names histogram, parameters and epoch. With another id counts begin anew; never subtract across.
-- Changes: two snapshots share most of their noise. Where the settings name `windows`, a snapshot says how far off a change is: `Changes`.
+- Changes: two snapshots share noise, which cancels. Where the settings name `windows`, a snapshot says how far off a change is: `Changes`.
 - Repetition: who reads a record twice finds the same bytes. Anything else is no snapshot to rely on.
 """
 

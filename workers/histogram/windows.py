@@ -2,8 +2,8 @@
 
 What: the standard deviation of an item's count at tick t less its count `ticks` before, as both
 were published. It follows from the settings and t alone: no state, and it costs nothing.
-Why: two snapshots share most of their noise, which cancels. Taken for independent, their errors
-give a bar that is up to several times too long.
+Why: two snapshots share noise, which cancels: taken for independent, their errors give a bar that
+is three times as long as it should be over one tick (`haar`), less over longer windows.
 
 Where the epoch is younger than a window, the change is that since its start, where every count is
 0 without noise: `ticks` is then `tick` itself.
