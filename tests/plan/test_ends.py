@@ -8,8 +8,14 @@ from tests.plan.test_figures import planned, said
 from tests.plan.test_noise import LABELS, START, config
 from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.plan.model import Bucket
+from workers.plan.advice import _end
+from workers.plan.ends import end_choices
+from workers.plan.model import Bucket, EndChoice
 from workers.plan.plot import line
+
+
+def ends_of(own: HistogramConfig) -> tuple[EndChoice, ...]:
+    return end_choices(own, build(own), "event")
 
 
 @pytest.mark.parametrize(
@@ -24,7 +30,7 @@ from workers.plan.plot import line
 )
 def test_each_rows_figures_are_those_of_a_worker_with_that_share(own: HistogramConfig) -> None:
     """Whoever takes a row's share must get that row's noise."""
-    rows = planned(own).ends
+    rows = ends_of(own)
     assert [row.end_share for row in rows if row.chosen] == [own.end_share]
     assert [row.end_share for row in rows] == [None, *sorted(row.end_share for row in rows if row.end_share)]
     assert own.horizon_ticks is not None
@@ -43,27 +49,30 @@ def test_each_rows_figures_are_those_of_a_worker_with_that_share(own: HistogramC
 @pytest.mark.parametrize(("horizon", "named"), [(8, 0.7), (100, 0.6), (1000, 0.6), (1440, 0.5), (1 << 30, 0.5)])
 def test_one_share_is_named_and_it_costs_other_ticks_at_most_a_third(horizon: int, named: float) -> None:
     """The rule is stated in the docs: it must be the one that is applied, and the next share must break it."""
-    plan = planned(config(KnownBaseConfig, domain=LABELS, horizon=horizon))
-    assert [row.end_share for row in plan.ends if row.recommended] == [named]
-    assert any(f"end_share = {named} " in sentence for sentence in plan.advice)
-    none = plan.ends[0]
-    for row in plan.ends[1:]:
+    rows = ends_of(config(KnownBaseConfig, domain=LABELS, horizon=horizon))
+    assert [row.end_share for row in rows if row.recommended] == [named]
+    none = rows[0]
+    for row in rows[1:]:
         assert row.end_share is not None
         assert (row.worst_sd <= none.worst_sd * 4 / 3 * (1 + 1e-9)) is (row.end_share <= named)
 
 
 def test_none_is_named_where_no_share_can_be_had() -> None:
     """A budget at the edge of what noise there is a table for allows no level less: then there is nothing to choose."""
-    plan = planned(config(KnownBaseConfig, domain=LABELS, horizon=1000, epsilon=None, rho=2.9e-9))
-    assert [(row.end_share, row.recommended) for row in plan.ends] == [(None, False)]
-    assert not any("end_share" in sentence for sentence in plan.advice)
+    rows = ends_of(config(KnownBaseConfig, domain=LABELS, horizon=1000, epsilon=None, rho=2.9e-9))
+    assert [(row.end_share, row.recommended) for row in rows] == [(None, False)]
+    assert not list(_end(rows))
 
 
 def test_a_share_in_use_is_not_argued_with() -> None:
     """Somebody chose it: the table shows what others would do, the sentences are silent."""
-    plan = planned(config(KnownBaseConfig, domain=LABELS, horizon=100, end_share=0.3))
-    assert [row.end_share for row in plan.ends if row.chosen] == [0.3]
-    assert not any("end_share" in sentence for sentence in plan.advice)
+    for end_share in (None, 0.3):
+        own = config(KnownBaseConfig, domain=LABELS, horizon=100, end_share=end_share)
+        plan = planned(own)
+        assert plan.ends == ends_of(own)
+        assert [row.end_share for row in plan.ends if row.chosen] == [end_share]
+        assert any("end_share = 0.6 " in sentence for sentence in plan.advice) is (end_share is None)
+        assert "the end of an epoch" in said(own, plan)
 
 
 def test_mechanisms_are_compared_with_the_share_in_use() -> None:
@@ -89,9 +98,7 @@ def test_mechanisms_are_compared_with_the_share_in_use() -> None:
 )
 def test_nothing_is_said_where_an_end_share_is_refused(own: HistogramConfig) -> None:
     """Figures of a setting that cannot be given would send people after it; giving it is refused in one line."""
-    plan = planned(own)
-    assert plan.ends == ()
-    assert "end_share" not in said(own, plan)
+    assert ends_of(own) == ()
     if own.horizon != 1:
         with pytest.raises(ValueError, match=r"end_share = 0\.6: only in known_base, unk_base, sparse_gumb"):
             type(own)(**({name: getattr(own, name) for name in own.__struct_fields__} | {"end_share": 0.6}))

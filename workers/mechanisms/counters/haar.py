@@ -21,7 +21,7 @@ Why: about half the error of the tree, no state, and any tick can be computed al
 
 The end of an epoch: with o = 2^h - T the last tick is the root of the tree, all c_j are 0 but
 c_0 = 1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). What e gives the
-root, the levels lack: every other tick has more noise than without.
+root beyond 2 / (h + 2), the levels lack.
 
 Sensitivity: an event in tick s changes, in each level, the one D_v whose block holds s, by one, and
 S by one, wherever the tree begins.
