@@ -1,6 +1,7 @@
 """All benchmarks in one run, on one real broker: `make bench`, or `python -m bench [--events N] [--only NAME ...]`.
 
 worker      events/s of one `quietcount run`, of events and of users, beside a plain Faust table and Kafka Streams on the same topic
+formats     events/s in JSON, Avro and Protobuf, with one histogram and with five over different fields, filters and buckets
 rekey       events/s with and without `privacy.rekey`, the same events
 latency     how long after its tick a snapshot can be read, at steady rates
 many-items  memory an item and recovery of a worker with 10 M items in one owner partition
@@ -9,9 +10,10 @@ items       a tick of a million items with every per-item mechanism, beside `unk
 replay      events/s of `quietcount replay` from JSON lines and Parquet
 sweep       one replay of 24 combinations of settings: exit 1 where they cost 6 single runs
 users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
+sqlp        the table of DP-SQLP, section 5.1, beside ours: keys, norms, seconds and memory; exit 1 where C = 32 misses its targets
 utility     measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
 
-docs/performance.md has the figures of the first three, of `replay` and of `users`.
+docs/performance.md has the figures of the first three, of `replay`, of `users` and of `sqlp`.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ import os
 import platform
 import sys
 
-from bench import columns, mechanism_step, per_item, release_columns, replay, sweep, users_table, utility
+from bench import columns, mechanism_step, per_item, release_columns, replay, sqlp, sweep, users_table, utility
 from bench.throughput import table
 
-NAMES = (*table.NAMES, "core", "items", "replay", "sweep", "users", "utility")
+NAMES = (*table.NAMES, "core", "items", "replay", "sweep", "users", "sqlp", "utility")
 
 
 def bench_core(rows: int, ticks: int) -> None:
@@ -49,7 +51,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--ticks", type=int, default=64)
     parser.add_argument("--replay-events", type=int, default=10_000_000)
-    parser.add_argument("--user-ticks", type=int, nargs="+", default=[100, 1_000], help="horizons of `users`")
+    parser.add_argument("--user-ticks", type=int, nargs="+", default=[100, 1_000], help="horizons of `users` and `sqlp`")
     parser.add_argument("--user-share", type=float, default=1.0, help="of the 10 M users, for a quicker run")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--horizon", type=int, default=512)
@@ -69,6 +71,8 @@ def main() -> None:
         kept = sweep.table(given.replay_events) and kept
     if "users" in given.only:
         users_table.table(tuple(given.user_ticks), given.user_share)
+    if "sqlp" in given.only:
+        kept = sqlp.table(tuple(given.user_ticks), given.user_share) and kept
     if "utility" in given.only:
         kept = utility.table(given.seeds, given.horizon) and kept
     if not kept:

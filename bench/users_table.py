@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from bench import replay
 
@@ -49,8 +50,8 @@ delta = 1e-9
 """
 
 
-def write(path: Path, ticks: int, users: int) -> int:
-    """Write the table in order of time; return how many records it has."""
+def write(path: Path, ticks: int, users: int) -> NDArray[np.int64]:
+    """Write the table in order of time; return how many records each item has."""
     rng = np.random.default_rng(0)
     weights = np.cumsum((np.arange(100_000) + 26.0) ** -6.738)
     number_of = (np.searchsorted(weights / weights[-1], rng.random(users)) + 1).astype(np.int32)
@@ -71,7 +72,7 @@ def write(path: Path, ticks: int, users: int) -> int:
             some = order[first : first + ROWS]
             columns = [pa.array(tick[some].astype(np.int64) * 1000), pa.array(user[some].astype(np.int64))]
             out.write_table(pa.table([*columns, labels.take(pa.array(items[some]))], schema=schema), row_group_size=ROWS)
-    return number
+    return np.bincount(items, minlength=ITEMS)
 
 
 def table(horizons: tuple[int, ...], share: float) -> None:
@@ -82,7 +83,7 @@ def table(horizons: tuple[int, ...], share: float) -> None:
     for ticks in horizons:
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
-            number = write(directory / "events.parquet", ticks, users)
+            number = int(write(directory / "events.parquet", ticks, users).sum())
             settings = SETTINGS.format(ticks=ticks, pairs=PAIRS_A_USER)
             found = replay.run(directory, number, "parquet", settings, ticks)
         row = f"{number:,} records, horizon {ticks:,}"

@@ -93,6 +93,8 @@ SLOW = (
     "mechanisms/one_shot/test_limit_dom.py",
     "contract/test_sensitivity.py",
     "contract/test_purity.py",
+    "histogram/test_windows.py",
+    "mechanisms/counters/test_differences.py",
     "events/formats/test_avro.py",
     "events/formats/test_protobuf.py",
     "deploy/test_messages.py",

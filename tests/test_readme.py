@@ -23,7 +23,8 @@ import pytest
 
 from workers.agents.factory import mechanisms
 from workers.kafka.clients import Connection
-from workers.mechanisms.config import Checked, KnownBaseConfig, UnkBaseConfig, rules
+from workers.mechanisms.checked import Checked, rules
+from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.offline import replay
 from workers.replay.sources_lines import JsonLines

@@ -8,7 +8,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +19,9 @@ from confluent_kafka.admin import AdminClient
 from numpy.typing import NDArray
 
 from bench.throughput.events import Drawn, Events, Shape, payload
+
+#: Makes the records of a batch of events, rows of them, and all times: `events.payload`, or in another form.
+Maker = Callable[[Drawn, NDArray[np.int64], NDArray[np.int64]], NDArray[np.uint8]]
 
 TICK_S = 10
 #: Records of a batch, about: 70 kB compressed. A producer that fills batches of a megabyte has as many and more.
@@ -96,13 +99,13 @@ class Sender:
         return parts
 
 
-def batches(drawn: Drawn, times: NDArray[np.int64], partitions: int) -> dict[int, bytes]:
+def batches(drawn: Drawn, times: NDArray[np.int64], partitions: int, make: Maker = payload) -> dict[int, bytes]:
     """Return a record batch for each partition that these events have; times are theirs, ascending."""
     made = {}
     for partition in range(partitions):
         rows = np.flatnonzero(drawn.partitions == partition)
         if len(rows):
-            records = payload(drawn, rows, times).tobytes()
+            records = make(drawn, rows, times).tobytes()
             made[partition] = record_batch(records, len(rows), int(times[rows[0]]), int(times[rows[-1]]))
     return made
 
@@ -119,10 +122,12 @@ def blocks(
         yield events.draw(rows), end_ms - ago.astype(np.int64)
 
 
-def fill(bootstrap: str, topic: str, partitions: int, number: int, shape: Shape, events_a_tick: int) -> int:
+def fill(
+    bootstrap: str, topic: str, partitions: int, number: int, shape: Shape, events_a_tick: int, make: Maker = payload
+) -> int:
     """Fill the topic; return the time of the last event, ms, whose tick is over by then."""
     end_ms = time.time_ns() // 1_000_000 - TICK_S * 1000
     with Sender(bootstrap, topic) as sender:
         for drawn, times in blocks(shape, partitions, number, end_ms, events_a_tick):
-            sender.send(batches(drawn, times, partitions))
+            sender.send(batches(drawn, times, partitions, make))
     return end_ms

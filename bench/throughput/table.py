@@ -9,14 +9,14 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.throughput import latency, many_items, rekeyed, sampled, streams, worker
+from bench.throughput import formats, latency, many_items, rekeyed, sampled, streams, worker
 from bench.throughput.events import Shape
 from bench.throughput.producing import fill
 from bench.throughput.worker import Run, contributed, expected, forget, site
 from tests.broker import broker
 from tests.worker.harness import ROOT, Site
 
-NAMES = ("worker", "rekey", "latency", "many-items")
+NAMES = ("worker", "formats", "rekey", "latency", "many-items")
 #: That of the peers, and of most rows.
 PARTITIONS = 4
 
@@ -69,6 +69,8 @@ def tables(given: Namespace, names: tuple[str, ...]) -> None:
         directory = Path(name)
         if "worker" in names:
             throughput(bootstrap, directory, given)
+        if "formats" in names:
+            formats.table(bootstrap, directory / "formats", given)
         if "rekey" in names:
             rekeyed.rekeyed(bootstrap, directory, given)
         if "latency" in names:

@@ -150,12 +150,12 @@ def wait_released(place: Site, worker: Worker, last_ms: int) -> int:
 
 def _released(place: Site, owner: int, last_ms: int) -> int | None:
     """Return when an owner released the tick that holds `last_ms`, if it has."""
-    lane, name = place.settings.histograms[0].lane, place.settings.histograms[0].name
+    configs = place.settings.histograms
     for message in read_partition(place.connection, place.settings.release_state_topic, owner, newest=_NEWEST):
         if message.key() == PROGRESS:
             progress = msgspec.json.decode(message.value() or b"", type=ReleaseProgress)
-            reached = progress.histograms[name].next
-            if reached is not None and lane.start_ms + (reached - 1) * lane.tick_ms > last_ms:
+            reached = [(config.lane, progress.histograms[config.name].next) for config in configs]
+            if all(t is not None and lane.start_ms + (t - 1) * lane.tick_ms > last_ms for lane, t in reached):
                 return message.timestamp()[1]
     return None
 

@@ -2,7 +2,8 @@
 
     python examples/consumers/board.py --topic orders.products --from-beginning --until-end
 
-Each count stands with two standard deviations of its noise: the true count lies within them about 19 times in 20.
+Each count stands with two standard deviations of its noise: the true count lies within them about 19 times in 20. Where the settings name
+windows, each is followed by what changed in them, if by more than two standard deviations of the change: "+120 ± 94 in 1h, up 2".
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import contextlib
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from reading import Topic, add_options
-from snapshots import NotASnapshot, Pages, Series, Snapshot, Step, printable
+from snapshots import Change, Changes, NotASnapshot, Pages, Series, Snapshot, Step, printable
+
+UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 
 
-def board(snapshot: Snapshot, top: int) -> str:
+def board(snapshot: Snapshot, top: int, changes: Sequence[Change] = ()) -> str:
     """A snapshot as lines of text."""
     until = datetime.fromtimestamp(snapshot.end / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     lines = [
@@ -31,12 +35,36 @@ def board(snapshot: Snapshot, top: int) -> str:
         ]
         return "\n".join(lines)
     error = f"± {2 * (snapshot.sd or 0):,.0f}"
-    lines += [f"  {count:>12,} {error:<9} {printable(label)}" for label, count in snapshot.items[:top]]
+    shown = snapshot.items[:top]
+    labels = [label for label, _ in shown]
+    for label, count in shown:
+        # Windows that reach back to the epoch's start say the same there.
+        texts = dict.fromkeys(said(change, snapshot, label, labels) for change in changes)
+        changed = "; ".join(filter(None, texts))
+        lines.append(f"  {count:>12,} {error:<9} {printable(label)}" + (f"   [{changed}]" if changed else ""))
     if len(snapshot.items) > top:
         lines.append(f"  and {len(snapshot.items) - top:,} more")
     if not snapshot.items:
         lines.append("  nothing that may be shown")
     return "\n".join(lines)
+
+
+def said(change: Change, snapshot: Snapshot, label: str, shown: Sequence[str]) -> str:
+    """What changed of an item over a window; empty where that is within the noise, or not known."""
+    amount = change.clear(label)
+    if amount is None:
+        return ""
+    whole = change.window.ticks < snapshot.tick
+    span = f"in {span_of(change.window.ms)}" if whole else "since the epoch began"
+    climbed = change.climbed(label, shown) if whole else 0
+    rank = f", {'up' if climbed > 0 else 'down'} {abs(climbed)}" if climbed else ""
+    return f"{amount:+,} ± {2 * change.window.sd:,.0f} {span}{rank}"
+
+
+def span_of(milliseconds: int) -> str:
+    """A window as the settings write it."""
+    unit, width = next(one for one in UNITS if milliseconds % one[1] == 0)
+    return f"{milliseconds // width}{unit}"
 
 
 def heading(snapshot: Snapshot, step: Step, before: Snapshot | None) -> str:
@@ -62,7 +90,7 @@ def main() -> None:
     topic = Topic(options.bootstrap, options.topic, options.client)
     begin = {partition: low for partition, (low, _) in topic.bounds.items()} if options.from_beginning else None
     pages: defaultdict[int, Pages] = defaultdict(Pages)
-    series = Series()
+    series, changes = Series(), Changes()
     for batch in topic.batches(begin, until_end=options.until_end):
         for record in batch:
             snapshot = pages[record.partition].receive(record.value)
@@ -70,9 +98,8 @@ def main() -> None:
                 continue
             step, before = series.follow(snapshot)
             if step is not Step.AGAIN:
-                print(
-                    "\n".join(filter(None, (heading(snapshot, step, before), board(snapshot, options.top)))), flush=True
-                )
+                text = board(snapshot, options.top, changes.receive(snapshot))
+                print("\n".join(filter(None, (heading(snapshot, step, before), text))), flush=True)
 
 
 if __name__ == "__main__":

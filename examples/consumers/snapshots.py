@@ -1,9 +1,10 @@
 """Snapshots as a reader takes them: pages put together, and series told apart. The standard library is enough.
 
-A record is one page of a snapshot; docs/snapshot.schema.json says what stands in it. Three things are easily got wrong:
+A record is one page of a snapshot; docs/snapshot.schema.json says what stands in it. Four things are easily got wrong:
 
 - Pages: a large snapshot comes in several records, one after the other. Half of one is not a histogram.
 - Series: the `id` names histogram, parameters and epoch. With another id counts begin anew; never subtract across.
+- Changes: two snapshots share noise, which cancels. Where the settings name `windows`, a snapshot says how far off a change is: `Changes`.
 - Repetition: who reads a record twice finds the same bytes. Anything else is no snapshot to rely on.
 """
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -54,6 +56,21 @@ class Guarantee:
 
 
 @dataclass(frozen=True)
+class Window:
+    """How far off the change of a count over a window is.
+
+    Attributes:
+        ms: the window, as the settings name it.
+        ticks: what it covers: the change is that since so many ticks before; at tick 0, the epoch's start, every count was 0.
+        sd: standard deviation of the change of one count.
+    """
+
+    ms: int
+    ticks: int
+    sd: float
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """One whole snapshot.
 
@@ -64,6 +81,7 @@ class Snapshot:
         items: label and noisy count, largest first; None where the mechanism answers queries.
         answer: the fields that stand instead of items.
         digest: of the records' bytes.
+        windows: as the settings name them.
     """
 
     histogram: str
@@ -80,6 +98,7 @@ class Snapshot:
     items: list[tuple[str, int]] | None
     answer: dict[str, Any]
     digest: str
+    windows: tuple[Window, ...] = ()
 
 
 class Pages:
@@ -148,6 +167,72 @@ class Series:
         return (Step.NEXT if snapshot.tick == last.tick + 1 else Step.LATER), last
 
 
+@dataclass(frozen=True)
+class Change:
+    """What changed over one window.
+
+    Attributes:
+        window: which.
+        of: label and change of its count, for the items that both snapshots show. A count that was not shown then is not known: nothing
+            can be said of how it changed.
+        order: the labels as they were then, largest first.
+    """
+
+    window: Window
+    of: Mapping[str, int]
+    order: Sequence[str]
+
+    def clear(self, label: str) -> int | None:
+        """The change of an item, if by more than two standard deviations."""
+        change = self.of.get(label)
+        return change if change is not None and abs(change) > 2 * self.window.sd else None
+
+    def climbed(self, label: str, shown: Sequence[str]) -> int:
+        """How many of the items shown it passed since then, less those that passed it.
+
+        Only those count to which its distance changed by more than two standard deviations. The noises of two items are independent, so
+        that is the standard deviation of a change times sqrt(2).
+        """
+        if label not in self.of:
+            return 0
+        then = {other: place for place, other in enumerate(self.order)}
+        now = {other: place for place, other in enumerate(shown)}
+        found = 0
+        for other in shown:
+            if other in self.of and abs(self.of[label] - self.of[other]) > 2 * 2**0.5 * self.window.sd:
+                found += (now[label] < now[other]) - (then[label] < then[other])
+        return found
+
+
+class Changes:
+    """Remembers snapshots for as long as the longest window."""
+
+    def __init__(self) -> None:
+        self._past: dict[tuple[str, str], tuple[str, dict[int, bytes]]] = {}
+
+    def receive(self, snapshot: Snapshot) -> list[Change]:
+        """Takes the next snapshot; returns its changes over the windows whose other end was seen."""
+        if snapshot.items is None or not snapshot.windows:
+            return []
+        place = (snapshot.histogram, snapshot.key)
+        series, past = self._past.get(place, ("", {}))
+        if series != snapshot.id:
+            series, past = snapshot.id, {}
+        found = []
+        for window in snapshot.windows:
+            since = snapshot.tick - window.ticks
+            if since == 0:
+                found.append(Change(window, dict(snapshot.items), []))
+            elif since in past:
+                then = dict(json.loads(zlib.decompress(past[since])))
+                change = {label: count - then[label] for label, count in snapshot.items if label in then}
+                found.append(Change(window, change, list(then)))
+        past[snapshot.tick] = zlib.compress(json.dumps(snapshot.items).encode(), 1)
+        first = snapshot.tick + 1 - max(window.ticks for window in snapshot.windows)
+        self._past[place] = (series, {tick: items for tick, items in past.items() if tick >= first})
+        return found
+
+
 def printable(text: str, width: int = 60) -> str:
     """A label that may be written to a terminal: it can hold anything, also control sequences."""
     safe = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
@@ -200,8 +285,9 @@ def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot
             **{name: first[name] for name in FRAME if name not in ("guarantee", "page", "pages")},
             guarantee=Guarantee(**first["guarantee"]),
             items=[_item(*item) for page in pages for item in page["items"]] if "items" in first else None,
-            answer=_answer([{name: page[name] for name in page if name not in FRAME and name != "items"} for page in pages]),
+            answer=_answer([{name: page[name] for name in page if name not in (*FRAME, "items", "windows")} for page in pages]),
             digest=hashlib.sha256(b"\n".join(values)).hexdigest(),
+            windows=tuple(Window(**window) for window in first.get("windows", [])),
         )
     except (ValueError, TypeError, LookupError):
         raise NotASnapshot("a snapshot without all that one has") from None

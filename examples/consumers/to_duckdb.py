@@ -39,7 +39,9 @@ COLUMNS = pa.schema(
         "start": pa.timestamp("ms", "UTC"), "end": pa.timestamp("ms", "UTC"), "mechanism": pa.string(),
         "unit": pa.string(), "rho": pa.float64(), "epsilon": pa.float64(), "delta": pa.float64(),
         "sd": pa.float64(), "threshold": pa.float64(),
-        "items": pa.list_(pa.struct({"label": pa.string(), "count": pa.int64()})), "answer": pa.string(), "digest": pa.string(),
+        "items": pa.list_(pa.struct({"label": pa.string(), "count": pa.int64()})),
+        "windows": pa.list_(pa.struct({"ms": pa.int64(), "ticks": pa.int64(), "sd": pa.float64()})),
+        "answer": pa.string(), "digest": pa.string(),
     }
 )  # fmt: skip
 TABLES = f"""
@@ -47,6 +49,7 @@ create table if not exists snapshots (
     histogram varchar, id varchar, key varchar, epoch bigint, tick bigint, "start" timestamptz, "end" timestamptz, mechanism varchar,
     unit varchar, rho double, epsilon double, delta double, sd double, threshold double,
     items struct(label varchar, count bigint)[], answer varchar, digest varchar, primary key (histogram, key, id, tick));
+alter table snapshots add column if not exists windows struct(ms bigint, ticks bigint, sd double)[];
 create table if not exists positions (topic varchar, part integer, next bigint, primary key (topic, part));
 create table if not exists files (histogram varchar, id varchar, first bigint, stale boolean, primary key (histogram, id, first));
 create or replace view first_ticks as
@@ -172,6 +175,7 @@ def _row(snapshot: Snapshot) -> dict[str, object]:
         **{name: getattr(snapshot, name) for name in COLUMNS.names if hasattr(snapshot, name)},
         **dataclasses.asdict(snapshot.guarantee),
         "items": items,
+        "windows": [dataclasses.asdict(window) for window in snapshot.windows],
         "answer": json.dumps(snapshot.answer, ensure_ascii=False) if snapshot.answer else None,
     }
 

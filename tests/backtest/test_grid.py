@@ -106,6 +106,18 @@ def test_a_domain_goes_to_the_values_that_have_one(tmp_path: Path) -> None:
     assert [getattr(one.config, "domain", None) is not None for one in grid.combinations] == [False, True]
 
 
+def test_an_end_share_goes_to_the_mechanisms_that_can_have_one(tmp_path: Path) -> None:
+    """A file with one must serve the others too; and it can be varied like any setting."""
+    own = [unk(horizon=100, end_share=0.6)]
+    grid = grid_of(tmp_path, "mechanism=unk_base,positive_gauss", histograms=own)
+    assert [(one.config.mechanism, one.config.end_share) for one in grid.combinations] == [
+        ("unk_base", 0.6), ("positive_gauss", None),
+    ]  # fmt: skip
+    assert not grid.left_out
+    grid = grid_of(tmp_path, "end_share=0.3,0.6", histograms=[unk(horizon=100)])
+    assert [one.config.end_share for one in grid.combinations] == [0.3, 0.6]
+
+
 def test_a_combination_that_cannot_be_is_left_out_and_named(tmp_path: Path) -> None:
     """One that works with other values of each is not the user's mistake."""
     grid = grid_of(tmp_path, "mechanism=unk_base,known_base", "counter=haar,sqrt", 'domain=["a"]', "horizon=100")

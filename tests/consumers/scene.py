@@ -173,7 +173,7 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
         directory,
         [
             # What is planted twice would be shown with a chance of 2e-5 with a delta of 1e-6, of 5e-9 with this one.
-            unk("items", horizon=16, start=start, keys=["s1", "s2"], delta=1e-10),
+            unk("items", horizon=16, start=start, keys=["s1", "s2"], delta=1e-10, windows=["1s", "5s"]),
             {name: value for name, value in known("large", tick="10s", keys=["s1"]).items() if name != "domain"}
             | {"domain_file": "large.txt"},
             known(

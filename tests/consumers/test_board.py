@@ -53,6 +53,7 @@ def test_every_snapshot_is_printed_with_its_error(scene: Scene) -> None:
     ids = {(s["key"], s["id"]) for s in expected}
     assert done.stdout.count("another id: a new series begins") == len(ids) - 2 >= 2
     assert done.stdout.count("promises one event: epsilon") == 2  # once a stream key: it does not change
+    assert "tea   [+" in done.stdout and " since the epoch began" in done.stdout and " in 5s" in done.stdout
     assert PLANTED not in done.stdout + done.stderr
 
 

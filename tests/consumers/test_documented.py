@@ -50,7 +50,25 @@ def test_the_commands_and_the_query_of_the_guide_do_what_it_says(scene: Scene, t
     done = run("to_duckdb.py", *options, "--bootstrap", bootstrap, directory=tmp_path)
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "board").rglob("*.parquet"))
-    [query] = re.findall(r"^```sql\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    query, changes = re.findall(r"^```sql\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     with duckdb.connect(str(tmp_path / "board.duckdb"), read_only=True) as database:
         rows = database.execute(query).fetchall()
     assert [(label, count) for _, label, count, _ in rows] == [tuple(item) for item in last["items"]]
+
+    items = scene.whole("items")
+    options = [option if option != scene.topic("large") else scene.topic("items") for option in options]
+    done = run("to_duckdb.py", *options, "--bootstrap", bootstrap, directory=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with duckdb.connect(str(tmp_path / "board.duckdb"), read_only=True) as database:
+        found = database.execute(changes).fetchall()
+    expected = []
+    for (name, key, series, tick), snapshot in items.items():
+        for window in snapshot["windows"]:
+            since = tick - window["ticks"]
+            before = dict(items[name, key, series, since]["items"]) if since else {}
+            expected += [
+                (key, tick, window["ms"], label, count - before.get(label, 0), window["sd"])
+                for label, count in snapshot["items"]
+                if not since or label in before
+            ]
+    assert sorted(found) == sorted(expected) and len(found) > 500

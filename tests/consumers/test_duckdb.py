@@ -13,7 +13,7 @@ from tests.worker.harness import until
 
 ROWS = (
     'select histogram, key, id, tick, epoch, epoch_ms("start"), epoch_ms("end"), mechanism, unit, rho, epsilon, delta, sd, '
-    "threshold, items, answer"
+    "threshold, items, windows, answer"
 )
 ORDER = "order by histogram, key, id, tick"
 
@@ -27,7 +27,7 @@ def expected(documents: list[Document]) -> list[tuple[object, ...]]:
         rows.append(
             (
                 s["histogram"], s["key"], s["id"], s["tick"], s["epoch"], s["start"], s["end"], s["mechanism"], promise["unit"],
-                promise["rho"], promise["epsilon"], promise["delta"], s["sd"], s["threshold"], items,
+                promise["rho"], promise["epsilon"], promise["delta"], s["sd"], s["threshold"], items, s.get("windows", []),
             )
         )  # fmt: skip
     return sorted(rows, key=lambda row: (*map(str, row[:3]), int(row[3])))  # type: ignore[call-overload]  # a tick
@@ -78,7 +78,7 @@ def test_it_resumes_after_a_kill_and_takes_a_snapshot_once(scene: Scene, tmp_pat
     assert not list(files.rglob("*.half"))
     assert {tuple(pq.read_schema(path).names) for path in files.rglob("*.parquet")} == {
         ("histogram", "id", "key", "epoch", "tick", "start", "end", "mechanism", "unit", "rho", "epsilon", "delta", "sd",
-         "threshold", "items", "answer")
+         "threshold", "items", "windows", "answer")
     }  # fmt: skip
 
 

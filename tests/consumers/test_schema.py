@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ORDER_STATISTICS = ["max", "min", "quantile:0.5", "top_k:2", "argmax", "top_k_select:2", "histogram"]
 
 Document = dict[str, Any]
+WINDOW: Document = {"ms": 60_000, "ticks": 6, "sd": 3.5}
 QUANTILE: Document = {"q": 0.5, "bucket": "[1,2)", "value": 1.5, "low": 1.25, "high": None}
 
 
@@ -60,7 +61,11 @@ def real() -> dict[str, list[Document]]:
     settings = load(queries)
     configs = tuple(msgspec.structs.replace(config, queries=tuple(ORDER_STATISTICS)) for config in settings.histograms)
     for path in EXAMPLES:
-        settings_of_numbers = load(path)
+        given = load(path)
+        if all(config.subtracts for config in given.histograms):
+            windowed = (msgspec.structs.replace(one, windows=(one.tick_ms, 5 * one.tick_ms)) for one in given.histograms)
+            found[f"windows in {path.stem}"] = made(msgspec.structs.replace(given, histograms=tuple(windowed)))
+        settings_of_numbers = given
         if path.parent.name == "mechanisms" and getattr(settings_of_numbers.histograms[0], "domain", None):
             found[f"numbers in {path.stem}"] = made(with_buckets(settings_of_numbers))
     return found | {"all queries": made(msgspec.structs.replace(settings, histograms=configs))}
@@ -129,7 +134,7 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
     """Everything that a slip in the writer could make of a snapshot, and its name."""
     for name in document:
         without = {other: value for other, value in document.items() if other != name}
-        if name != "quantiles" and (name != "edges" or "quantiles" in document):
+        if name not in ("quantiles", "windows") and (name != "edges" or "quantiles" in document):
             yield f"no {name}", without
         yield f"{name} is of another type", document | {name: {"a": 1}}
     yield "an unknown field", document | {"exact": 1}
@@ -148,6 +153,12 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
         yield "edges without a domain", document | {"edges": [1, 2]}
     if document["mechanism"] not in ("known_base", "known_gauss", "meta"):
         yield "quantiles of some buckets", document | {"edges": [1, 2], "quantiles": [QUANTILE]}
+    if document["mechanism"] not in ("known_base", "unk_base", "sparse_gumb", "meta"):
+        yield "windows of what cannot be subtracted", document | {"windows": [WINDOW]}
+    slips: list[Document] = [{"ms": 0}, {"ms": "1m"}, {"ticks": 0}, {"ticks": 1.5}, {"sd": 0}, {"sd": None}, {"exact": 1}]
+    for slip in slips:
+        yield f"a window with {slip}", document | {"windows": [WINDOW | slip]}
+    yield "no window", document | {"windows": []}
     changes: list[Document] = [{"q": 1}, {"q": 0}, {"bucket": 3}, {"value": "3"}, {"low": "open"}, {"exact": 3}]
     for change in changes:
         yield f"a quantile with {change}", document | {"edges": [1, 2], "quantiles": [QUANTILE | change]}

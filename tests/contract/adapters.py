@@ -34,11 +34,13 @@ def block(label: str | None, cell: Cell) -> Block:
 def counter_moves(public: Mapping[str, object], tick: int, amount: int) -> Iterator[tuple[Cell, int]]:
     """By how much an event of `amount` in `tick` changes each statistic of one item's counter.
 
-    haar: in each level the block of 2^j ticks that holds the tick has (left half) - (right half) changed, and so has the total.
+    haar: in each level the block of 2^j ticks that holds the tick has (left half) - (right half) changed, and so has the total;
+    blocks begin `offset` ticks before tick 1.
     tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = round(2^b binom(2k, k) / 4^k), k = t - s.
     """
     kind, last = public["kind"], tick - 1
     if kind == "haar":
+        last += _int(public.get("offset", 0))
         for level in range(1, _int(public["levels"]) + 1):
             left = (last >> (level - 1)) % 2 == 0
             yield (level, last >> level), amount if left else -amount

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 
 import msgspec
@@ -14,13 +15,15 @@ from workers.agents import contribute
 from workers.agents.contributions import messages
 from workers.agents.merge import ReleaseProgress
 from workers.agents.rejected import read_reject, rejected
+from workers.agents.rekey import Sent
 from workers.agents.users import Users
 from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.histogram import Life
 from workers.histogram.paging import pages
 from workers.histogram.snapshots import LabelCache, ReleasedTick, snapshots
-from workers.kafka.records import Outgoing
+from workers.kafka.records import Headers, Outgoing
 from workers.kafka.store import Changelog, Store
+from workers.kernels.reading.whose import NO_TIME
 from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release, State
@@ -32,6 +35,7 @@ from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.state import KeyState, MaxState
 from workers.mechanisms.running.meta_state import MetaState
 from workers.mechanisms.running.sparse_state import SparseState
+from workers.mechanisms.sizes import MESSAGE_BYTES
 from workers.mechanisms.texts import Texts
 from workers.rejects.retry import RECORDS_MAX, note, sent_again
 
@@ -98,6 +102,8 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
         mechanism="m" * 30,
         id="f" * 32,
         release=release,
+        # Beside counts alone; as many as there may be, each number at its longest.
+        windows={} if isinstance(release, Answers) else {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20},
     )
     made = snapshots(shown, columns or Ledger(), [longest(0)], LabelCache())
     return [Outgoing("snapshots", None, key.encode(), value, (), LARGEST) for key, value in made]
@@ -237,9 +243,36 @@ def retries() -> list[Outgoing]:
     ]
 
 
+def sent_on() -> list[Outgoing]:
+    """Records as large as the stage by user sends on: with a key that goes along or none, headers of their own, and late."""
+    own: Headers = [("h" * 500, b"x" * 100_000), ("n", None)]
+    cases = itertools.product((-1, 0, 200_000), ({}, {0: own}), (NO_TIME, LARGEST))
+    made = []
+    for key_bytes, headers, late in cases:
+        most = MESSAGE_BYTES - int(_one_sent(0, key_bytes, headers, late).sizes()[0])
+        sent = _one_sent(most, key_bytes, headers, late)
+        assert sent.sizes().tolist() == [MESSAGE_BYTES]
+        for value, user, partition, time_ms, said in sent.messages():
+            made.append(Outgoing("by-user", partition, user, value, list(said or ()), time_ms))
+    return made
+
+
+def _one_sent(value_bytes: int, key_bytes: int, headers: Mapping[int, Headers], late: int) -> Sent:
+    """One record; -1 bytes of a key are none."""
+    user, key = LABEL_BYTES_MAX, max(key_bytes, 0)
+    stops = np.cumsum([user, key, value_bytes])
+    places = np.stack((stops - [user, key, value_bytes], stops), axis=1)
+    keys = np.full((1, 2), -1, dtype=np.int64) if key_bytes < 0 else places[1:2]
+    zero, times = np.zeros(1, dtype=np.int64), np.array([LARGEST])
+    return Sent(b"\xff" * int(stops[-1]), places[:1], places[2:], keys, np.array([late]), zero, times, headers)
+
+
 def of_state(make: Callable[[], State]) -> list[Outgoing]:
     return state(make().changed())
 
+
+#: Values as they came, so they may be longer than those that the worker makes itself.
+SENT_ON = "records sent on by user"
 
 #: The State subclasses that write blocks of their own.
 STATES: dict[str, Callable[[], State]] = {
@@ -267,6 +300,7 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
     "users' pairs": users,
     "progress of stage 1": progress_of_contribute,
     "progress of stage 2": progress_of_release,
+    SENT_ON: sent_on,
     "rejects": rejects,
     "rejects sent back": retries,
 }

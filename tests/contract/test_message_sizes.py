@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.contract.long_messages import MESSAGES, STATES, longest, table
+from tests.contract.long_messages import MESSAGES, SENT_ON, STATES, longest, table
 from tests.kafka.harness import create_topic, read, settled, unique
-from workers.agents import contributions, user_epoch
+from workers.agents import contributions, rekey, user_epoch
 from workers.errors import MessageTooLong
 from workers.histogram import answers, key_blocks, ledger_blocks, paging
 from workers.kafka.clients import Connection
@@ -52,7 +52,8 @@ def test_the_longest_content_fits_a_message(kind: str) -> None:
     """Bounds of the encoders, as sizes.py states them: one message above it ends publication for ever."""
     messages = MESSAGES[kind]()
     assert max(message.nbytes for message in messages) <= MESSAGE_BYTES
-    assert max(len(message.value or b"") for message in messages) <= VALUE_BYTES
+    if kind != SENT_ON:
+        assert max(len(message.value or b"") for message in messages) <= VALUE_BYTES
 
 
 @pytest.mark.parametrize("kind", MESSAGES)
@@ -144,6 +145,7 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
         (answers, "cuts", lambda sizes, room: cuts(sizes, 2 * room), "snapshots of items"),
         (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "answers to all queries"),
         (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "labels for a budget"),
+        (rekey, "OURS_BYTES_MAX", 0, SENT_ON),
         (contributions, "_ROW_BYTES", 18, "contributions: shortest rows"),
         (contributions, "_SECTION_BYTES", 0, "contributions: most sections"),
         (max_state, "VALUE_BYTES", 1 << 30, "state: MaxState"),

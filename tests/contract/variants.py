@@ -77,6 +77,7 @@ def _of(mechanism: str, base: dict[str, object], **variants: dict[str, object]) 
 
 _KNOWN: dict[str, object] = {"domain": DOMAIN}
 _TREE: dict[str, object] = {"counter": "tree", "radix": 3}
+_END: dict[str, object] = {"end_share": 0.6}
 _PURE: dict[str, object] = {"accounting": "pure"}
 _SPARSE: dict[str, object] = {"domain": DOMAIN, "top_k": 1, "switches": 2, "max_items": 3, "eta": 20}
 _PAY: dict[str, object] = {"k": 2, "labels": 8, "queries": 5, "every": 2}
@@ -84,8 +85,8 @@ _SEVERAL: dict[str, object] = {"domain": DOMAIN, "queries": ("max", "quantile:0.
 
 VARIANTS = [
     *_of("known_base", _KNOWN, haar={}, tree=_TREE, sqrt={"counter": "sqrt"}, haar_unbounded=_UNBOUNDED,
-         tree_unbounded=_UNBOUNDED | {"counter": "tree"}, user=_USER, user_counts=_COUNTS),
-    *_of("unk_base", {}, per_tick={}, constant={"threshold": "constant"}, every={"threshold": "every", "every": 4}, tree=_TREE,
+         tree_unbounded=_UNBOUNDED | {"counter": "tree"}, user=_USER, user_counts=_COUNTS, end_user_counts=_COUNTS | _END),
+    *_of("unk_base", {}, end=_END, per_tick={}, constant={"threshold": "constant"}, every={"threshold": "every", "every": 4}, tree=_TREE,
          unbounded=_UNBOUNDED, tree_unbounded=_UNBOUNDED | {"counter": "tree"}, user=_USER, user_counts=_COUNTS),
     *_of("meta", {"radix": 3}, known_gauss=_KNOWN | {"algorithm": "known_gauss"},
          known_gumbel=_KNOWN | {"algorithm": "known_gumbel", "k": 2}, positive_laplace={"algorithm": "positive_laplace"},
@@ -94,7 +95,7 @@ VARIANTS = [
          limit_dom={"algorithm": "limit_dom", "kbar": 3, "k": 2}, user=_USER | {"algorithm": "positive_gauss"},
          user_counts=_COUNTS | {"algorithm": "positive_laplace"}),
     *_of("sparse_gumb", _SPARSE, tight={}, paper={"accounting": "paper"}, tree=_TREE, sqrt={"counter": "sqrt"},
-         unbounded=_UNBOUNDED, two={"top_k": 2}),
+         unbounded=_UNBOUNDED, two={"top_k": 2}, end=_END),
     *_of("bounded_max", _KNOWN | {"c_max": 2000}, haar={}, tree=_TREE, pure=_PURE, quantile={"query": "quantile:0.5"}),
     *_of("doubling", _KNOWN, zcdp={}, pure=_PURE),
     *_of("two_level", _KNOWN, haar={"query": "argmax"}, tree=_TREE, pure=_PURE),

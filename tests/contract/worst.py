@@ -18,8 +18,10 @@ _RATES = {
 def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
     """A stream of TICKS ticks, and the events (one, or those of one user) of the neighbour."""
     most = variant.max_count
+    # Where a tree begins before tick 1, no tick shows that tick apart from those before it.
+    first = 2 if "end_share" in variant.options else 1
     if variant.unit == "user":
-        return _steady(), [(1 + 2 * i, {label: most}) for i, label in enumerate(DOMAIN[: variant.max_items])]
+        return _steady(), [(first + 2 * i, {label: most}) for i, label in enumerate(DOMAIN[: variant.max_items])]
     if variant.mechanism == "sparse_gumb":
         items = DOMAIN[: variant.max_items]
         ever = -(-len(items) // 3)
@@ -28,7 +30,7 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
         ]
         stream[4] = {NAME: dict.fromkeys(items[ever : 2 * ever], 20_000)}
         stream[8] = {NAME: dict.fromkeys(items[2 * ever :], 200_000)}
-        return stream, [(1, dict.fromkeys(items, most))]
+        return stream, [(first, dict.fromkeys(items, most))]
     if variant.mechanism == "misra_gries":
         # A full sketch of large counters, and strangers that are fed last.
         labels = sorted(DOMAIN, key=lambda label: KEY.tags(NAME, [label.encode()])[0].tolist())
@@ -43,7 +45,7 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
         whom = dict.fromkeys(DOMAIN, rate) if "quantile" in str(variant) else {"a": rate, "b": rate // 2}
         return [{NAME: whom} for _ in range(TICKS)], [(tick, {"a": most, "b": most})]
     second = "c" if variant.options.get("kbar") == "private" else "b"
-    return _steady(), [(1, {"a": most, second: most})]
+    return _steady(), [(first, {"a": most, second: most})]
 
 
 def fourfold(events: Sequence[tuple[int, Histogram]]) -> list[tuple[int, Histogram]]:

@@ -27,13 +27,14 @@ SCALES = ["1/100", "1/3", "1", "5/2", "50", "10000"]
 PICK_SCALES = ["1/3", "1", "40", "100000"]
 # Ties, a gap that no weight reaches across at the smaller scales, and the largest gap of all.
 PICK_COUNTS = [7, 7, 7, 6, 3, 3, 0, -4, 250, 251, 100_000, 2**62]
-COUNTERS: list[tuple[str, int | None, float]] = [
-    ("haar", 1000, 0.004),
-    ("haar", None, 0.004),
-    ("haar", 2**40, 1e-6),
-    ("tree", 1000, 0.004),
-    ("tree", None, 0.004),
-    ("sqrt", 1000, 0.004),
+COUNTERS: list[tuple[str, int | None, float, float | None]] = [
+    ("haar", 1000, 0.004, None),
+    ("haar", None, 0.004, None),
+    ("haar", 2**40, 1e-6, None),
+    ("tree", 1000, 0.004, None),
+    ("tree", None, 0.004, None),
+    ("sqrt", 1000, 0.004, None),
+    ("haar", 1000, 0.004, 0.6),
 ]
 TICKS = [1, 2, 341, 512, 999, 1000]
 
@@ -53,10 +54,10 @@ def compute_vectors() -> dict[str, object]:
         return [(high, low) for i in range(n) for high, low in stream.words(tags[:1], (5, i)).tolist()]
 
     noise = {
-        f"{kind} {horizon} {rho_item}": [
-            make_counter(kind, horizon, rho_item).draw(stream, t, tags).tolist() for t in TICKS
+        f"{kind} {horizon} {rho_item}" + (f" {end_share}" if end_share else ""): [
+            make_counter(kind, horizon, rho_item, end_share=end_share).draw(stream, t, tags).tolist() for t in TICKS
         ]
-        for kind, horizon, rho_item in COUNTERS
+        for kind, horizon, rho_item, end_share in COUNTERS
     }
     return {
         "fingerprint": key.fingerprint.hex(),
@@ -68,7 +69,10 @@ def compute_vectors() -> dict[str, object]:
         "picks": {text: picks(Fraction(text), words(len(PICK_COUNTS))) for text in PICK_SCALES},
         "ticks": TICKS,
         "counters": noise,
-        "public": [make_counter(*parameters).public() for parameters in COUNTERS],
+        "public": [
+            make_counter(kind, horizon, rho_item, end_share=end_share).public()
+            for kind, horizon, rho_item, end_share in COUNTERS
+        ],
     }
 
 

@@ -34,6 +34,23 @@ def test_text_fits_a_hundred_columns_and_states_the_guarantee(path: Path, capsys
             assert sentence.split()[0] in out
 
 
+def test_windows_are_a_table_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who chooses a window wants to know what can be seen in it."""
+    path = tmp_path / "windows.toml"
+    text = EXAMPLE.read_text(encoding="utf-8")
+    path.write_text(text.replace("horizon =", 'windows = ["1m", "5m"]\nhorizon =', 1), encoding="utf-8")
+    assert execute(["plan", "-c", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert execute(["plan", "-c", str(path), "--json"]) == 0
+    plan = msgspec.json.decode(capsys.readouterr().out, type=Plan)
+    assert max(map(len, out.splitlines())) <= 100
+    lines = [line.split() for line in out.splitlines()]
+    start = lines.index(["window", "ticks", "least", "most", "rms", "last", "tick", "apart"])
+    for line, row in zip(lines[start + 1 : start + 3], plan.histograms[0].noise.windows, strict=True):
+        sds = (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)
+        assert line == [f"{row.ms // 60_000}m", str(row.ticks), *(f"{sd:.4g}" for sd in sds)]
+
+
 def test_json_has_numbers_and_every_field_of_it_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
     """Scripts read it: a number in quotes, or a name that nobody explained, is a trap."""
     assert execute(["plan", "-c", str(EXAMPLE), "--json"]) == 0

@@ -39,11 +39,13 @@ def config(kind: type[HistogramConfig], **changes: object) -> HistogramConfig:
     return kind(**(SHARED | {"horizon": 64} | changes))  # type: ignore[arg-type]  # checked by the record itself
 
 
-@pytest.mark.parametrize("kind", ["haar", "tree"])
+@pytest.mark.parametrize(("kind", "end_share"), [("haar", None), ("haar", 0.6), ("tree", None)])
 @pytest.mark.parametrize("horizon", [1, 2, 3, 5, 64, 100, 4097, 9999, 20000])
-def test_worst_tick_and_mean_are_those_of_all_ticks_one_by_one(kind: str, horizon: int) -> None:
+def test_worst_tick_and_mean_are_those_of_all_ticks_one_by_one(
+    kind: str, end_share: float | None, horizon: int
+) -> None:
     """A horizon of 2^30 cannot be looked through; what is found without that must be what a look would find."""
-    counter = make_counter(kind, horizon, 0.01)
+    counter = make_counter(kind, horizon, 0.01, end_share=end_share)
     found = curve_of(counter.public())
     ticks = np.arange(1, horizon + 1)
     variances = found.variance(ticks)

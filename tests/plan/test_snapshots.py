@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -92,3 +93,22 @@ def test_ticks_of_every_schedule_and_horizon_lie_in_it() -> None:
         assert ticks[0] == 1 and ticks[-1] == last
         assert len(ticks) <= 16
         assert ticks == sorted(set(ticks))
+
+
+@pytest.mark.parametrize("name", ["known_base", "unk_base", "sparse_gumb"])
+def test_what_the_plan_says_of_windows_is_what_snapshots_say(name: str) -> None:
+    """At the ticks that have the whole window behind them; `apart` is what nobody should take for it."""
+    settings = load(ROOT / "mechanisms" / f"{name}.toml")
+    [config] = settings.histograms
+    config = msgspec.structs.replace(config, tick_ms=10, start=None, keys="public", horizon=TICKS, windows=(10, 200, 640))
+    [planned] = make_plan(msgspec.structs.replace(settings, histograms=(config,))).histograms
+    bodies: dict[object, dict[str, Any]] = {body["tick"]: body for body in snapshots(config, TICKS)}
+    assert [(row.ms, row.ticks) for row in planned.noise.windows] == [(10, 1), (200, 20), (640, 64)]
+    for number, row in enumerate(planned.noise.windows):
+        sds = [bodies[tick]["windows"][number]["sd"] for tick in range(row.ticks, TICKS + 1)]
+        assert len(sds) == row.ticks_computed
+        assert (round(row.least_sd, 4), round(row.most_sd, 4), round(row.last_sd, 4)) == (min(sds), max(sds), sds[-1])
+        assert row.rms_sd == pytest.approx((sum(sd * sd for sd in sds) / len(sds)) ** 0.5, rel=1e-4)
+        apart = [bodies[t]["sd"] ** 2 + (bodies[t - row.ticks]["sd"] ** 2 if t > row.ticks else 0) for t in range(row.ticks, TICKS + 1)]
+        assert row.apart_sd == pytest.approx((sum(apart) / len(apart)) ** 0.5, rel=1e-4)
+    assert not make_plan(settings).histograms[0].noise.windows

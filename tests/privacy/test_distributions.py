@@ -135,6 +135,10 @@ CASES: dict[str, Case] = {
     "haar, an event where noise was seen": Case(
         "known_base", fixed({"a": 1}, {"b": 1}), even, {"rho": 2.0, "domain": ("a", "b")}, half(2.0), ticks=2, tick=2
     ),
+    "haar, end": Case(
+        "known_base", fixed({"a": 1}, {"a": 1}, {}), {"a": 1}, {"rho": 6.0, "domain": ("a",), "end_share": 0.4},
+        half(6.0), ticks=3, tick=2
+    ),
     "tree, D0": Case(
         "known_base", fixed({"a": 1}), {"a": 1, "b": 1},
         {"rho": 2.0, "max_items": 2, "domain": ("a", "b"), "counter": "tree"}, {"max_items": 1}

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from workers.mechanisms.buckets import Buckets
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config import END_MECHANISMS, HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.registry import MECHANISMS, build
 
@@ -49,8 +49,10 @@ OTHER: dict[str, dict[str, object]] = {
     "delta": {"delta": 1e-7},
     "counter": {"counter": "tree"},
     "radix": {"counter": "tree", "radix": 3},
+    "end_share": {"end_share": 0.6},
     "keys": {"keys": ("s", "r")},
     "generation": {"generation": 2},
+    "windows": {"windows": (20,)},
     "topic": {"topic": "elsewhere"},
     "domain": {"domain": ("a", "b", "c", "e")},
     "threshold": {"threshold": "constant"},
@@ -85,6 +87,7 @@ SPECIAL: dict[tuple[str, str], dict[str, object]] = {
 # No other value is allowed, or it changes nothing that is published of a stream key that both settings serve.
 EXEMPT = {
     "keys": "stream keys share no event and no noise (docs/decisions/0008)",
+    "windows": "they change no noise, and what a snapshot says of them follows from the rest of it; audit compares without (decision 0019)",
     "max_items_per_user": "at event level it is refused by the settings; at user level it takes the place of max_items",
 }
 TREE_ALONE = ("meta", "misra_gries")
@@ -122,10 +125,14 @@ def fields() -> list[tuple[str, str]]:
                 continue  # only one value is allowed
             if field.name == "radix" and name in COUNTERLESS and name not in TREE_ALONE:
                 continue  # the same
+            if field.name == "end_share" and name not in END_MECHANISMS:
+                continue  # it has no last tick, or no counter over the ticks
             if field.name in ("buckets", "quantiles"):
                 continue  # they need each other and a domain: tested below
             if field.name in ("key", "items", "count", "where_"):
                 continue  # with [events] they are what is counted: tests/privacy/test_identity_of_shapes.py
+            if field.name == "windows" and not config(name).subtracts:
+                continue  # none is allowed
             found.append((name, field.name))
     return found
 

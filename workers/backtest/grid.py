@@ -27,7 +27,8 @@ import msgspec
 
 from workers.durations import format_duration
 from workers.errors import SettingsError
-from workers.mechanisms.config import HistogramConfig, display, rules
+from workers.mechanisms.checked import display, rules
+from workers.mechanisms.config import END_MECHANISMS, HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.algorithms import KNOWN
 from workers.mechanisms.registry import MECHANISMS, build
@@ -35,8 +36,9 @@ from workers.settings import Settings, settings_of
 from workers.settings.files import read_file
 
 COMBINATIONS_MAX = 1_000
-# They name a histogram and whom it serves; nothing that is measured depends on them.
-FIXED = ("name", "topic", "keys", "generation")
+# They name a histogram, whom it serves, and what is said of its noise: nothing that is measured
+# depends on them.
+FIXED = ("name", "topic", "keys", "generation", "windows")
 # Of each set a histogram has one: a value for one takes the place of the file's for another.
 ONE_OF = (frozenset(("epsilon", "rho")), frozenset(("domain", "domain_file", "buckets")))
 # Of these mechanisms it depends on a setting, and on its value, whether there is a domain.
@@ -205,6 +207,8 @@ def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
 def settings_known(mechanism: str) -> set[str]:
     """Return the settings that a histogram of this mechanism may have."""
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
+    if mechanism not in END_MECHANISMS:
+        names.discard("end_share")
     return names | {"domain_file"} if "domain" in names else names - {"buckets", "quantiles"}
 
 
@@ -213,7 +217,7 @@ def settings_text(config: HistogramConfig) -> str:
     found: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
         value = getattr(config, rule.attribute)
-        if value is None or (rule.name == "quantiles" and config.buckets is not None):
+        if value is None or rule.name == "windows" or (rule.name == "quantiles" and config.buckets is not None):
             continue
         if rule.name == "domain" and config.buckets is not None:
             if config.shows_all:

@@ -16,7 +16,8 @@ import msgspec
 
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
-from workers.mechanisms.config import Checked, HistogramConfig, Rule, display, rules
+from workers.mechanisms.checked import Checked, Rule, display, rules
+from workers.mechanisms.config import HistogramConfig
 from workers.settings import KafkaSettings, WorkerSettings, from_file
 from workers.settings.files import client_values, read_file
 

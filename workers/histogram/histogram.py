@@ -20,6 +20,7 @@ from workers.histogram import key_blocks, ledger_blocks
 from workers.histogram.owners import owner_of
 from workers.histogram.quantiles import Numeric
 from workers.histogram.snapshots import LabelCache, ReleasedTick, Snapshot, snapshots
+from workers.histogram.windows import Windows
 from workers.kafka.topic_ids import lacks_ids, refuse_without_ids
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
@@ -119,6 +120,7 @@ class Histogram:
         self._state = mechanism.init()
         self._labels = LabelCache()
         self._numeric = None if config.buckets is None else Numeric(config.buckets, config.shown_quantiles)
+        self._windows = Windows(config, mechanism)
 
     def __repr__(self) -> str:
         return f"Histogram({self.config.name!r}, next={self.life.next})"
@@ -201,6 +203,7 @@ class Histogram:
             id=self._id.hex(),
             release=release,
             numeric=self._numeric,
+            windows=self._windows.at(t),
         )
 
     def exact(self, name: str) -> dict[str, int]:

@@ -3,7 +3,7 @@
 Items come largest first, ties by label. A snapshot too long for one message is cut into pages.
 
 Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most
-1,024. So a page without its items has fewer than 8,000 bytes and an item fewer than 6,200: there is
+1,024. So a page without its items has fewer than 9,000 bytes and an item fewer than 6,200: there is
 always room for more than a hundred, and pages are cut by the bytes of their items. The edges and
 quantiles of numbers add fewer than 30,000 bytes, and such a snapshot is far from needing two pages.
 """
@@ -11,7 +11,7 @@ quantiles of numbers add fewer than 30,000 bytes, and such a snapshot is far fro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ class ReleasedTick:
     id: str
     release: Release | Items | Answers
     numeric: Numeric | None = None
+    windows: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +263,7 @@ def _render(tick: ReleasedTick, key: str, fields: Mapping[str, object], page: in
             **fields,
             "sd": None if sd is None else round(sd, 4),
             "threshold": None if threshold is None else float(threshold),
+            **tick.windows,
             "guarantee": {"unit": promise.unit, "rho": promise.rho, "epsilon": promise.epsilon, "delta": promise.delta},
             "mechanism": tick.mechanism,
             "id": tick.id,

@@ -12,19 +12,18 @@ instance that exists is valid. Nothing learned from data ever enters here.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from workers.mechanisms.buckets import ALLOWED as BUCKETS_ALLOWED
 from workers.mechanisms.buckets import QUANTILES_MAX, Buckets
-from workers.mechanisms.frozen import kept
+from workers.mechanisms.checked import Checked, display
+from workers.mechanisms.ticks import window_complaints
 from workers.shapes.conditions import ALLOWED as CONDITIONS_ALLOWED
 from workers.shapes.conditions import Condition
 from workers.shapes.paths import SYNTAX
@@ -42,8 +41,12 @@ COUNTERLESS = (
     "positive_laplace", "unk_gauss",
 )  # fmt: skip
 SQRT_MECHANISMS = ("known_base", "sparse_gumb")
+# They keep a counter over the ticks of an epoch, so that its last tick is the counter's last.
+END_MECHANISMS = ("known_base", "unk_base", "sparse_gumb")
 # They show every label of their domain at every tick, with Gaussian noise: quantiles follow.
 SHOWING_ALL = ("known_base", "known_gauss")
+# A running count of theirs lacks nothing but noise: others leave out what is below thresholds.
+SUBTRACTING = ("known_base", "unk_base", "sparse_gumb")
 DEFAULT_QUANTILES = (0.5,)
 TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
 
@@ -82,51 +85,6 @@ class Lane(NamedTuple):
         return 0 if self.horizon is None else (tick - 1) // self.horizon
 
 
-class Rule(NamedTuple):
-    """How one field is checked: its names in Python and outside, its type, its range in words.
-
-    The type is the one field of a record of its own: given a bare annotation, msgspec hashes it at
-    every call, in Python, and drops what is raised there: it lost a Ctrl-C 5 times in 83.
-    """
-
-    attribute: str
-    name: str
-    probe: type[msgspec.Struct]
-    allowed: str
-    duration: bool
-    required: bool
-
-    def checked(self, value: object) -> object:
-        """Return the value, converted where its type says so, or raise `ValidationError`."""
-        (found,) = msgspec.structs.astuple(msgspec.convert({"value": value}, self.probe, dec_hook=_decode))
-        return found
-
-
-class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A record that holds every field to its annotation when it is made."""
-
-    def __post_init__(self) -> None:
-        for rule in rules(type(self)):
-            value = getattr(self, rule.attribute)
-            try:
-                checked = rule.checked(value)
-            except msgspec.ValidationError:
-                text = f"{value} ms" if rule.duration and isinstance(value, int) else display(value)
-                raise ValueError(f"{self.where()}{rule.name} = {text}: {rule.allowed}") from None
-            if checked is not value:
-                msgspec.structs.force_setattr(self, rule.attribute, checked)
-        for complaint in self.complaints():
-            raise ValueError(self.where() + complaint)
-
-    def where(self) -> str:
-        """Return what a message about a field begins with."""
-        return ""
-
-    def complaints(self) -> Iterator[str]:
-        """Yield what is wrong with fields that are each right by themselves."""
-        return iter(())
-
-
 class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism"):
     """What every continual histogram states, whatever its mechanism.
 
@@ -145,7 +103,10 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         delta: probability, over one epoch, that the guarantee does not cover.
         counter: how a running count is kept.
         radix: base of the "tree" counter; None is the best one for the horizon (5 if unbounded).
+        end_share: what the last tick's noise gets of the budget, with the "haar" counter; None: no
+            tick gets more than the others.
         keys: the declared stream keys, or "public".
+        windows: ms; of the change over each of them a snapshot says the standard deviation.
         key, items, count, where: what is looked at in an event, in place of what `[events]` says.
         buckets: the edges of a domain of intervals; `domain` is their labels.
         quantiles: of the numbers in the buckets, said in each snapshot; None: the median, where it
@@ -183,10 +144,17 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     radix: Annotated[
         Annotated[int, Meta(ge=2, le=1_024)] | None, Meta(description="a whole number from 2 to 1,024")
     ] = None
+    end_share: Annotated[
+        Annotated[float, Meta(ge=0.01, le=0.99)] | None, Meta(description="a number from 0.01 to 0.99, such as 0.6")
+    ] = None
     keys: Annotated[
         Annotated[tuple[Label, ...], Meta(min_length=1)] | Literal["public"],
         Meta(description='a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'),
     ]
+    windows: Annotated[
+        Annotated[tuple[Annotated[int, Meta(ge=1, le=31_622_400_000)], ...], Meta(max_length=20)],
+        Meta(description="a list of at most 20 durations from 1ms to 366d", extra={"duration": True}),
+    ] = ()
     key: Annotated[FieldPath | None, Meta(description=KEY_ALLOWED)] = None
     items: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
     count: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
@@ -250,11 +218,21 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         return getattr(self, "algorithm", self.mechanism) in SHOWING_ALL
 
     @property
+    def subtracts(self) -> bool:
+        """Return whether an item's counts at two ticks differ by what came between, and noise."""
+        return self.mechanism in SUBTRACTING or (self.mechanism == "meta" and self.shows_all)
+
+    @property
     def shown_quantiles(self) -> tuple[float, ...]:
         """Return the quantiles that snapshots say."""
         if self.buckets is None or not self.shows_all:
             return ()
         return DEFAULT_QUANTILES if self.quantiles is None else self.quantiles
+
+    @property
+    def can_end(self) -> bool:
+        """Return whether `end_share` has a meaning: a haar counter over ticks that have a last."""
+        return self.mechanism in END_MECHANISMS and self.counter == "haar" and self.horizon_ticks is not None
 
     @property
     def domain_from(self) -> str:
@@ -281,12 +259,26 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield f'counter = "{self.counter}": mechanism = "{self.mechanism}" keeps no counter'
         elif self.counter != "tree" and self.radix is not None:
             yield f'radix = {self.radix}: only with counter = "tree"'
+        if self.end_share is not None and not self.can_end:
+            yield (
+                f'end_share = {self.end_share}: only in {", ".join(END_MECHANISMS)}, with counter = "haar" and a number '
+                "of ticks as horizon"
+            )
         if self.keys != "public":
             yield from label_complaints("keys", self.keys)
         if self.key is not None and self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
             yield f"key = {display(self.key)}: {KEY_ALLOWED}"
         yield from path_complaints({"key": self.key, "items": self.items, "count": self.count})
         yield from self._bucket_complaints()
+        yield from self._window_complaints()
+
+    def _window_complaints(self) -> Iterator[str]:
+        if self.windows and not self.subtracts:
+            yield (
+                f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes it could say; these have: '
+                f'{", ".join(SUBTRACTING)}, or meta with algorithm = "known_gauss"'
+            )
+        yield from window_complaints(self.windows, self.tick_ms, self.horizon_ticks)
 
     def _bucket_complaints(self) -> Iterator[str]:
         if self.quantiles is not None:
@@ -348,30 +340,6 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
             yield f"every = {self.every}: no new item would ever be shown within horizon = {ticks}"
 
 
-@kept(None)
-def rules(record: type[Checked]) -> tuple[Rule, ...]:
-    """Return how each field of a record is checked, in the order of the fields."""
-    hints = get_type_hints(record, include_extras=True)
-    found = []
-    for field in msgspec.structs.fields(record):
-        hint = hints[field.name]
-        metas = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
-        allowed = next((meta.description for meta in metas if meta.description), None)
-        if allowed is None:
-            raise TypeError(f"{record.__name__}.{field.name} does not say in words what is allowed")
-        duration = any((meta.extra or {}).get("duration") for meta in metas)
-        probe = msgspec.defstruct(f"{record.__name__}_{field.name}", [("value", hint)])
-        found.append(Rule(field.name, field.encode_name, probe, allowed, duration, field.required))
-    return tuple(found)
-
-
-def display(value: object) -> str:
-    """Return a value as a settings file has it, cut to a line's worth."""
-    stamp = value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else None
-    text = stamp or json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
     """Yield what is wrong with labels that repeat, or are longer than a label may be."""
     for label in labels:
@@ -380,12 +348,3 @@ def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
     if len(set(labels)) < len(labels):
         repeated = next(label for label, times in Counter(labels).items() if times > 1)
         yield f"{field} holds {display(repeated)} more than once: every one only once"
-
-
-def _decode(kind: type, value: object) -> object:
-    """Return a path made of a string; msgspec asks only about types that are not its own."""
-    if isinstance(value, kind):
-        return value
-    if kind is Path and isinstance(value, str) and value and "\0" not in value:
-        return Path(value)
-    raise ValueError("not a file name")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,6 +206,22 @@ class Mechanism(Protocol):
 
         Raises:
             HorizonExceeded: t lies outside 1..horizon.
+        """
+
+
+@runtime_checkable
+class Differences(Protocol):
+    """A mechanism whose running counts can be subtracted across ticks: what their noise leaves."""
+
+    def difference_sd(self, t: int, since: int) -> float:
+        """Return the sd of an item's count at tick t less its count at `since`, both published.
+
+        Args:
+            t: tick of the epoch, from 1.
+            since: an earlier one; 0 is the epoch's start, where every count is 0, without noise.
+
+        Raises:
+            HorizonExceeded: one of them is outside the horizon.
         """
 
 

@@ -7,6 +7,7 @@ start_ms + (g-1) * tick_ms <= time < start_ms + g * tick_ms.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -42,3 +43,20 @@ class TickGrid:
             return 1, tick
         epoch, t = divmod(tick - 1, self.horizon)
         return epoch + 1, t + 1
+
+
+def window_complaints(windows: Sequence[int], tick_ms: int, horizon: int | None) -> Iterator[str]:
+    """Yield what is wrong with the windows of a histogram with such ticks and epochs.
+
+    Args:
+        windows: their lengths, ms.
+        tick_ms: width of a tick.
+        horizon: ticks in an epoch; None is unbounded.
+    """
+    for number, window_ms in enumerate(windows):
+        if window_ms % tick_ms:
+            yield f"windows holds {window_ms} ms: a multiple of the tick, {tick_ms} ms"
+        elif horizon is not None and window_ms > horizon * tick_ms:
+            yield f"windows holds {window_ms} ms: at most the epoch, {horizon * tick_ms} ms"
+        elif window_ms in windows[:number]:
+            yield f"windows holds {window_ms} ms more than once: every one only once"

@@ -10,7 +10,7 @@ from workers.mechanisms.one_shot.mechanism import OneShot
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.plan.kinds import KINDS
-from workers.plan.model import Alternative, CounterChoice, Noise
+from workers.plan.model import Alternative, CounterChoice, EndChoice, Noise
 
 _WORTH = 0.95  # a difference below one in twenty is not worth a change
 
@@ -21,6 +21,7 @@ def advice(
     noise: Noise,
     others: Sequence[Alternative],
     counters: Sequence[CounterChoice],
+    ends: Sequence[EndChoice],
 ) -> Iterator[str]:
     """Yield one sentence for each thing that the figures decide.
 
@@ -30,8 +31,10 @@ def advice(
         noise: its noise.
         others: the mechanisms compared, the one in use first.
         counters: the counters compared, the one in use first.
+        ends: what each `end_share` does.
     """
     yield from _counter(counters)
+    yield from _end(ends)
     if isinstance(mechanism, OrderStatistics):
         yield from _statistic(config, mechanism, others)
     if KINDS[config.mechanism].family == "running":
@@ -50,6 +53,17 @@ def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
         what = "the error promised" if best.error is not None else "the worst noise"
         held = f", at {best.noise_per_row:,} bytes an item" if best.counter == "sqrt" and best.noise_per_row else ""
         yield f"{name} would give {100 * (best.times_worst or 1):.0f} % of {what}{held}."
+
+
+def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
+    """Name one share where none is set; whether the end is what counts, figures cannot say."""
+    own = next((row for row in ends if row.chosen and row.end_share is None), None)
+    named = next((row for row in ends if row.recommended), None)
+    if own is not None and named is not None:
+        yield (
+            f"If the last counts of an epoch are those that are kept: end_share = {named.end_share} would give the last tick "
+            f"{100 * named.last_sd / own.last_sd:.0f} % of its noise, and the worst tick {100 * named.worst_sd / own.worst_sd:.0f} %."
+        )
 
 
 def _statistic(config: HistogramConfig, mechanism: OrderStatistics, others: Sequence[Alternative]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.config import END_MECHANISMS, HistogramConfig, UnkBaseConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
@@ -107,6 +107,8 @@ def _query(config: HistogramConfig) -> str:
 def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternative:
     kind = MECHANISMS[name]
     values = {field: getattr(asked.config, field) for field in _COMMON} | assumed
+    if name in END_MECHANISMS:
+        values["end_share"] = asked.config.end_share
     optional = name in ("meta", "misra_gries")
     needs_domain = "domain" in kind.__struct_fields__ and (
         not optional or assumed.get("algorithm") == "known_gauss" or assumed.get("release") == "pure"

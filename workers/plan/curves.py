@@ -5,7 +5,7 @@ horizon. Nothing here is released; floats will do.
 
     Symbol       Here
     T            `last`: ticks 1..last are looked at
-    h, c_j       as in `haar`; sigma_j^2 = `variances[j]`, j = 0 the total
+    h, o, c_j    as in `haar`; sigma_j^2 = `variances[j]`, j = 0 the total
     d_j          digits of t, as in `tree`
 
 Worst tick of haar: sum_j c_j(t)^2 sigma_j^2 depends on t's low bits level by level, so the best are
@@ -50,44 +50,54 @@ class Curve:
 
 
 class HaarCurve(Curve):
-    """`haar`: sum_j c_j^2 sigma_j^2, and what rounding adds."""
+    """`haar`: sum_j c_j^2 sigma_j^2, and what rounding adds; `offset` ticks are before tick 1."""
 
-    def __init__(self, variances: Sequence[float]) -> None:
+    def __init__(self, variances: Sequence[float], offset: int = 0) -> None:
         self._variances = list(variances)
         self._levels = len(self._variances) - 1
+        self._offset = offset
 
     def variance(self, ticks: Ticks) -> Floats:
-        total = (ticks / 2.0**self._levels) ** 2 * self._variances[0]
+        places = ticks + self._offset
+        total = (places / 2.0**self._levels) ** 2 * self._variances[0]
         for upper in range(1, self._levels + 1):
-            inside = ticks & ((1 << upper) - 1)
+            inside = places & ((1 << upper) - 1)
             total += (np.minimum(inside, (1 << upper) - inside) / 2.0**upper) ** 2 * self._variances[upper]
-        lowest = (ticks & -ticks).astype(np.float64)
+        lowest = (places & -places).astype(np.float64)
         missing = np.minimum(lowest / 2.0**self._levels, 1.0)  # 2^-k, k fractional bits
         return total + (1 - missing**2) * _ROUNDING
 
     def _candidates(self, last: int) -> Ticks:
         grids = self._grids()
-        found = [np.array([last], dtype=np.int64)]
-        for bit in range(last.bit_length()):
-            if last >> bit & 1:
-                # A tick below `last` agrees with it above some bit that is 1 there, 0 in the tick.
-                ticks = grids[bit] + (last >> (bit + 1) << (bit + 1))
-                found.append(ticks[ticks > 0])
-        return np.concatenate(found)
+        found = []
+        place, after = self._offset + 1, self._offset + last + 1
+        while place < after:
+            # The largest block of 2^k places that begins here and holds none too late.
+            bit = min((place & -place).bit_length(), (after - place).bit_length()) - 1
+            found.append(grids[bit] + place)
+            place += 1 << bit
+        return np.concatenate(found) - self._offset
 
     def mean(self, last: int) -> float:
-        total = self._variances[0] * float(Fraction(_squares(last), last << (2 * self._levels)))
+        own = self._sum(self._offset + last) - self._sum(self._offset)
+        return own / last
+
+    def _sum(self, last: int) -> float:
+        """Return the sum over the places 1..last."""
+        if last == 0:
+            return 0.0
+        total = self._variances[0] * float(Fraction(_squares(last), 1 << (2 * self._levels)))
         for level in range(1, self._levels + 1):
             width = 1 << level
             cycle = _squares(width // 2) + _squares(width // 2 - 1)
             cycles, rest = divmod(last + 1, width)
             part = _squares(rest - 1) if rest <= width // 2 + 1 else cycle - _squares(width - rest)
-            total += self._variances[level] * float(Fraction(cycles * cycle + part, last * width**2))
+            total += self._variances[level] * float(Fraction(cycles * cycle + part, width**2))
         missing = sum(
             Fraction((last >> zeros) - (last >> (zeros + 1)), 4 ** max(0, self._levels - zeros))
             for zeros in range(last.bit_length())
         )
-        return total + (1 - float(missing / last)) * _ROUNDING
+        return total + (last - float(missing)) * _ROUNDING
 
     def _grids(self) -> list[Ticks]:
         """Return for each k the best low k bits, one for each value of the highest 12 of them."""
@@ -159,7 +169,7 @@ class TableCurve(Curve):
 def curve_of(counter: Mapping[str, Any]) -> Curve:
     """Return the curve of a counter, from what `Counter.public` says."""
     if counter["kind"] == "haar":
-        return HaarCurve(variances(counter))
+        return HaarCurve(variances(counter), counter.get("offset", 0))
     if counter["kind"] == "tree":
         return DigitCurve(counter["radix"], variances(counter))
     return sqrt_curve(counter["horizon"], rho_item_of(counter))

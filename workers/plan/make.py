@@ -23,6 +23,7 @@ from workers.plan.advice import advice
 from workers.plan.alternatives import alternatives
 from workers.plan.counter_choices import counter_choices
 from workers.plan.curves import DigitCurve
+from workers.plan.ends import end_choices
 from workers.plan.memory import SIZES, memory_of
 from workers.plan.model import (
     Error,
@@ -95,6 +96,7 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
     parameters: dict[str, object] = msgspec.json.decode(msgspec.json.encode(mechanism.public()))
     error = _error(config, mechanism, noise, unit)
     counters = tuple(counter_choices(config, mechanism, noise))
+    ends = end_choices(config, mechanism, unit)
     others = tuple(alternatives(config, mechanism, noise, unit, domain or COMPARED_ITEMS, error.beta))
     return HistogramPlan(
         name=given.name,
@@ -116,8 +118,9 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         error=error,
         memory=memory_of(mechanism, config),
         counters=counters,
+        ends=ends,
         mechanisms=others,
-        advice=tuple(advice(config, mechanism, noise, others, counters)),
+        advice=tuple(advice(config, mechanism, noise, others, counters, ends)),
     )
 
 

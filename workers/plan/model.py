@@ -54,6 +54,22 @@ class Bucket(Record, frozen=True, kw_only=True):
     most: float
 
 
+class Change(Record, frozen=True, kw_only=True):
+    """The noise of the change of a count over a window, at ticks of which it is not the beginning.
+
+    `apart_sd` is what two independent counts would leave, root mean square as `rms_sd`.
+    """
+
+    ms: int
+    ticks: int
+    ticks_computed: int
+    least_sd: float
+    most_sd: float
+    rms_sd: float
+    last_sd: float
+    apart_sd: float
+
+
 class Noise(Record, frozen=True, kw_only=True):
     """The noise over the ticks that were looked at."""
 
@@ -65,6 +81,7 @@ class Noise(Record, frozen=True, kw_only=True):
     rms_sd: float
     ticks: tuple[Tick, ...]
     curve: tuple[Bucket, ...]
+    windows: tuple[Change, ...] = ()
 
 
 class Thresholds(Record, frozen=True, kw_only=True):
@@ -167,6 +184,20 @@ class CounterChoice(Record, frozen=True, kw_only=True):
     noise_per_row: int | None = None
 
 
+class EndChoice(Record, frozen=True, kw_only=True):
+    """What one `end_share` does to the noise over an epoch, at the same cost; None: not set."""
+
+    end_share: float | None
+    chosen: bool
+    recommended: bool
+    offset: int
+    worst_sd: float
+    rms_sd: float
+    last_sd: float
+    last_threshold: float | None
+    curve: tuple[Bucket, ...]
+
+
 class Alternative(Record, frozen=True, kw_only=True):
     """One mechanism for the same or a near question, at the same budget."""
 
@@ -204,6 +235,7 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     error: Error
     memory: Memory
     counters: tuple[CounterChoice, ...]
+    ends: tuple[EndChoice, ...]
     mechanisms: tuple[Alternative, ...]
     advice: tuple[str, ...]
 

@@ -18,20 +18,20 @@ All counts at once: N sub-Gaussian variables stay below s sqrt(2 ln(2 N / beta))
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
-from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.mechanism import Differences, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.running.meta import Meta
 from workers.plan.curves import Curve, DigitCurve, TableCurve, curve_of
 from workers.plan.kinds import KINDS
-from workers.plan.model import Bucket, Noise, Thresholds, Tick
+from workers.plan.model import Bucket, Change, Noise, Thresholds, Tick
 
 YEAR_MS = 365 * 86_400_000
 COUNT_LAWS = ("gaussian", "laplace")
@@ -41,6 +41,7 @@ BUCKETS = 64
 # A histogram of this many ticks has every tick's threshold computed: about 0.1 ms each (measured).
 _EVERY_TICK = 1024
 _MEAN_TICKS = 1 << 16
+_WINDOW_TICKS = 512
 # Below this the closed form of the mean |noise| no longer holds; noise is mostly 0 then.
 _NARROW_SD = 0.5
 _SD_DIGITS = 4  # as a snapshot has it
@@ -104,8 +105,30 @@ def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
         worst_tick=worst,
         rms_sd=math.sqrt(variance.mean(last)),
         ticks=tuple(_tick(mechanism, t) for t in chosen_ticks(config, last, worst)),
-        curve=_buckets(variance, last),
+        curve=buckets_of(variance, last),
+        windows=tuple(_changes(mechanism, config, last)),
     )
+
+
+def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterator[Change]:
+    """Yield the noise of the change over each window, at all ticks or at evenly spread ones."""
+    if not isinstance(mechanism, Differences):
+        return
+    for length in config.windows:
+        window = min(length // config.tick_ms, last)
+        ticks = np.unique(np.linspace(window, last, min(last - window + 1, _WINDOW_TICKS)).astype(np.int64)).tolist()
+        sds = [mechanism.difference_sd(t, t - window) for t in ticks]
+        apart = [mechanism.sd(t) ** 2 + (mechanism.sd(t - window) ** 2 if t > window else 0.0) for t in ticks]
+        yield Change(
+            ms=length,
+            ticks=window,
+            ticks_computed=len(ticks),
+            least_sd=min(sds),
+            most_sd=max(sds),
+            rms_sd=math.sqrt(sum(sd * sd for sd in sds) / len(sds)),
+            last_sd=sds[-1],
+            apart_sd=math.sqrt(sum(apart) / len(apart)),
+        )
 
 
 def mean_absolute_error(law: str, sd: float) -> float | None:
@@ -210,7 +233,7 @@ def _tick(mechanism: Mechanism, t: int) -> Tick:
     )
 
 
-def _buckets(variance: Curve, last: int) -> tuple[Bucket, ...]:
+def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
     """Return up to 64 runs of ticks, equally long up to 4,096 ticks, else growing by one factor."""
     spread: Callable[..., NDArray[np.float64]] = np.linspace if last <= 4096 else np.geomspace
     edges = np.unique(np.round(spread(1, last + 1, BUCKETS + 1)).astype(np.int64))

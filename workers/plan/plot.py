@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from workers.plan.model import Bucket
 
 ROWS = 6
+_COLUMNS = 32
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _PLAIN = "    ####"
 _BAND, _PLAIN_BAND = "░", ":"
@@ -34,6 +35,17 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
     axis = first + " " * (place - len(first)) + middle
     lines.append(f"{'tick':>10}  {axis}{last:>{width - len(axis)}}")
     return lines
+
+
+def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
+    """Return the largest sd of each of up to 32 runs of ticks as one character, from 0 to `top`.
+
+    Eighths of a block, or where the terminal cannot show these the digits 0 to 9.
+    """
+    step = -(-len(buckets) // _COLUMNS)
+    most = [max(bucket.most for bucket in buckets[at : at + step]) for at in range(0, len(buckets) - 1, step)]
+    shares = [value / top for value in (*most, buckets[-1].least)]
+    return "".join(_EIGHTHS[max(1, round(8 * share))] if unicode else f"{min(9, int(10 * share))}" for share in shares)
 
 
 def _cell(least: float, most: float, row: int, unicode: bool) -> str:

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from workers.durations import MILLISECONDS, format_duration
 from workers.plan.kinds import KINDS
-from workers.plan.model import Alternative, CounterChoice, HistogramPlan, Memory, Plan, Total
+from workers.plan.model import Alternative, CounterChoice, EndChoice, HistogramPlan, Memory, Plan, Total
 from workers.plan.noise import COUNT_LAWS
-from workers.plan.plot import band
+from workers.plan.plot import band, line
 
 WIDTH = 100
 # Of the printed figures whose names do not read as they are.
@@ -99,6 +99,7 @@ def _histogram(one: HistogramPlan, say: _Printer) -> None:
     _error(one, say)
     _memory(one.memory, say)
     _counters(one, say)
+    _ends(one, say)
     _mechanisms(one, say)
     if one.advice:
         say.head("in words")
@@ -140,6 +141,18 @@ def _noise(one: HistogramPlan, say: _Printer) -> None:
         if noise.worst_sd == noise.rms_sd and len({row[1:] for row in rows}) == 1:
             rows = [("every", *rows[0][1:])]
         say.table(("tick", "sd", "mean |error|", "95 % within", "threshold"), rows, left=())
+    if noise.windows:
+        looked = max(row.ticks_computed for row in noise.windows)
+        say.paragraph(
+            f"sd of the change of a count over a window (at {looked:,} ticks; \"apart\" is what two counts of "
+            "independent noise would leave):"
+        )
+        columns = ("window", "ticks", "least", "most", "rms", "last tick", "apart")
+        sds = [
+            (format_duration(row.ms), f"{row.ticks:,}", *map(_number, (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)))
+            for row in noise.windows
+        ]
+        say.table(columns, sds, left=())
     found = one.thresholds
     if found is not None:
         spread = _whole(found.most) if found.least == found.most else f"{_whole(found.least)} to {_whole(found.most)}"
@@ -209,6 +222,24 @@ def _counters(one: HistogramPlan, say: _Printer) -> None:
         say.table(("", "worst sd", "rms sd", "ratio", held, ""), rows, left=(0, 5))
 
 
+def _ends(one: HistogramPlan, say: _Printer) -> None:
+    if not one.ends:
+        return
+    say.head("the end of an epoch, by end_share, at this budget (* in use)")
+    top = max(row.worst_sd for row in one.ends)
+    rows = [
+        (
+            _mark(row) + ("none" if row.end_share is None else f"{row.end_share:g}"),
+            *map(_number, (row.worst_sd, row.rms_sd, row.last_sd)),
+            _whole(row.last_threshold),
+            line(row.curve, top, unicode=say.unicode),
+        )
+        for row in one.ends
+    ]
+    at_end = "threshold" if any(row.last_threshold is not None for row in one.ends) else ""
+    say.table(("", "worst sd", "rms sd", "sd at the end", at_end, "sd over the epoch"), rows, left=(0, 5))
+
+
 def _mechanisms(one: HistogramPlan, say: _Printer) -> None:
     if len(one.mechanisms) < 2:
         return
@@ -224,8 +255,8 @@ def _mechanisms(one: HistogramPlan, say: _Printer) -> None:
     say.paragraph(f"error: at most, {every}; of an order statistic, in its first segment")
 
 
-def _mark(row: CounterChoice | Alternative) -> str:
-    return "* " if row.chosen else "  " if row.possible else "- "
+def _mark(row: CounterChoice | Alternative | EndChoice) -> str:
+    return "* " if row.chosen else "  " if isinstance(row, EndChoice) or row.possible else "- "
 
 
 def _total(total: Total, histograms: int, say: _Printer) -> None:

@@ -28,6 +28,7 @@ from workers.report.charts import (
 
 CONTAINS = "Computed from the settings alone: no data"
 NAME_LETTERS = 44
+DRAWN_SHARES = (None, 0.3, 0.6, 0.8)
 # Up to this ratio of the largest to the smallest an axis from zero is easier to read.
 LINEAR_UP_TO = 12
 # The distance of a row's series from each other.
@@ -37,7 +38,7 @@ ASIDE = 0.13
 def charts(one: HistogramPlan) -> Iterator[Chart]:
     """Draw the pictures of one histogram."""
     yield _noise_over_ticks(one)
-    for chart in (_counters(one), _mechanisms(one)):
+    for chart in (_counters(one), _ends(one), _mechanisms(one)):
         if chart is not None:
             yield chart
 
@@ -92,6 +93,32 @@ def _counters(one: HistogramPlan) -> Chart | None:
         "in the text says why."
     )
     return _compared(one, rows, names, "counters", caption)
+
+
+def _ends(one: HistogramPlan) -> Chart | None:
+    """Draw the noise over the ticks of an epoch for a few shares of its last tick."""
+    rows = [row for row in one.ends if row.chosen or row.recommended or row.end_share in DRAWN_SHARES]
+    if len(rows) < 2:
+        return None
+    with canvas(1, 1, 3.8) as (figure, axes):
+        cell = axes[0, 0]
+        for place, row in enumerate(rows):
+            said = "no end_share" if row.end_share is None else f"end_share {row.end_share:g}"
+            # The last tick by itself: it is what the share is for.
+            runs = [(run.first, run.most) for run in row.curve[:-1]] + [(row.curve[-1].last, row.last_sd)]
+            style = look(place, markersize=5, label=said + (" (in use)" if row.chosen else ""))
+            cell.plot(*zip(*runs, strict=True), **style, markevery=[len(runs) - 1])
+        cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * max(row.worst_sd for row in rows)))
+        counts_axis(cell.yaxis)
+        cell.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
+        counts_axis(cell.xaxis, 8)
+        legend_below(figure, [cell], 3)
+        caption = (
+            "The most noise of each run of ticks, and that of the last tick, at the budget of these "
+            "settings. A share of the last tick is paid for by all others: worth it where the last "
+            "counts of an epoch are those that are kept."
+        )
+        return _finish(figure, one, "end", "the end of an epoch", caption)
 
 
 def _mechanisms(one: HistogramPlan) -> Chart | None:

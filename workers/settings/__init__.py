@@ -21,7 +21,8 @@ import msgspec
 from workers.durations import ALLOWED as DURATIONS_ALLOWED
 from workers.durations import format_duration, parse_duration
 from workers.errors import SettingsError
-from workers.mechanisms.config import Checked, HistogramConfig, display, rules
+from workers.mechanisms.checked import Checked, display, rules
+from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
 from workers.settings.files import client_values, declare, read_file, read_key
 from workers.settings.registry import SchemaRegistrySettings, registry_values
@@ -354,7 +355,7 @@ def _section(record: type[Record], values: dict[str, Any], where: str, further: 
         rule = by_name[name]
         if rule.duration:
             try:
-                value = parse_duration(value)
+                value = [parse_duration(one) for one in value] if isinstance(value, list) else parse_duration(value)
             except ValueError:
                 raise ValueError(f"{where}{name} = {display(value)}: {rule.allowed}: {DURATIONS_ALLOWED}") from None
         elif rule.name == "where":

@@ -20,7 +20,8 @@ from typing import Any
 
 from workers.errors import SettingsError
 from workers.mechanisms.buckets import parse_buckets
-from workers.mechanisms.config import LABEL_BYTES_MAX, display
+from workers.mechanisms.checked import display
+from workers.mechanisms.config import LABEL_BYTES_MAX
 
 KEY_BYTES = 32
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

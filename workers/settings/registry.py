@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from workers.errors import SettingsError
-from workers.mechanisms.config import Duration, display
+from workers.mechanisms.checked import display
+from workers.mechanisms.config import Duration
 from workers.settings.files import read_file, secret
 from workers.settings.sections import Section
 

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from workers.durations import format_duration
-from workers.mechanisms.config import Checked, Conditions, Duration, FieldPath, display
+from workers.mechanisms.checked import Checked, display
+from workers.mechanisms.config import Conditions, Duration, FieldPath
 from workers.settings.topic_names import ALLOWED as TOPIC_ALLOWED
 from workers.settings.topic_names import TopicNames, topic_complaints
 from workers.shapes.conditions import ALLOWED as CONDITIONS_ALLOWED

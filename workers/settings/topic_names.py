@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workers.mechanisms.config import TOPIC_NAME, display
+from workers.mechanisms.checked import display
+from workers.mechanisms.config import TOPIC_NAME
 
 ALLOWED = (
     'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them; a list of such names; or a regular '

@@ -26,6 +26,9 @@ COUNTERS = [
     make_counter("haar", 2**40, 0.001),
     make_counter("haar", None, 0.004),
     make_counter("haar", None, 1e-4),
+    make_counter("haar", 1, 0.5, end_share=0.6),
+    make_counter("haar", 100, 0.01, end_share=0.6),
+    make_counter("haar", 2**39 + 1, 0.001, end_share=0.99),
     make_counter("tree", 1, 0.5),
     make_counter("tree", 100, 0.01),
     make_counter("tree", 100, 0.01, 2),
@@ -134,6 +137,7 @@ ROWS = 20_000
     [
         (make_counter("haar", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
         (make_counter("haar", None, 0.01), (1, 2, 341, 4096, 2**33 + 12345)),
+        (make_counter("haar", 1000, 0.01, end_share=0.6), (1, 2, 341, 488, 999, 1000)),
         (make_counter("tree", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
         (make_counter("tree", None, 0.01), (1, 4, 341, 4096, 2**33 + 12345)),
         (make_counter("haar", 1000, 3.0), (2, 341, 683)),
@@ -205,6 +209,7 @@ def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
             lambda t=t: counter.variance(t),
             lambda t=t: counter.sd(t),
             lambda t=t: counter.terms(t),
+            lambda t=t: counter.cells(t),
         ):
             with pytest.raises(HorizonExceeded, match=f"tick {t} "):
                 attempt()
@@ -227,6 +232,10 @@ def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
         (("haar", 10, 0.1, 3), "radix = 3"),
         (("tree", 10, 0.1, 1), "radix = 1"),
         (("haar", 10, 1e-12), "sigma_squared"),
+        (("haar", None, 0.1, None, 0.5), "end_share = 0.5: an unbounded horizon"),
+        (("haar", 10, 0.1, None, 1.0), "end_share = 1.0: must be a number above 0 and below 1"),
+        (("haar", 10, 0.1, None, math.nan), "end_share = nan"),
+        (("tree", 10, 0.1, None, 0.5), "end_share = 0.5: only counter 'haar' has one"),
     ],
 )
 def test_parameters_outside_their_range_are_refused(arguments: tuple[str, int | None, float], message: str) -> None:
@@ -241,6 +250,7 @@ def test_public_parameters_differ_whenever_the_noise_does() -> None:
         *COUNTERS,
         make_counter("haar", 100, 0.02),
         make_counter("haar", 101, 0.01),
+        make_counter("haar", 100, 0.01, end_share=0.5),
         make_counter("tree", 100, 0.01, 3),
     ]
     public = [repr(counter.public()) for counter in made]

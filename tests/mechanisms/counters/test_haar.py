@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from workers.mechanisms.counters.haar import Cell, HaarCounter
+from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.levels import Cell
 from workers.mechanisms.counters.noise_columns import Integers
 from workers.mechanisms.noise.keyed import NoiseKey
 
@@ -133,6 +134,8 @@ EXTREMES = [
     (HaarCounter(2**16, 1e-6), [1, 2**15, 43690, 43691, 65535, 65536]),
     (HaarCounter(2**40, 1e-7), [1, 2**39, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1, 2**40]),
     (HaarCounter(None, 0.004), [1, 2, 12345, 2**20, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1]),
+    (HaarCounter(1000, 0.01, 0.6), [1, 2, 333, 682, 999, 1000]),
+    (HaarCounter(2**39 + 1, 1e-6, 0.99), [1, 2**39 // 3, 2**39 // 3 * 2, 2**39, 2**39 + 1]),
     (HaarCounter(None, 1e-4), [1, 2**20 + 1, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1]),
 ]
 

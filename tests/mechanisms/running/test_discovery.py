@@ -65,6 +65,22 @@ def test_discovery_probability_is_at_most_and_close_to_delta_t(
     assert min(shares) >= least
 
 
+@pytest.mark.parametrize(("rho_item", "least"), [(0.5, 0.0), (0.03, 0.25), (0.004, 0.5)])
+def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_share(
+    rho_item: float, least: float
+) -> None:
+    """The last tick's noise is one integer, and its threshold the smallest of all: it must be paid for like any other."""
+    counter = make_counter("haar", 13, rho_item, end_share=0.6)
+    discovery = Discovery(counter, max_items=3, max_count=2, delta=1e-6)
+    shares = [shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, 14)]
+    assert max(shares) <= 1
+    assert min(shares) >= least
+    assert discovery.threshold(13) == min(discovery.threshold(t) for t in range(1, 14))
+    # One lower would be too low: the noise is an integer, so nothing lies between.
+    over = exact_tail(counter, 13, Fraction(discovery.threshold(13) - discovery.max_count))
+    assert over > discovery.delta_at(13)
+
+
 @pytest.mark.parametrize("kind", ["haar", "tree"])
 @pytest.mark.parametrize("rho_item", [2.0, 8.0, 50.0, 500.0])
 def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(kind: str, rho_item: float) -> None:

@@ -59,10 +59,10 @@ def test_delta_of_each_tick_bounds_the_groups_and_adds_up_to_delta(kind: str, ho
         assert discovery.delta_at(t) == pytest.approx(tails[t - 1], rel=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["haar", "tree"])
-def test_the_figures_of_a_tick_are_those_of_the_counters_terms(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "end_share"), [("haar", None), ("haar", 0.6), ("tree", None)])
+def test_the_figures_of_a_tick_are_those_of_the_counters_terms(kind: str, end_share: float | None) -> None:
     """They are computed for many ticks at once from the public parameters: the terms are what the noise really is."""
-    counter = make_counter(kind, 1000, 0.02)
+    counter = make_counter(kind, 1000, 0.02, end_share=end_share)
     discovery = ConstantDiscovery(counter, 1, 1, 1e-6)
     for t in (1, 2, 3, 341, 512, 999, 1000):
         noise, terms = discovery._noise_of(t, 1), counter.terms(t)

@@ -43,7 +43,9 @@ class OnCounters(OnSplit):
     def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool, every: int = 1) -> None:
         self._split = split(config, discovers=discovers)
         rho_item = rho_of_item(config, self._split)
-        self._counter = counter = make_counter(config.counter, config.horizon_ticks, rho_item, config.radix)
+        self._counter = counter = make_counter(
+            config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
+        )
         spent = math.nextafter(counter.rho_item * (config.max_items * config.max_count**2), math.inf)
         tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
         tests_tv = float_up(tests * Fraction(counter.test_tv))
@@ -56,6 +58,9 @@ class OnCounters(OnSplit):
 
     def sd(self, t: int) -> float:
         return self._counter.sd(t)
+
+    def difference_sd(self, t: int, since: int) -> float:
+        return self._counter.difference_sd(t, since)
 
     def init(self) -> State:
         return State()

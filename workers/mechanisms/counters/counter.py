@@ -22,7 +22,9 @@ __all__ = ["KINDS", "Counter", "make_counter"]
 KINDS = ("haar", "tree", "sqrt")
 
 
-def make_counter(kind: str, horizon: int | None, rho_item: float, radix: int | None = None) -> Counter:
+def make_counter(
+    kind: str, horizon: int | None, rho_item: float, radix: int | None = None, end_share: float | None = None
+) -> Counter:
     """Return a counter calibrated to cost at most rho_item.
 
     Args:
@@ -31,14 +33,18 @@ def make_counter(kind: str, horizon: int | None, rho_item: float, radix: int | N
         rho_item: above 0; see `levels`.
         radix: base of the tree, at least 2 (`tree` only); None takes the best one for the horizon,
             5 if unbounded.
+        end_share: what the last tick's noise gets of rho_item, above 0 and below 1 (`haar` with a
+            horizon only); None gives no tick more than the others.
 
     Raises:
         ValueError: a parameter is outside its range.
     """
     if kind != "tree" and radix is not None:
         raise ValueError(f"radix = {radix}: only counter 'tree' has one")
+    if kind != "haar" and end_share is not None:
+        raise ValueError(f"end_share = {end_share}: only counter 'haar' has one")
     if kind == "haar":
-        return HaarCounter(horizon, rho_item)
+        return HaarCounter(horizon, rho_item, end_share)
     if kind == "sqrt":
         return SqrtCounter(horizon, rho_item)
     if kind == "tree":

@@ -8,15 +8,23 @@ Why: about half the error of the tree, no state, and any tick can be computed al
 
     Symbol      Here
     h           `_levels`
-    m_j         t mod 2^j
-    c_j         min(m_j, 2^j - m_j) / 2^j, with c_0 = t / 2^h for S (level 0)
-    n_j         c_j 2^j, an integer (for S: t); `_coefficients`
-    w_j         weight of level j; sigma_j^2 = s2 / w_j; bounded horizons: 1, and 2 for S
+    o           `offset`, ticks before tick 1 that are part of the tree and hold no event: 0, or
+                2^h - T where an end_share is given
+    p           t + o, the place of tick t in the tree
+    m_j         p mod 2^j
+    c_j         min(m_j, 2^j - m_j) / 2^j, with c_0 = p / 2^h for S (level 0)
+    n_j         c_j 2^j, an integer (for S: p); `_coefficients`
+    w_j         weight of level j; sigma_j^2 = s2 / w_j; bounded horizons: 1, and 2 for S; with an
+                end_share e: e for S, and (1 - e) / h for each level
 
-    release(t) = h_t + sum_j c_j Z_v_j(t) + c_0 Z_0,   v_j(t) = floor(t / 2^j)
+    release(t) = h_t + sum_j c_j Z_v_j(t) + c_0 Z_0,   v_j(t) = floor(p / 2^j)
+
+The end of an epoch: with o = 2^h - T the last tick is the root of the tree, all c_j are 0 but
+c_0 = 1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). What e gives the
+root beyond 2 / (h + 2), the levels lack.
 
 Sensitivity: an event in tick s changes, in each level, the one D_v whose block holds s, by one, and
-S by one.
+S by one, wherever the tree begins.
 Guarantee: neighbours differ in one event; rho = sum_j 1/(2 sigma_j^2) for each item it changes by
 one, for all releases together, at every integer Renyi order a >= 2, also when the stream reacts to
 what was released: the shift z -> z - C e_t that turns one world into the other is an integer
@@ -37,7 +45,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import LevelColumns, LevelCounter
+from workers.mechanisms.counters.levels import Cell, LevelColumns, LevelCounter
 from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 
@@ -48,7 +56,6 @@ _TOTAL = 0  # the level number of S
 _GROUP_BOUND = 1 << 62
 _INT32_BOUND = 1 << 31
 
-Cell = tuple[int, int]
 Coefficients = list[tuple[int, int, Cell, int]]
 Source = Callable[[int, Cell, int, int], Integers]
 
@@ -64,21 +71,44 @@ class _Step:
 
 
 class HaarCounter(LevelCounter):
-    """See the module, and `levels.Counter` for what each member means."""
+    """See the module, and `levels.Counter` for what each member means.
+
+    Args:
+        horizon: ticks, 1..2^40; None is unbounded.
+        rho_item: what it may cost, above 0.
+        end_share: of rho_item, what the last tick's noise gets, above 0 and below 1; None: the tree
+            begins at tick 1, and its root has twice the weight of a level.
+
+    Attributes:
+        offset: ticks of the tree before tick 1.
+    """
 
     kind = "haar"
 
-    def __init__(self, horizon: int | None, rho_item: float) -> None:
+    def __init__(self, horizon: int | None, rho_item: float, end_share: float | None = None) -> None:
+        self.end_share = end_share
+        if end_share is not None and not 0 < end_share < 1:
+            raise ValueError(f"end_share = {end_share}: must be a number above 0 and below 1")
+        if end_share is not None and horizon is None:
+            raise ValueError(f"end_share = {end_share}: an unbounded horizon has no last tick")
         super().__init__(horizon, rho_item)
         self._levels = self.cells_per_event - 1
-        # The same over one denominator: sums of integers take a tenth of the time of fractions.
-        denominator = math.lcm(*(value.denominator for value in self._sigma_squared))
-        self._over_one = tuple(int(value * denominator) for value in self._sigma_squared), denominator
+        self.offset = 0 if end_share is None else (1 << self._levels) - self._last_tick
+        self._end = self.offset + self._last_tick
         self._groups = self._make_groups()
+
+    def __repr__(self) -> str:
+        share = "" if self.end_share is None else f", end_share={self.end_share}"
+        return f"HaarCounter(horizon={self.horizon}, rho_item={self.rho_item}{share})"
 
     def _weights(self) -> list[Fraction]:
         if self.horizon is not None:
-            return [Fraction(2)] + [Fraction(1)] * (self.horizon - 1).bit_length()
+            levels = (self.horizon - 1).bit_length()
+            if self.end_share is None or not levels:
+                return [Fraction(2)] + [Fraction(1)] * levels
+            # As written in the settings: 0.6 is six tenths.
+            share = Fraction(repr(self.end_share))
+            return [share] + [(1 - share) / levels] * levels
         # (j + 2)^-1.2, and 2^-10 of their sum for S, on a grid of 2^-40, the same on every machine.
         context = Context(prec=50)
         weights = []
@@ -99,18 +129,21 @@ class HaarCounter(LevelCounter):
         return Fraction(total, denominator << 2 * self._levels)
 
     def sd(self, t: int) -> float:
-        # A multiple of 2^-k, k = h - (trailing zeros of t): rounding adds (1 - 4^-k) / 12.
-        fractional_bits = self._levels - min((t & -t).bit_length() - 1, self._levels)
+        # A multiple of 2^-k, k = h - (trailing zeros of p): rounding adds (1 - 4^-k) / 12.
+        place = t + self.offset
+        fractional_bits = self._levels - min((place & -place).bit_length() - 1, self._levels)
         return math.sqrt(self.variance(t) + (1 - Fraction(1, 4**fractional_bits)) / 12)
 
-    def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        return [
-            (Fraction(numerator, 1 << bits), self._sigma_squared[level])
-            for level, bits, _, numerator in self._coefficients(t)
-        ]
+    @property
+    def _denominator(self) -> int:
+        return 1 << self._levels
+
+    def _cells_at(self, t: int) -> dict[Cell, int]:
+        return {cell: numerator << (self._levels - bits) for _, bits, cell, numerator in self._coefficients(t)}
 
     def _shape(self) -> dict[str, object]:
-        return {"levels": self._levels}
+        end = {} if self.end_share is None else {"offset": self.offset, "end_share": repr(self.end_share)}
+        return {"levels": self._levels, **end}
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         tables = self._tables
@@ -129,19 +162,19 @@ class HaarCounter(LevelCounter):
     def _coefficients(self, t: int) -> Coefficients:
         """Return (level, bits, cell, n) for each non-zero coefficient n / 2^bits at t."""
         check_tick(self.kind, t, self._last_tick)
-        found = []
+        place, found = t + self.offset, []
         for level in range(1, self._levels + 1):
-            inside = t & ((1 << level) - 1)
+            inside = place & ((1 << level) - 1)
             if inside:
-                found.append((level, level, (level, t >> level), min(inside, (1 << level) - inside)))
-        found.append((_TOTAL, self._levels, (_TOTAL, 0), t))
+                found.append((level, level, (level, place >> level), min(inside, (1 << level) - inside)))
+        found.append((_TOTAL, self._levels, (_TOTAL, 0), place))
         return found
 
     def _make_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Return levels whose sum, as an integer, fits int64: (top, levels), lowest first.
 
         A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels. With
-        n_j <= min(2^(j-1), last tick) and |Z_j| <= reach_j its size is bounded whatever the noise;
+        n_j <= min(2^(j-1), last place) and |Z_j| <= reach_j its size is bounded whatever the noise;
         a group closes before that bound passes 2^61, which leaves as much again for what is carried
         in and for the rounding constant.
         """
@@ -149,8 +182,8 @@ class HaarCounter(LevelCounter):
         levels: list[int] = []
         bound = 0
         for level in range(1, self._levels + 1):
-            largest = min(1 << (level - 1), self._last_tick) * self._reach[level]
-            total = self._last_tick * self._reach[_TOTAL] if level == self._levels else 0
+            largest = min(1 << (level - 1), self._end) * self._reach[level]
+            total = self._end * self._reach[_TOTAL] if level == self._levels else 0
             if levels and 2 * bound + largest + total >= _GROUP_BOUND // 2:
                 groups.append((level - 1, tuple(levels)))
                 levels, bound = [], 0

@@ -4,14 +4,21 @@
     T               `horizon`, ticks; None is unbounded
     rho_item        zCDP that one unit of change of one item's count at one tick costs over all
                     releases
-    c_j, sigma_j^2  `terms(t)`: the release at t is h_t + floor(sum_j c_j Z_j + 1/2),
+    c_j, sigma_j^2  `cells(t)`: the release at t is h_t + floor(sum_j c_j Z_j + 1/2),
                     Z_j ~ N_Z(0, sigma_j^2)
     w_j             weight of level j; sigma_j^2 = (sum_i w_i) / (2 rho_item w_j), rounded up
     TV              `tv`: total variation distance of the sampled noise from the ideal, over the
                     cells one event changes
+    a_v             `_cells_at(t)`: the coefficient of cell v's noise at t times `_denominator`, D;
+                    `cells` follows
     K               `test_tv`: the same for a single test of the noise at one tick against a
                     threshold
     x               `reach`: at least every |Z| that a table can give
+
+Difference of two ticks: sum_v (a_v(t) - a_v(s)) Z_v / D, whose variance follows from the
+coefficients by cell alone; nothing is noised at tick 0. Noise at t is a multiple of g / D, g the
+largest common divisor of D and all a_v(t), so rounding adds (1 - (g / D)^2) / 12, taken for each of
+the two as if it were independent of the rest.
 
 The tables that noise is drawn from are made when it is first drawn, and kept for all threads
 (`integer_gaussian`): what a counter costs is known without them, and a plan draws from none.
@@ -40,6 +47,9 @@ from workers.mechanisms.noise.gaussian import (
     round_up_sigma_squared,
 )
 from workers.mechanisms.noise.keyed import NoiseStream
+
+# What says which noise value of an item it is, such as (level, block).
+Cell = tuple[int, int]
 
 LONGEST_HORIZON = 1 << 40
 # Above 258 ln 2 = 178.832 by more than a square root in floats loses.
@@ -82,9 +92,30 @@ class Counter(Frozen):
         """Return the standard deviation of the published integer, the rounding included."""
         raise NotImplementedError
 
+    def difference_sd(self, t: int, since: int) -> float:
+        """Return the standard deviation of the published integer at t less that at `since`.
+
+        Args:
+            t: tick, from 1.
+            since: an earlier tick; 0 is before the first one, where nothing is noised.
+
+        Raises:
+            HorizonExceeded: one of them is outside the horizon.
+        """
+        raise NotImplementedError
+
+    def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
+        """Return (c_j, sigma_j^2) of each cell with a non-zero coefficient at t: the noise's law.
+
+        Every cell is one independent discrete Gaussian, the same at all ticks that have it. So two
+        ticks' noise has the covariance sum c_j c'_j sigma_j^2 over the cells that both have, and
+        their difference the variance sum (c_j - c'_j)^2 sigma_j^2 over the cells of either.
+        """
+        raise NotImplementedError
+
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
         """Return the non-zero (c_j, sigma_j^2) at t, each an independent discrete Gaussian."""
-        raise NotImplementedError
+        return list(self.cells(t).values())
 
     def public(self) -> dict[str, object]:
         """Return every parameter that changes a noise value, as JSON: part of the mechanism id."""
@@ -125,11 +156,39 @@ class LevelCounter(Counter):
         weights = self._weights()
         scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
         self._sigma_squared = tuple(round_up_sigma_squared(scale / weight) for weight in weights)
+        # The same over one denominator: sums of integers take a tenth of the time of fractions.
+        common = math.lcm(*(value.denominator for value in self._sigma_squared))
+        self._over_one = tuple(int(value * common) for value in self._sigma_squared), common
         self._reach = tuple(map(reach, self._sigma_squared))
         self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
         self.cells_per_event = len(weights)
         self.tv = float_up(sum(((x + 2) * _UNIT + _LEFT_OUT for x in self._reach), Fraction(0)))
         self.test_tv = float_up(self._cells_of_a_tick() * (_UNIT + _LEFT_OUT))
+
+    def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
+        d = self._denominator
+        return {cell: (Fraction(a, d), self._sigma_squared[cell[0]]) for cell, a in self._cells_at(t).items()}
+
+    def difference_sd(self, t: int, since: int) -> float:
+        now = self._cells_at(t)
+        then = self._cells_at(since) if since else {}
+        d, (numerators, common) = self._denominator, self._over_one
+        changes = now | {cell: now.get(cell, 0) - before for cell, before in then.items()}
+        total = sum(change * change * numerators[cell[0]] for cell, change in changes.items())
+        variance = total / (common * d * d)
+        for cells in (now, then):
+            if cells:
+                variance += (1 - (math.gcd(d, *cells.values()) / d) ** 2) / 12
+        return math.sqrt(variance)
+
+    @property
+    def _denominator(self) -> int:
+        """Return D, by which the coefficients are multiplied to be integers."""
+        raise NotImplementedError
+
+    def _cells_at(self, t: int) -> dict[Cell, int]:
+        """Return the non-zero coefficients at t, times D, by (level, number in it)."""
+        raise NotImplementedError
 
     def _weights(self) -> Sequence[Fraction]:
         """Return w_j of every level."""

@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
-from workers.mechanisms.counters.levels import Counter
+from workers.mechanisms.counters.levels import Cell, Counter
 from workers.mechanisms.counters.noise_columns import Integers, check_tick
 from workers.mechanisms.frozen import kept, read_only
 from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
@@ -109,10 +109,22 @@ class SqrtCounter(Counter):
         # Rounding adds 1/12 where there is anything to round.
         return math.sqrt(self.variance(t) + (Fraction(1, 12) if self.bits else 0))
 
-    def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        """Return (g_k, sigma^2), k < t; the noise is their sum but for what g lost to 2^-F."""
+    def difference_sd(self, t: int, since: int) -> float:
+        """Return it; z_s has coefficient g_(t - s) at t, and g_(since - s) before."""
         check_tick(self.kind, t, self._last_tick)
-        return [(Fraction(int(g), self._unit), self._sigma_squared) for g in self._inverse[:t].tolist()]
+        if not since:
+            return self.sd(t)
+        check_tick(self.kind, since, self._last_tick)
+        window = t - since
+        squares = self._squares[window - 1] + _squares_of_differences(self._last_tick, self.bits, window)[since - 1]
+        rounding = Fraction(2, 12) if self.bits else 0
+        return math.sqrt(Fraction(squares, self._unit**2) * self._sigma_squared + rounding)
+
+    def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
+        """Return (g_(t-s), sigma^2) of each z_s, s = t..1; but for what g lost to 2^-F."""
+        check_tick(self.kind, t, self._last_tick)
+        inverse = self._inverse[:t].tolist()
+        return {(LEVEL, t - k): (Fraction(int(g), self._unit), self._sigma_squared) for k, g in enumerate(inverse)}
 
     def public(self) -> dict[str, object]:
         return {
@@ -228,6 +240,14 @@ def _room(held: NDArray[np.int32], ticks: int, last_tick: int) -> NDArray[np.int
     larger = np.empty((min(max(ticks, 2 * len(held), _BLOCK_TICKS), last_tick), held.shape[1]), dtype=np.int32)
     larger[: len(held)] = held
     return larger
+
+
+@kept(16)
+def _squares_of_differences(horizon: int, bits: int, window: int) -> tuple[int, ...]:
+    """Return sum (g_k - g_(k - window))^2 over window <= k < window + s, for s = 1, 2, ..."""
+    inverse = [int(g) for g in _rounded_inverse(horizon, bits).tolist()]
+    steps = zip(inverse[window:], inverse, strict=False)
+    return tuple(itertools.accumulate((later - earlier) ** 2 for later, earlier in steps))
 
 
 def _check_exact(bound: float) -> None:

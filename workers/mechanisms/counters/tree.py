@@ -37,7 +37,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import LevelColumns, LevelCounter, last_tick_of
+from workers.mechanisms.counters.levels import Cell, LevelColumns, LevelCounter, last_tick_of
 from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
@@ -86,12 +86,12 @@ class TreeCounter(LevelCounter):
     def sd(self, t: int) -> float:
         return math.sqrt(self.variance(t))
 
-    def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        return [
-            (Fraction(1), self._sigma_squared[level])
-            for level, first, last in self._blocks(t)
-            for _ in range(first, last)
-        ]
+    @property
+    def _denominator(self) -> int:
+        return 1
+
+    def _cells_at(self, t: int) -> dict[Cell, int]:
+        return {(level, block): 1 for level, first, last in self._blocks(t) for block in range(first, last)}
 
     def _shape(self) -> dict[str, object]:
         return {"levels": self._levels, "radix": self.radix}
@@ -112,14 +112,7 @@ class TreeCounter(LevelCounter):
     def _blocks(self, t: int) -> list[tuple[int, int, int]]:
         """Return (level, first, last + 1) of the blocks that make up 1..t, highest level first."""
         check_tick(self.kind, t, self._last_tick)
-        found = []
-        above = 0
-        for level in range(self._levels - 1, -1, -1):
-            first, last = above * self.radix, t // self.radix**level
-            if first < last:
-                found.append((level, first, last))
-            above = last
-        return found
+        return blocks_up_to(t, self.radix, self._levels)
 
 
 class _Adder:
@@ -190,6 +183,18 @@ class TreeColumns(LevelColumns):
             self._reached[level] = (first, last)
             self._filled[level] = rows_held
         return out
+
+
+def blocks_up_to(t: int, radix: int, levels: int) -> list[tuple[int, int, int]]:
+    """Return (level, first, last + 1) of the blocks that make up 1..t, highest level first."""
+    found = []
+    above = 0
+    for level in range(levels - 1, -1, -1):
+        first, last = above * radix, t // radix**level
+        if first < last:
+            found.append((level, first, last))
+        above = last
+    return found
 
 
 def usual_radix(horizon: int | None) -> int:

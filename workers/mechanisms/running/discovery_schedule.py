@@ -146,11 +146,11 @@ class ConstantDiscovery(Discovery):
                 add((digit > 0).astype(np.float64), digit, sigma_squared)
                 rest //= public["radix"]
         elif self.counter.kind == "haar":
-            one = np.ones(len(t))
+            one, place = np.ones(len(t)), t + public.get("offset", 0)
             for level, sigma_squared in enumerate(sigmas[1:], start=1):
-                inside = t & ((1 << level) - 1)
+                inside = place & ((1 << level) - 1)
                 add(np.minimum(inside, (1 << level) - inside) / 2.0**level, one, sigma_squared)
-            add(t / 2.0 ** (len(sigmas) - 1), one, sigmas[0])
+            add(place / 2.0 ** (len(sigmas) - 1), one, sigmas[0])
         else:
             for row, tick in enumerate(t.tolist()):
                 hot = np.zeros(len(t))

@@ -32,7 +32,7 @@ from dataclasses import replace
 import numpy as np
 
 from workers.mechanisms.budget import OnSplit, split
-from workers.mechanisms.counters.tree import best_radix, digits_of
+from workers.mechanisms.counters.tree import best_radix, blocks_up_to, digits_of
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import KNOWN, make_algorithm
@@ -96,6 +96,17 @@ class Meta(OnSplit, Domained):
     def sd(self, t: int) -> float:
         """Return that of an item which every cell of t shows; others have less."""
         return self.algorithm.sd * math.sqrt(self.cells(t))
+
+    def difference_sd(self, t: int, since: int) -> float:
+        """Return that of an item which every cell of both ticks shows, as `known_gauss` does."""
+        return self.algorithm.sd * math.sqrt(len(self._named(t) ^ self._named(since)))
+
+    def _named(self, t: int) -> set[tuple[int, int]]:
+        """Return the cells that t's digits name; none at tick 0."""
+        if t:
+            check_horizon(self.kind, t, self._horizon)
+        found = blocks_up_to(t, self.radix, self.levels)
+        return {(level, block) for level, first, last in found for block in range(first, last)}
 
     def threshold(self, t: int) -> int | None:
         """Return a cell's own: an item is shown once one cell shows it."""

@@ -45,7 +45,8 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, Split, split
-from workers.mechanisms.config import HistogramConfig, Label, display, label_complaints
+from workers.mechanisms.checked import display
+from workers.mechanisms.config import HistogramConfig, Label, label_complaints
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
 from workers.mechanisms.noise.discrete_laplace import (
@@ -113,7 +114,9 @@ class SparseGumb(OnSplit, Domained):
         tau_squared = tau_squared_of(config, self._split)
         tau_1, tau_2 = _root_up(s * tau_squared), _root_up((s + 1) * tau_squared)
         rho_item = rho_of_item(config, tau_squared)
-        self._counter = make_counter(config.counter, config.horizon_ticks, rho_item, config.radix)
+        self._counter = make_counter(
+            config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
+        )
         self._pick_scale = round_up_scale(tau_2 / 2)
         self._threshold_scale, self._test_scale = round_up_scale(2 * tau_1), round_up_scale(4 * tau_1)
         table = geometric if tight else discrete_laplace
@@ -140,6 +143,10 @@ class SparseGumb(OnSplit, Domained):
 
     def sd(self, t: int) -> float:
         return self._counter.sd(t)
+
+    def difference_sd(self, t: int, since: int) -> float:
+        """Return it for an item chosen at both ticks: its counter ran from tick 1."""
+        return self._counter.difference_sd(t, since)
 
     def eta(self, t: int) -> int:
         """Return how far above the least one shown an item outside must lie at tick t."""

@@ -1,0 +1,86 @@
+"""The benchmarks' events in three forms: what other libraries read of them is what was drawn, the same in all."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import fastavro
+import numpy as np
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatch
+from google.protobuf import json_format, message_factory
+
+from bench.throughput import encoded
+from bench.throughput.encoded import AVRO_SCHEMA, FORMS, PROTOBUF_SCHEMA, Encoder, put_encoded
+from bench.throughput.events import RECORD_BYTES_MAX, Events, Shape
+from bench.throughput.formats import expected, histograms
+from bench.throughput.producing import batches, blocks
+from tests.kernels.uncompiled import WAYS
+from workers.events.formats.protobuf_schema import ProtobufSchema
+from workers.registry.schema import Schema
+
+NUMBER, END_MS, SCHEMA_ID = 3_000, 1_767_225_600_000, 70_001
+AVRO = fastavro.parse_schema(json.loads(AVRO_SCHEMA))
+ORDER = message_factory.GetMessageClass(ProtobufSchema(Schema("PROTOBUF", PROTOBUF_SCHEMA)).message([0]))
+
+
+def decoded(form: str, value: bytes) -> dict[str, Any]:
+    if form == "json":
+        found: dict[str, Any] = json.loads(value)
+        return found
+    assert value[:5] == b"\0" + SCHEMA_ID.to_bytes(4, "big")
+    if form == "avro":
+        stream = io.BytesIO(value[5:])
+        record = fastavro.schemaless_reader(stream, AVRO, AVRO)
+        assert isinstance(record, dict) and not stream.read()
+        return record
+    assert value[5] == 0
+    found = json_format.MessageToDict(ORDER.FromString(value[6:]), always_print_fields_with_no_presence=True)
+    return found | {"ts": int(found["ts"])}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_read_is_what_was_drawn(form: str) -> None:
+    """A benchmark whose events are not what it says measures something else."""
+    read = 0
+    for drawn, times in blocks(Shape(), 2, NUMBER, END_MS, 100):
+        for partition, data in batches(drawn, times, 2, Encoder(form, SCHEMA_ID)).items():
+            rows = np.flatnonzero(drawn.partitions == partition).tolist()
+            for i, record in zip(rows, DefaultRecordBatch(data), strict=True):
+                one, other = drawn.items[i].tolist()
+                assert decoded(form, record.value) == {
+                    "key": f"shop-{drawn.keys[i]}", "items": [f"product-{one}", f"product-{other}"], "ts": times[i],
+                    "country": f"country-{one % 40}", "kind": f"kind-{other % 3}", "price": (7 * one + other) % 500,
+                }  # fmt: skip
+                assert record.timestamp == times[i] and record.key is None
+                read += 1
+    assert read == NUMBER
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_records_are_the_same_uncompiled(form: str) -> None:
+    """A kernel is what it says as plain Python."""
+    drawn, times = Events(Shape(), 1).draw(100), END_MS + 7 * np.arange(100)
+    further = np.stack([make(drawn.items) for make in (encoded.countries, encoded.kinds, encoded.prices)], axis=1)
+    head, written = np.frombuffer(b"\0\0\0\0\7", dtype=np.uint8), []
+    for way in WAYS:
+        out = np.zeros(RECORD_BYTES_MAX * 100, dtype=np.uint8)
+        end = way(put_encoded)(out, FORMS.index(form), head, drawn.keys, drawn.items, times, further)
+        written.append(out[:end].tobytes())
+    assert written[0] == written[1]
+
+
+def test_the_sums_that_runs_are_held_to_are_those_of_the_events() -> None:
+    """Counted once more, in plain Python, by what the histograms' settings say."""
+    totals = [0] * 5
+    for drawn, _ in blocks(Shape(), 2, NUMBER, END_MS, 100):
+        for one, other in drawn.items.tolist():
+            price = (7 * one + other) % 500
+            for number, seen in enumerate((2, 1, 2 * (other % 3 == 1), 1, price >= 250)):
+                totals[number] += seen
+    assert expected(Shape(), NUMBER) == tuple(totals)
+    assert [config.get("where") for config in histograms()] == [
+        None, None, [{"field": "kind", "in": ["kind-1"]}], None, [{"field": "price", "min": 250}],
+    ]  # fmt: skip

@@ -1,0 +1,92 @@
+"""Trends as the readers say them: right, and only where noise does not explain them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.consumers.scene import EXAMPLES
+
+WINDOW = {"ms": 20_000, "ticks": 2, "sd": 10.0}
+
+
+@pytest.fixture(scope="module")
+def readers() -> Iterator[tuple[ModuleType, ModuleType]]:
+    """The modules as a reader has them: side by side in one directory."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import board
+        import snapshots
+
+        yield snapshots, board
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+def snapshot(module: ModuleType, tick: int, items: dict[str, int], **changes: Any) -> Any:
+    """One of a series whose ticks are of 10 s."""
+    document = {
+        "histogram": "h", "key": "s1", "epoch": 1, "tick": tick, "start": 10_000 * tick, "end": 10_000 * (tick + 1),
+        "items": sorted(items.items(), key=lambda item: (-item[1], item[0])), "sd": 12.0, "threshold": None,
+        "windows": [WINDOW | {"ticks": min(2, tick)}], "mechanism": "unk_base", "id": "0" * 32, "page": 1, "pages": 1,
+        "guarantee": {"unit": "event", "rho": 0.1, "epsilon": 1.0, "delta": 1e-9},
+    } | changes  # fmt: skip
+    return module.Pages().receive(json.dumps(document).encode())
+
+
+def test_a_change_is_that_since_the_snapshot_that_the_window_names(readers: tuple[ModuleType, ModuleType]) -> None:
+    """Not since the last one seen, and since zero while the epoch is younger than the window."""
+    module, _ = readers
+    changes = module.Changes()
+    [first] = changes.receive(snapshot(module, 1, {"tea": 30}))
+    assert (first.of, first.clear("tea")) == ({"tea": 30}, 30)
+    [second] = changes.receive(snapshot(module, 2, {"tea": 60}))
+    assert second.of == {"tea": 60}
+    [third] = changes.receive(snapshot(module, 3, {"tea": 51, "cup": 900}))
+    assert third.of == {"tea": 21}  # nothing is known of a count that was not shown
+    assert (third.clear("tea"), third.clear("cup"), third.clear("pot")) == (21, None, None)
+    [fourth] = changes.receive(snapshot(module, 4, {"tea": 80, "cup": 900}))
+    assert (fourth.of, fourth.clear("tea")) == ({"tea": 20}, None)
+    assert changes.receive(snapshot(module, 7, {"tea": 300})) == []  # tick 5 was not seen
+
+
+def test_nothing_is_subtracted_across_series_and_nothing_said_without_windows(readers: tuple[ModuleType, ModuleType]) -> None:
+    """With another id counts begin at zero."""
+    module, _ = readers
+    changes = module.Changes()
+    for tick in (4, 5):
+        changes.receive(snapshot(module, tick, {"tea": 900}))
+    assert changes.receive(snapshot(module, 6, {"tea": 30}, id="1" * 32)) == []
+    assert module.Changes().receive(snapshot(module, 1, {"tea": 30}, windows=[])) == []
+
+
+def test_the_board_says_changes_and_ranks_that_exceed_the_noise_and_no_others(readers: tuple[ModuleType, ModuleType]) -> None:
+    """cup passes tea by far; pot passes jar by what noise explains."""
+    module, board = readers
+    changes = module.Changes()
+    changes.receive(snapshot(module, 3, {"tea": 1_000, "cup": 900, "jar": 500, "pot": 490}))
+    changes.receive(snapshot(module, 4, {"tea": 1_000, "cup": 950, "jar": 500, "pot": 490}))
+    last = snapshot(module, 5, {"tea": 1_010, "cup": 1_130, "jar": 505, "pot": 515})
+    lines = board.board(last, 10, changes.receive(last)).splitlines()[1:]
+    assert [line.split(maxsplit=3)[3] for line in lines] == ["cup   [+230 ± 20 in 20s, up 1]", "tea", "pot   [+25 ± 20 in 20s]", "jar"]
+    first = snapshot(module, 2, {"tea": 400})
+    changes = module.Changes()
+    assert "tea   [+400 ± 20 since the epoch began]" in board.board(first, 10, changes.receive(first))
+
+
+def test_of_items_that_do_not_change_hardly_any_is_said_to(readers: tuple[ModuleType, ModuleType]) -> None:
+    """Of 5,000 with noise alone 4.55 % pass two standard deviations, give or take 5 sqrt(0.0455 * 0.9545 / 5,000) = 1.5 % (6e-7)."""
+    module, _ = readers
+    noise = np.random.default_rng(5).normal(0, WINDOW["sd"], 5_000).round().astype(int).tolist()
+    changes = module.Changes()
+    for tick in (1, 2):
+        changes.receive(snapshot(module, tick, {str(i): 100_000 for i in range(5_000)}))
+    [change] = changes.receive(snapshot(module, 3, {str(i): 100_000 + found for i, found in enumerate(noise)}))
+    said = sum(change.clear(str(i)) is not None for i in range(5_000))
+    assert 0.030 < said / 5_000 < 0.061

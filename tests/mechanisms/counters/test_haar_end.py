@@ -1,0 +1,132 @@
+"""The haar counter with `end_share`: its tree ends at the last tick, whose noise is the root's alone."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tests.mechanisms.counters.test_haar import statistic
+from workers.mechanisms.accounting import rho_of
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.levels import Counter
+from workers.mechanisms.noise.keyed import NoiseKey
+
+KEY = NoiseKey(bytes(32))
+STREAM = KEY.stream(bytes(16))
+HORIZONS = [1, 2, 3, 5, 8, 21, 33, 64, 100]
+SHARES = [0.01, 0.6, 0.99]
+# Each independent row's estimate of a variance or covariance has a relative sd of at most sqrt(2 / ROWS) = 0.01.
+ROWS = 20_000
+
+
+def sigmas(counter: HaarCounter) -> list[Fraction]:
+    values = counter.public()["sigma_squared"]
+    assert isinstance(values, list)
+    return [Fraction(value) for value in values]
+
+
+@pytest.mark.parametrize("horizon", HORIZONS)
+def test_decoding_the_statistics_gives_the_running_sum_wherever_the_tree_begins(horizon: int) -> None:
+    """B C = A over the ticks that there are: the ticks before tick 1 hold nothing, so they may be part of the tree."""
+    counter = HaarCounter(horizon, 0.1, 0.6)
+    assert counter.offset + horizon == 1 << (horizon - 1).bit_length()
+    for t in range(1, horizon + 1):
+        row = counter.cells(t)
+        for s in range(1, horizon + 1):
+            found = sum(c * statistic(cell, s + counter.offset) for cell, (c, _) in row.items())
+            assert found == (1 if s <= t else 0)
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("horizon", HORIZONS)
+def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(horizon: int, share: float) -> None:
+    """One statistic a level by one, and the total: the root costs its share and each level its part of the rest."""
+    counter = HaarCounter(horizon, 0.1, share)
+    cells = {cell for t in range(1, horizon + 1) for cell in counter.cells(t)}
+    for s in range(1, horizon + 1):
+        changed = {cell: statistic(cell, s + counter.offset) for cell in cells}
+        changed = {cell: change for cell, change in changed.items() if change}
+        assert all(abs(change) == 1 for change in changed.values())
+        assert len({level for level, _ in changed}) == len(changed) <= counter.cells_per_event
+        assert sum(1 / (2 * sigmas(counter)[level]) for level, _ in changed) <= Fraction(counter.rho_item)
+    assert 0.1 * (1 - 1e-4) <= counter.rho_item <= 0.1
+    if horizon > 1:
+        # Rounding a variance up to its grid loses at most one part in ten thousand.
+        assert 1 / (2 * sigmas(counter)[0]) == pytest.approx(0.1 * share, rel=1e-4)
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("horizon", HORIZONS)
+def test_the_last_tick_has_the_noise_of_the_root_alone(horizon: int, share: float) -> None:
+    """That is what the share buys: an integer of variance 1 / (2 rho e), whatever the horizon."""
+    counter = HaarCounter(horizon, 0.1, share)
+    assert counter.cells(horizon) == {(0, 0): (Fraction(1), sigmas(counter)[0])}
+    assert counter.sd(horizon) == math.sqrt(counter.variance(horizon))
+    tags = KEY.tags("root", [b"%d" % number for number in range(1000)])
+    root = np.empty(1000, dtype=counter._tables[0].dtype)
+    counter._tables[0].draw(STREAM, (0, 0), tags, root)
+    assert counter.draw(STREAM, horizon, tags).tolist() == root.tolist()
+
+
+def test_the_figures_are_those_of_the_design() -> None:
+    """DP-SQLP's workload: sd at the last tick and at the worst one, with and without, to the digits of docs/mechanisms.md."""
+    rho_item = rho_of(6.0, 5e-10) / 32
+    for horizon, share, last, worst in (
+        (100, None, 17.3, 19.5),
+        (100, 0.6, 8.0, 24.9),
+        (1000, None, 21.1, 26.0),
+        (1000, 0.6, 8.0, 34.5),
+    ):
+        counter = HaarCounter(horizon, rho_item, share)
+        sds = [counter.sd(t) for t in range(1, horizon + 1)]
+        assert sds[-1] == pytest.approx(last, abs=0.06)
+        assert max(sds) == pytest.approx(worst, abs=0.06)
+
+
+def test_nothing_changes_where_no_share_is_given() -> None:
+    """Ids, and with them noise, of all histograms that run today: the parameters have no name more."""
+    for horizon in (100, 128, None):
+        assert set(make_counter("haar", horizon, 0.1).public()) == {
+            "kind", "horizon", "levels", "sigma_squared", "table_version"
+        }  # fmt: skip
+    assert HaarCounter(100, 0.1).offset == 0
+    given = make_counter("haar", 100, 0.1, end_share=0.6).public()
+    assert (given["offset"], given["end_share"]) == (28, "0.6")
+
+
+@pytest.mark.parametrize(
+    "counter",
+    [
+        HaarCounter(100, 0.01, 0.6),
+        HaarCounter(100, 0.01),
+        make_counter("tree", 100, 0.01, 3),
+        make_counter("sqrt", 60, 0.01),
+    ],
+    ids=repr,
+)
+def test_the_cells_are_the_law_of_two_ticks_together(counter: Counter) -> None:
+    """What a difference of two ticks has for noise: by the cells that both have. Half and double of it are refused.
+
+    A sample covariance of n rows has an sd of at most sd sd' sqrt(2 / n), a sample variance one of sqrt(2 / n) of itself: five of each
+    (false alarm 6e-7), and 1/6 for what rounding two counts adds.
+    """
+    tags = KEY.tags("law", [b"%d" % number for number in range(ROWS)])
+    last = counter.horizon or 0
+    five = 5 * math.sqrt(2 / ROWS)
+    for first, second in ((1, 2), (last // 2, last // 2 + 1), (last // 3, last), (last - 1, last)):
+        one, other = counter.cells(first), counter.cells(second)
+        covariance = float(sum(one[cell][0] * other[cell][0] * one[cell][1] for cell in one.keys() & other.keys()))
+        none = (Fraction(0), Fraction(0))
+        variance = float(
+            sum(
+                (one.get(cell, none)[0] - other.get(cell, none)[0]) ** 2 * (one.get(cell) or other[cell])[1]
+                for cell in one.keys() | other.keys()
+            )
+        )
+        a, b = counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags)
+        assert np.cov(a, b)[0, 1] == pytest.approx(covariance, abs=five * counter.sd(first) * counter.sd(second) + 1 / 6)
+        for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
+            near = abs(float(np.var(a - b)) - factor * variance) < five * factor * variance + 1 / 6
+            assert near is accepted
