@@ -37,6 +37,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.memory import keep_freed_memory
 from workers.metrics import CONTRIBUTE, REKEY, RELEASE, Metrics
 from workers.monitor.server import monitor
+from workers.plan.total import warnings_of
 from workers.settings import RECORD_KEY, Settings, read_key
 from workers.topics import Topics, check_topics, connection_of, watching
 
@@ -237,6 +238,8 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             promise.delta,
             promise.unit,
         )
+    for warning in warnings_of(zip(settings.histograms, factory.mechanisms, strict=True)):
+        logger.warning("%s", warning)
     uvloop.install()
     # Events are short-lived lists without cycles. Looking for cycles in them at Python's usual
     # thresholds costs a third of the time it takes to read them (measured: 1.65 us an event; 0.93

@@ -23,6 +23,7 @@ from multidict import MultiMapping
 
 from workers.dashboard.guard import add_headers, guard, refusal
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
+from workers.dashboard.promise import together_of
 from workers.dashboard.snapshots import Stream, only
 
 BEAT_S = 5.0
@@ -86,7 +87,8 @@ def application(
         if request.query:
             return refusal(400, "no parameters here")
         listed = catalogue(hub.history, histograms)
-        return _json({"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed, **(further or {})})
+        about = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
+        return _json(about | {"together": together_of(hub.history, histograms), **(further or {})})
 
     app.router.add_get("/api/histograms", list_histograms)
     app.router.add_get("/api/snapshots", _snapshots)

@@ -56,11 +56,6 @@ def epoch_of(run: Outcome) -> str:
     return f"{ticks} of {format_duration(run.row.tick_ms)}"
 
 
-def factor_of(epsilon: float) -> str:
-    """Return e^epsilon, as text."""
-    return f"e^{epsilon:.4g}" if epsilon > 7 else f"{math.exp(epsilon):.3g}"
-
-
 def run_table(of: Measured, advice: Recommendation) -> Table:
     """Return all runs, the best first; those of the Pareto front marked."""
     settings = list(dict.fromkeys(name for run in of.runs for name in run.given))

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from workers.histogram.owners import owner_of
 from workers.plan.adding_up import Together, delta_together, together
+from workers.plan.model import Span
+from workers.plan.person.table import spans_of
 from workers.settings import Settings
 from workers.spending.model import Counted, Total
 from workers.spending.state import Entry
@@ -59,6 +61,16 @@ def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple
     served = {_keys(entry, settings) for entry in published if entry.status == "running"}
     key = groups[worst] if len(served) > 1 else None
     return _total(unit, _of(published, worst), found[worst], key), ()
+
+
+def person_of(entries: Sequence[Entry], total: Total | None) -> tuple[Span, ...]:
+    """Return what one person loses by what the total counts and still runs, else by all of it."""
+    if total is None:
+        return ()
+    counted = {(part.histogram, part.generation) for part in total.parts}
+    charged = [entry for entry in entries if entry.pieces and (entry.name, entry.life.generation) in counted]
+    running = [entry for entry in charged if entry.status != "ended"]
+    return spans_of([entry.charge for entry in running or charged])
 
 
 def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:

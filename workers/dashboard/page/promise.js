@@ -69,7 +69,8 @@ export function timesRight(epsilon, delta) {
 // A number above 0, rounded up to so many digits.
 export function upTo(value, count = 3) {
   const [digits, exponent] = digitsOf(value, count, "up");
-  return `${Number(`${digits}e${exponent}`)}`.replace("e-", "e−");
+  const rounded = Number(`${digits}e${exponent}`);
+  return (rounded && rounded < 1e-4 ? rounded.toExponential() : `${rounded}`).replace("e-", "e−");
 }
 
 function large(value, way) {

@@ -2,18 +2,18 @@
 
 Limits, and where they are from (docs/decisions/0016-words-and-people.md):
 
-    epsilon <= 1       little is learned (Dwork, Roth 2014; Ponomareva et al. 2023, tier 1)
-    epsilon <= 5       "a conservative choice" (Near, Darais, NIST 2022); above, `plan` and `run` warn
-    epsilon <= 20      above, next to nothing is promised (largest of the deployments listed there)
-    delta <= 1e-5      above, `plan` and `run` warn: of n events n delta may be protected by nothing,
-                       and a topic of a hundred thousand events is a small one
-    delta < 0.01       from there on a promise counts as none (a choice)
+    epsilon <= 1     little is learned (Dwork, Roth 2014; Ponomareva et al. 2023, tier 1)
+    epsilon <= 5     "a conservative choice" (Near, Darais, NIST 2022); above, `plan`, `run` warn
+    epsilon <= 20    above, next to nothing is promised (the largest of the deployments there)
+    delta <= 1e-5    above, `plan` and `run` warn: of n events n delta may be protected by nothing,
+                     and a topic of a hundred thousand events is a small one
+    delta < 0.01     from there on a promise counts as none (a choice)
 
 Two figures say how much: e^epsilon, and how often whoever guesses is right at most. If presence and
 absence are equally likely before, that is 1 - (1 - delta) / (1 + e^epsilon) (Kairouz, Oh, Viswanath
-2015, Theorem 2.1: both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)). Figures
-are rounded so that no more is promised than holds. `dashboard/page/promise.js` says the same to
-the letter; tests/plan/test_words.py compares them.
+2015: both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)). Figures are rounded
+so that no more is promised than holds. `dashboard/page/promise.js` says the same to the letter;
+tests/dashboard/test_page_words.py compares them.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def measures(epsilon: float | None, delta: float) -> list[str]:
     right = times_right(epsilon, delta)
     guess = "may be right nearly every time" if right is None else f"is right at most {right} times in 100"
     return [
-        f"Whatever they look for is at most {factor(epsilon)} times as likely in either case as in the other, but for a "
-        f"chance of {one_in(delta)}.",
+        f"Whatever they look for is at most {factor(epsilon)} times as likely in either case as in the other, "
+        + f"but for a chance of {one_in(delta)}.",
         f"Who guesses which is the case, and would be right 50 times in 100 without this, {guess} with it.",
     ]
 
