@@ -7,6 +7,7 @@ many-items  memory an item and recovery of a worker with 10 M items in one owner
 core        nanoseconds a row and tick of the core's releases
 items       a tick of a million items with every per-item mechanism, beside `unk_base`; 1,000 columns: exit 1 where a tick takes over 100 us
 replay      events/s of `quietcount replay` from JSON lines and Parquet
+coverage    whether error bars hold right after an item appears, and what mends them
 sweep       one replay of 24 combinations of settings: exit 1 where they cost 6 single runs
 users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
 utility     measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
@@ -21,10 +22,10 @@ import os
 import platform
 import sys
 
-from bench import columns, mechanism_step, per_item, release_columns, replay, sweep, users_table, utility
+from bench import columns, coverage, mechanism_step, per_item, release_columns, replay, sweep, users_table, utility
 from bench.throughput import table
 
-NAMES = (*table.NAMES, "core", "items", "replay", "sweep", "users", "utility")
+NAMES = (*table.NAMES, "core", "coverage", "items", "replay", "sweep", "users", "utility")
 
 
 def bench_core(rows: int, ticks: int) -> None:
@@ -63,6 +64,8 @@ def main() -> None:
     if "items" in given.only:
         per_item.table(given.rows, ticks=8, horizon=1_024, only=())
         kept = columns.table(columns=1_000, ticks=20_000, touched=3, horizon=1 << 16)
+    if "coverage" in given.only:
+        coverage.table()
     if "replay" in given.only:
         replay.table(given.replay_events)
     if "sweep" in given.only:

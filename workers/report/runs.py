@@ -28,6 +28,7 @@ COLUMNS = (
     ("lost", "lost to bounds", "share"),
     ("shown", "items shown", "count"),
     ("coverage", "error bars hold", "share"),
+    ("coverage_new", "of new items", "share"),
     ("within_error", "answers within error", "share"),
     ("shortfall", "short\u00adfall", "count"),
 )

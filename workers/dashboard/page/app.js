@@ -237,7 +237,7 @@ function drawItems(snapshot) {
   byId("legend-threshold").hidden = say === null;
   byId("threshold-words").textContent = say ?? "";
   byId("legend-sd").hidden = snapshot.sd === null;
-  byId("sd-words").textContent = errorBar(snapshot.mechanism);
+  byId("sd-words").textContent = errorBar(snapshot, horizonOf(snapshot));
   const truth = exact?.at(snapshot.end) ?? null;
   byId("legend-exact").hidden = exact === null;
   board.chosen = chosenItem(snapshot);
@@ -257,11 +257,15 @@ function drawNumbers(snapshot) {
   const known = view.item !== null && (!isQuantile(view.item) || items.includes(view.item));
   const chosen = known ? view.item : (items[0] ?? snapshot.items[0]?.[0] ?? null);
   byId("numeric-sd").hidden = snapshot.sd === null;
-  byId("numeric-sd-words").textContent = errorBar(snapshot.mechanism);
+  byId("numeric-sd-words").textContent = errorBar(snapshot, horizonOf(snapshot));
   byId("numeric-quantile").hidden = !snapshot.quantiles?.length;
   bins.show(snapshot, chosen);
   const at = items.indexOf(chosen);
   drawHistory(snapshot, chosen, at < 0 ? undefined : quantileName(quantiles[at]).name);
+}
+
+function horizonOf(snapshot) {
+  return catalogue.histograms.find((one) => one.histogram === snapshot.histogram)?.horizon ?? null;
 }
 
 function drawHistory(snapshot, chosen, quantile) {

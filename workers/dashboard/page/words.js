@@ -98,9 +98,16 @@ export function threshold(snapshot) {
 }
 
 // What an error bar says: two standard deviations of the noise, and whether counts are off for another reason too.
-export function errorBar(mechanism) {
+// Over an unknown domain an item is shown when its noise was high; below the bar lies, at any of T ticks, a true count that is
+// sqrt(2 ln(40 T)) sd less, 1 time in 40 (docs/guarantee.md, "Error bars"). ticks: of the epoch, or null where it has no end.
+export function errorBar({ mechanism, sd, tick }, ticks) {
   if (["misra_gries", "meta"].includes(mechanism)) return "error bar: noise is hardly ever larger; counts may also be too low, small ones above all";
-  return "error bar: the true count lies in it about 19 times out of 20";
+  const usual = "error bar: the true count lies in it about 19 times out of 20";
+  const shown = (MECHANISMS.get(mechanism) ?? [])[2] ?? null;
+  if (shown === null || sd === null) return usual;
+  if (shown !== ONCE) return `${usual}; less often near the threshold, as items are shown when their noise was high`;
+  const below = Math.ceil(Math.sqrt(2 * Math.log(40 * (ticks ?? tick))) * sd);
+  return `${usual}; less often for a new item, as it is shown when its noise was high: it may be up to ${count(below)} less`;
 }
 
 // Whether the threshold is a count, so that it can be drawn among the bars.
