@@ -195,6 +195,28 @@ def test_a_span_counts_epochs_that_it_touches_in_full() -> None:
     assert rows_of(spans_of([Charge(part, None)]), "user")[0] == ["user ids", "an epoch"]
 
 
+def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
+    """The total is that of one key; one person's events may have others, whose delta is larger though their epsilon is not."""
+    a, b, both = unk(1.0, 1e-12), unk(0.9, 1e-6), unk(0.1, 1e-9)
+    table = spans_of([Charge(a, None), Charge(both, None)], [Charge(b, None), Charge(both, None)])[0].losses
+    for k, loss in zip(EVENTS, table, strict=True):
+        for of_a in range(k + 1):
+            # What a mixture costs, from its parts: shifts and failures of each mechanism by the events that it counts.
+            counted = [(part, n) for part, n in ((a, of_a), (b, k - of_a), (both, k)) if n]
+            rho = sum(part.rho * n**2 for part, n in counted)
+            failures = sum(group_failure(part.delta / 2, part.rho, n) for part, n in counted)
+            if loss.epsilon is None:
+                continue
+            assert delta_of(rho, loss.epsilon) + failures <= loss.delta * (1 + 1e-4), (k, of_a)
+    alone = spans_of([Charge(a, None), Charge(both, None)])[0].losses
+    assert alone[1].delta < table[1].delta / 100
+    own = config(UnkBaseConfig, epsilon=1.0, delta=1e-12, keys=("s1",))
+    other = config(UnkBaseConfig, epsilon=0.9, delta=1e-6, keys=("s2",), name="other")
+    total = total_of([Built(own, build(own)), Built(other, build(other))])
+    assert (total.key, total.delta) == ("s1", 1e-12)
+    assert (total.person[0].losses[0].epsilon, total.person[0].losses[0].delta) == (1.0, 1e-6)
+
+
 def test_void_is_written_where_next_to_nothing_is_promised() -> None:
     """A figure such as epsilon 40 reads as if it were something."""
     spans = spans_of([Charge(unk(1.0, 1e-9), DAY_MS)])

@@ -28,7 +28,7 @@ def promise(settings: Settings, epoch_ms: int) -> str:
     learned = verdict(epsilon, delta, "any one flight was in the data")
     return (
         f"Anyone who sees all private counts of a whole epoch ({epoch_ms / 60_000:.0f} min) {learned} "
-        f"Epsilon {each:g}, delta {_power(settings.histograms[0].delta)} for each histogram; "
+        f"In figures: epsilon {each:g}, delta {_power(settings.histograms[0].delta)} for each histogram; "
         f"{math.ceil(epsilon * 100) / 100:g} and {_power(delta)} for both together."
     )
 

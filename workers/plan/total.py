@@ -57,6 +57,12 @@ def total_of(built: Sequence[Built]) -> Total:
             groups.setdefault(tuple(one.config.name for one in served), (served, key))
     totals = [_together(served, key) for served, key in groups.values()]
     worst = max(totals, key=lambda total: (total.epsilon, total.delta))
+    if len(groups) > 1:
+        person = spans_of(*([one.charge for one in served] for served, _ in groups.values()))
+        most = person[0].losses[0]
+        worst = structs.replace(
+            worst, person=person, warnings=tuple(cautions(most.epsilon, most.delta, worst.unit))
+        )
     return worst if len(totals) > 1 else structs.replace(worst, key=None)
 
 

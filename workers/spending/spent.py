@@ -45,7 +45,7 @@ def budget_of(settings: Settings, states: Sequence[ReleaseProgress | None] | Non
         total=total,
         not_in_total=outside,
         not_begun=tuple(name for name, generation in wanted.items() if (name, generation) not in begun),
-        person=person_of(entries, total),
+        person=person_of(entries, settings, len(states or ())),
     )
 
 

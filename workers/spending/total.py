@@ -63,14 +63,16 @@ def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple
     return _total(unit, _of(published, worst), found[worst], key), ()
 
 
-def person_of(entries: Sequence[Entry], total: Total | None) -> tuple[Span, ...]:
-    """Return what one person loses by what the total counts and still runs, else by all of it."""
-    if total is None:
+def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
+    """Return what one person loses by what still runs, or by all that ran if nothing does."""
+    published = [entry for entry in entries if entry.pieces]
+    if not published or any(entry.life.unit != settings.privacy.unit for entry in published):
         return ()
-    counted = {(part.histogram, part.generation) for part in total.parts}
-    charged = [entry for entry in entries if entry.pieces and (entry.name, entry.life.generation) in counted]
-    running = [entry for entry in charged if entry.status != "ended"]
-    return spans_of([entry.charge for entry in running or charged])
+    running = [entry for entry in published if entry.status != "ended"] or published
+    if settings.privacy.unit == "user":
+        return spans_of([entry.charge for entry in running])
+    groups = {tuple(sorted(group)) for group, _ in _sets(running, settings, owners)}
+    return spans_of(*([entry.charge for entry in _of(running, group)] for group in sorted(groups)))
 
 
 def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:

@@ -66,6 +66,12 @@ def lost(parts: Sequence[Part], events: int) -> tuple[float | None, float]:
     return min(sound) if sound else (None, 1.0)
 
 
+def converting(parts: Sequence[Part]) -> float:
+    """Return what is left of the configured deltas to convert rho with."""
+    spent = sum((Fraction(p) for part in parts for p in part.named.values()), Fraction(0))
+    return float(sum((Fraction(part.delta) for part in parts), Fraction(0)) - spent)
+
+
 def group_failure(probability: float, rho: float, events: int) -> float:
     """Return p_k, rounded up, at most 1.
 
@@ -118,8 +124,7 @@ def _composed(parts: Sequence[Part], events: int) -> tuple[float, float]:
     """Return (epsilon, delta) of parts composed in zCDP, converted once; delta 1 if it cannot."""
     if not parts:
         return 0.0, 0.0
-    spent = sum((Fraction(p) for part in parts for p in part.named.values()), Fraction(0))
-    left = float(sum((Fraction(part.delta) for part in parts), Fraction(0)) - spent)
+    left = converting(parts)
     if not 0 < left < 1:
         return math.inf, 1.0
     rho = float_up(sum((Fraction(part.rho) * part.times * events**2 for part in parts), Fraction(0)))

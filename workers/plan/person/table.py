@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from workers.plan.adding_up import Part
 from workers.plan.model import Loss, Span
-from workers.plan.person.group import lost
+from workers.plan.person.group import converting, lost
 from workers.plan.person.words import is_void, up_to
 
 EVENTS = (1, 2, 5, 10, 50)
@@ -30,22 +31,37 @@ class Charge:
         return max(1, -(-days * DAY_MS // self.epoch_ms))
 
 
-def spans_of(charges: Sequence[Charge]) -> tuple[Span, ...]:
+def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
     """Return what is lost over an epoch, a day, thirty days and a year.
 
     Args:
-        charges: of the mechanisms that count each event, at least one.
+        groups: the mechanisms that count an event, at least one; a group for each kind of stream
+            key, as somebody's events may have several. Rho and failures are convex in how many
+            events have which key, so the largest of any group bounds every mixture.
     """
-    return tuple(_span(charges, days) for days in DAYS)
+    return tuple(_span(groups, days) for days in DAYS)
 
 
-def _span(charges: Sequence[Charge], days: int | None) -> Span:
-    parts = [replace(one.part, times=one.epochs(days)) for one in charges]
+def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
+    parts = [[replace(one.part, times=one.epochs(days)) for one in group] for group in groups]
     losses = []
     for events in EVENTS:
-        epsilon, delta = lost(parts, events)
+        epsilon, delta = _most([(*lost(group, events), converting(group)) for group in parts], events)
         losses.append(Loss(events=events, epsilon=epsilon, delta=delta, void=is_void(epsilon, delta)))
-    return Span(days=days, epochs=max(part.times for part in parts), losses=tuple(losses))
+    return Span(days=days, epochs=max(part.times for group in parts for part in group), losses=tuple(losses))
+
+
+def _most(found: Sequence[tuple[float | None, float, float]], events: int) -> tuple[float | None, float]:
+    """Return what bounds every mixture, of (epsilon, delta, the part of delta that converts)."""
+    epsilons, deltas, converted = zip(*found, strict=True)
+    delta = max(deltas)
+    if events > 1 and len(found) > 1:
+        # Of a mixture one group's part converts, and failures are at most the largest.
+        failures = max(one - part for one, part in zip(deltas, converted, strict=True))
+        delta = math.nextafter(max(delta, max(converted) + failures), 2)
+    if delta >= 1 or None in epsilons:
+        return None, 1.0
+    return max(epsilons), delta
 
 
 def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]]]:
