@@ -8,6 +8,7 @@ many-items  memory an item and recovery of a worker with 10 M items in one owner
 core        nanoseconds a row and tick of the core's releases
 items       a tick of a million items with every per-item mechanism, beside `unk_base`; 1,000 columns: exit 1 where a tick takes over 100 us
 replay      events/s of `quietcount replay` from JSON lines and Parquet
+coverage    whether error bars hold right after an item appears, and what mends them
 sweep       one replay of 24 combinations of settings: exit 1 where they cost 6 single runs
 users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
 sqlp        the table of DP-SQLP, section 5.1, beside ours: keys, norms, seconds and memory; exit 1 where C = 32 misses its targets
@@ -23,10 +24,10 @@ import os
 import platform
 import sys
 
-from bench import columns, mechanism_step, per_item, release_columns, replay, sqlp, sweep, users_table, utility
+from bench import columns, coverage, mechanism_step, per_item, release_columns, replay, sqlp, sweep, users_table, utility
 from bench.throughput import table
 
-NAMES = (*table.NAMES, "core", "items", "replay", "sweep", "users", "sqlp", "utility")
+NAMES = (*table.NAMES, "core", "coverage", "items", "replay", "sweep", "users", "sqlp", "utility")
 
 
 def bench_core(rows: int, ticks: int) -> None:
@@ -65,6 +66,8 @@ def main() -> None:
     if "items" in given.only:
         per_item.table(given.rows, ticks=8, horizon=1_024, only=())
         kept = columns.table(columns=1_000, ticks=20_000, touched=3, horizon=1 << 16)
+    if "coverage" in given.only:
+        coverage.table()
     if "replay" in given.only:
         replay.table(given.replay_events)
     if "sweep" in given.only:

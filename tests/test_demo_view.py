@@ -82,7 +82,7 @@ def test_the_view_fits_the_terminal_and_says_what_matters(settings: Settings, wi
     assert len(lines) < height
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    for part in ("epsilon 1", "can hardly tell", "exact (demo only)", "above 113", "2013-02-03 04:05", "3rd time", "http://127.0.0.1:8080/"):
+    for part in ("epsilon 1", "cannot become sure", "exact (demo only)", "above 113", "2013-02-03 04:05", "3rd time", "http://127.0.0.1:8080/"):
         assert part in text
     for part in ("12,345,678 events", "1,000/s", "tick 1 of 1,024", "0.7 s old", "± 31", "JFK", "LGA", "EWR", "ORD"):
         assert part in text

@@ -45,6 +45,7 @@ from workers.monitor.server import OperatorsPort
 from workers.outages.quiet import without_outages
 from workers.outages.watch import wait_for
 from workers.outages.watch import watching as watching_kafka
+from workers.plan.total import warnings_of
 from workers.settings import RECORD_KEY, Settings, read_key
 from workers.topics import Topics, check_topics, connection_of, watching
 
@@ -287,6 +288,8 @@ def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
             promise.delta,
             promise.unit,
         )
+    for warning in warnings_of(zip(settings.histograms, factory.mechanisms, strict=True)):
+        logger.warning("%s", warning)
 
 
 def _prepare() -> None:

@@ -167,6 +167,33 @@ def test_coverage_bounds_and_deserving_items(unknown: tuple[Results, ByHand]) ->
     assert covered[0] == pytest.approx(inside / of)
 
 
+def test_new_items_are_those_first_shown_in_the_last_ten_ticks(unknown: tuple[Results, ByHand]) -> None:
+    """Whether the bars of old items hold says nothing of an item that has just appeared."""
+    results, hand = unknown
+    found, counted = numbers(results, "coverage_new"), numbers(results, "shown_new")
+    first: dict[tuple[str, str], int] = {}
+    inside = of = 0
+    for tick, by_key in sorted(hand.snapshots.items()):
+        for key in "ab":
+            for label in hand.shown(tick, key):
+                first.setdefault((key, label), tick)
+        new = [
+            abs(count - hand.exact[tick][key][label]) <= 1.96 * by_key[key]["sd"]
+            for key in "ab"
+            for label, count in hand.shown(tick, key).items()
+            if first[key, label] > tick - 10
+        ]
+        assert counted[tick] == len(new)
+        assert (tick in found) == bool(new)
+        if new:
+            assert found[tick] == pytest.approx(sum(new) / len(new))
+        inside, of = inside + sum(new), of + len(new)
+    assert of > 20 and found[0] == pytest.approx(inside / of)
+    # By keys it is counted as well, and their items add up.
+    of_keys = [numbers(results, "shown_new", key=key) for key in "ab"]
+    assert all(sum(one[tick] for one in of_keys) == counted[tick] for tick in hand.snapshots)
+
+
 def test_delays_count_from_reaching_a_size_to_being_shown(unknown: tuple[Results, ByHand]) -> None:
     """At every tick, whatever is measured; an item that was shown early has no delay, one that never was none either."""
     results, hand = unknown

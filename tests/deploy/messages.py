@@ -42,6 +42,7 @@ INTERNAL = {
     "workers/mechanisms/misra_gries/sketch.py",
     "workers/mechanisms/misra_gries/release.py",
     "workers/plan/adding_up.py",
+    "workers/plan/person/group.py",
     "workers/plan/theorems/promise.py",
     "workers/plan/theorems/theorems.py",
     "workers/backtest/numbers.py",
@@ -53,6 +54,7 @@ GATHERED = {"workers/kafka/topics.py", "workers/monitor/health.py"}
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
     "workers/audit.py": {"_unlike"},
+    "workers/plan/person/words.py": {"cautions"},
     "workers/settings/topic_names.py": {"topic_complaints"},
     "workers/settings/__init__.py": {"_complaints", "_user_complaints"},
     "workers/shapes/conditions.py": {"_complaints"},

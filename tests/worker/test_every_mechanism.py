@@ -45,6 +45,9 @@ def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(bootstrap: st
     send(range(half))
     with site.worker() as worker:
         until(lambda: min(site.published_to().values()) > 0, "every histogram has published")
+        # One event counts in all of them: what that promises together is said before anything is published.
+        said = worker.output()
+        assert "WARNING" in said and "all histograms together: epsilon = " in said and "is above 5" in said
         worker.kill()
     send(range(half, TICKS))
     with site.worker() as worker:

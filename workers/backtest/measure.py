@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from workers.backtest.grid import Combination, Run
 from workers.backtest.numbers import (
     METRICS,
+    NEW_TICKS,
     OF_KEYS,
     PLACE,
     RANKED,
@@ -23,6 +24,7 @@ from workers.backtest.numbers import (
     Numbers,
     fill_errors,
     fill_hits,
+    fill_new,
     over_all,
 )
 from workers.backtest.results import BoardRow, Series
@@ -132,12 +134,13 @@ class Watch:
         out[0, PLACE["sd"]] = release.sd
         out[0, PLACE["threshold"]] = math.nan if release.threshold is None else release.threshold
         key_of = view.truth.columns.keys[rows]
-        self._fill_shown(out[0], None, rows, counts, release.sd)
+        new = self._new(rows, shown.tick)
+        self._fill_shown(out[0], None, rows, counts, release.sd, new)
         for index, one in enumerate(view.keys):
             row = out[1 + index]
             here = slice(None) if one.rows is None else key_of == index
             if one.rows is not None:
-                self._fill_shown(row, one.rows, rows[here], counts[here], release.sd)
+                self._fill_shown(row, one.rows, rows[here], counts[here], release.sd, None if new is None else new[here])
             self._fill_top(row, one, rows[here], counts[here])
 
     def _shown(self, release: Release | Items) -> tuple[Rows, Counts]:
@@ -149,19 +152,28 @@ class Watch:
         return rows[known], release.counts[known]
 
     def _fill_shown(
-        self, row: Numbers, of_key: Rows | None, rows: Rows, counts: Counts, sd: float
+        self, row: Numbers, of_key: Rows | None, rows: Rows, counts: Counts, sd: float, new: NDArray[np.bool_] | None
     ) -> None:
-        """Fill in the errors, and of the items above the threshold, how many are shown."""
+        """Fill in the errors, those of new items, and how many above the threshold are shown."""
         exact = self.view.counts
         row[PLACE["shown"]] = len(rows)
         if len(rows):
             fill_errors(row, counts, exact[rows], self.view.unbounded[rows], sd)
+        if new is not None:
+            fill_new(row, counts[new], exact[rows][new], sd)
         if self._threshold is not None:
             deserving = int(((exact if of_key is None else exact[of_key]) > self._threshold).sum())
             row[PLACE["deserving"]] = deserving
             if deserving:
                 found = int((exact[rows] > self._threshold).sum())
                 row[PLACE["deserving_shown"]] = found / deserving
+
+    def _new(self, rows: Rows, tick: int) -> NDArray[np.bool_] | None:
+        """Return which rows were first shown a few ticks ago; None where items do not appear."""
+        if not self._discovers or self._columns is None:
+            return None
+        first = self._columns.shown if self._own_shown else self._first
+        return np.asarray(first[rows] > tick - NEW_TICKS)
 
     def _fill_top(self, row: Numbers, one: KeyView, rows: Rows, counts: Counts) -> None:
         view, best, first = self.view, one.top.rows, len(METRICS)

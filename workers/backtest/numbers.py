@@ -14,19 +14,21 @@ from workers.backtest.view import Counts, Top
 
 # The share of a normal law within this many standard deviations is 0.95.
 COVERED_SD = 1.96
+# An item is new for so many ticks after it was first shown, that one included.
+NEW_TICKS = 10
 
 BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
 UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_worst")
 METRICS = (
     "shown", "sd", "threshold", *BOUNDED, *UNBOUNDED, "deserving", "deserving_shown", "recall", "precision",
-    "recall_unbounded", "precision_unbounded", "rank_correlation", "lost", "within_error", "shortfall",
+    "recall_unbounded", "precision_unbounded", "rank_correlation", "lost", "within_error", "shortfall", "shown_new", "coverage_new",
 )  # fmt: skip
 PLACE = {name: i for i, name in enumerate(METRICS)}
 # Behind them follow, for each rank, the error of its item and whether it is shown.
 RANKED = ("error_mean", "shown_rate")
 # Of all stream keys together these are the mean over the keys; so are those by rank.
 OF_KEYS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "rank_correlation", "shortfall")
-WEIGHTS = {"coverage": "shown", "deserving_shown": "deserving"}
+WEIGHTS = {"coverage": "shown", "coverage_new": "shown_new", "deserving_shown": "deserving"}
 
 Numbers = NDArray[np.float64]
 Ticks = NDArray[np.int32] | NDArray[np.int64]
@@ -90,6 +92,14 @@ def fill_errors(
     row[PLACE["error_bias"]] = error.mean()
     if sd is not None:
         row[PLACE["coverage"]] = np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
+
+
+def fill_new(row: Numbers, published: Counts, exact: Counts, sd: float) -> None:
+    """Fill in how many new items there are, and of how many the error bar holds."""
+    row[PLACE["shown_new"]] = len(exact)
+    if len(exact):
+        held = np.count_nonzero(np.abs(published - exact) <= COVERED_SD * sd)
+        row[PLACE["coverage_new"]] = held / len(exact)
 
 
 def fill_hits(row: Numbers, suffix: str, exact: Counts, top: Top) -> None:

@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from workers.durations import format_duration
+from workers.plan.person.table import explained, rows_of
+from workers.plan.person.words import cautions
 from workers.progress import ProgressLine
 from workers.settings import Settings
 from workers.spending.model import Budget, Counted, Epoch, Generation, Histogram, Total
@@ -68,6 +70,8 @@ def show(budget: Budget, console: Console, topic: str) -> None:
         for histogram in budget.histograms:
             _histogram(histogram, console)
         _together(budget, console)
+        if budget.person:
+            _person(budget, console)
     for sentence in _unseen(budget):
         _line(console, f"- {sentence}", 2)
 
@@ -142,9 +146,24 @@ def _together(budget: Budget, console: Console) -> None:
         _line(console, f"no total can be stated for one {budget.unit}: {named} protected another unit", 2)
 
 
+def _person(budget: Budget, console: Console) -> None:
+    console.print()
+    _line(console, "what one person loses", style="bold")
+    headings, rows = rows_of(budget.person, budget.unit)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(Text(heading, style="dim"), justify="right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    _line(console, explained(budget.unit), 2)
+
+
 def _total(total: Total, console: Console) -> None:
     figure = f"epsilon {_number(total.epsilon)} at delta {total.delta:.9g} (rho {total.rho:.6g})"
     _line(console, figure if total.epsilon is not None else f"{figure}: nothing is promised", 2, style="bold")
+    for warning in cautions(total.epsilon, total.delta, total.unit):
+        _line(console, f"WARNING: {warning}", 2, style="bold red")
     who = f" (stream key {total.key!r}, which pays most)" if total.key is not None else ""
     _line(console, f"one {total.unit} counts in at most{who}: {', '.join(_parts(total.parts))}", 2)
     if len(total.parts) > 1 or total.parts[0].epochs > 1:

@@ -27,6 +27,7 @@ from workers.dashboard.api_history import refusing, routes, tick
 from workers.dashboard.guard import add_headers, guard, refusal
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
 from workers.dashboard.parameters import Question, answer, items_of, json_of, number, number_or, only_known, stream_of
+from workers.dashboard.promise import together_of
 from workers.dashboard.snapshots import only
 from workers.dashboard.store.reading import Unknown
 from workers.dashboard.store.store import Store
@@ -104,8 +105,9 @@ def application(
             return refusal(400, "no parameters here")
         listed = catalogue(hub.history, histograms)
         told = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
+        together = {"together": together_of(hub.history, histograms)}
         kept = {} if store is None else {"history": dict(store.state)}
-        return json_of({**told, **kept, **(further or {})})
+        return json_of({**told, **together, **kept, **(further or {})})
 
     app.router.add_get("/api/histograms", list_histograms)
     app.router.add_get("/api/snapshots", refusing(_snapshots))

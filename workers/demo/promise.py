@@ -6,6 +6,7 @@ import math
 
 from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.registry import build
+from workers.plan.person.words import verdict
 from workers.settings import Settings
 
 
@@ -24,11 +25,11 @@ def promise(settings: Settings, epoch_ms: int) -> str:
     """Return what whoever sees the histograms cannot learn, for one epoch of `epoch_ms`."""
     epsilon, delta = together(settings)
     each = max(histogram.epsilon or math.inf for histogram in settings.histograms)
-    epsilon = math.ceil(epsilon * 100) / 100
+    learned = verdict(epsilon, delta, "any one flight was in the data")
     return (
-        f"Anyone who sees all private counts of a whole epoch ({epoch_ms / 60_000:.0f} min) can hardly tell whether "
-        f"any one flight was in the data: epsilon {each:g}, delta {_power(settings.histograms[0].delta)} "
-        f"for each histogram; {epsilon:g} and {_power(delta)} for both together."
+        f"Anyone who sees all private counts of a whole epoch ({epoch_ms / 60_000:.0f} min) {learned} "
+        f"In figures: epsilon {each:g}, delta {_power(settings.histograms[0].delta)} for each histogram; "
+        f"{math.ceil(epsilon * 100) / 100:g} and {_power(delta)} for both together."
     )
 
 

@@ -45,6 +45,7 @@ from workers.plan.noise import (
     thresholds_of,
     worst_of_all,
 )
+from workers.plan.person.words import cautions
 from workers.plan.theorems.printed import printed_of
 from workers.plan.theorems.promise import bottom_of
 from workers.plan.theorems.theorems import BETA, Data, promises
@@ -121,6 +122,7 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         ends=ends,
         mechanisms=others,
         advice=tuple(advice(config, mechanism, noise, others, counters, ends)),
+        warnings=tuple(cautions(mechanism.guarantee.epsilon, mechanism.guarantee.delta, unit)),
     )
 
 

@@ -238,6 +238,27 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
     ends: tuple[EndChoice, ...]
     mechanisms: tuple[Alternative, ...]
     advice: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class Loss(Record, frozen=True, kw_only=True):
+    """What somebody with so many events, or user ids, in every epoch of a span loses.
+
+    `epsilon` is None, and `delta` 1, where nothing is promised; `void`: it counts as nothing.
+    """
+
+    events: int
+    epsilon: float | None
+    delta: float
+    void: bool
+
+
+class Span(Record, frozen=True, kw_only=True):
+    """A time over which it is lost: an epoch where `days` is None. `epochs`: at most, in it."""
+
+    days: int | None
+    epochs: int
+    losses: tuple[Loss, ...]
 
 
 class Total(Record, frozen=True, kw_only=True):
@@ -252,6 +273,8 @@ class Total(Record, frozen=True, kw_only=True):
     deltas: tuple[Share, ...]
     epsilon_of_the_sum: float
     epsilon_printed: float | None
+    warnings: tuple[str, ...] = ()
+    person: tuple[Span, ...] = ()
 
 
 class Plan(Record, frozen=True, kw_only=True):

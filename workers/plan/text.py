@@ -14,6 +14,8 @@ from workers.durations import MILLISECONDS, format_duration
 from workers.plan.kinds import KINDS
 from workers.plan.model import Alternative, CounterChoice, EndChoice, HistogramPlan, Memory, Plan, Total
 from workers.plan.noise import COUNT_LAWS
+from workers.plan.person.table import explained, rows_of
+from workers.plan.person.words import measures, verdict
 from workers.plan.plot import band, line
 
 WIDTH = 100
@@ -31,6 +33,12 @@ def show(plan: Plan, console: Console) -> None:
     say = _Printer(console)
     count = len(plan.histograms)
     say.line(f"worker {plan.worker}: {_many(count, 'histogram')}. Computed from the settings alone.", bold=True)
+    for one in plan.histograms:
+        for warning in one.warnings:
+            say.warning(f"{one.name}: {warning}")
+    if count > 1:
+        for warning in plan.total.warnings:
+            say.warning(f"all together: {warning}")
     for one in plan.histograms:
         _histogram(one, say)
     _total(plan.total, count, say)
@@ -54,6 +62,11 @@ class _Printer:
             text, self._console.width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
         ):
             self.raw(part, "bold" if bold else "")
+
+    def warning(self, text: str) -> None:
+        """Print what nobody should overlook."""
+        for part in textwrap.wrap(f"WARNING: {text}", self._console.width, subsequent_indent="  "):
+            self.raw(part, "bold red")
 
     def paragraph(self, text: str, indent: int = 4) -> None:
         """Print a wrapped text with a hanging indent."""
@@ -111,6 +124,8 @@ def _guarantee(one: HistogramPlan, say: _Printer) -> None:
     promise = one.guarantee
     say.head(f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch")
     say.line(f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4)
+    for sentence in _in_words(promise.epsilon, promise.delta, promise.unit):
+        say.paragraph(sentence)
     spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in one.deltas)
     touched = f"{_many(one.max_items, 'item')} by at most {one.max_count:,}"
     say.paragraph(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}")
@@ -121,6 +136,12 @@ def _guarantee(one: HistogramPlan, say: _Printer) -> None:
             for row in one.printed
         ]
         say.table(("", "here", "printed", "formula", "source"), rows, left=(0, 3, 4))
+
+
+def _in_words(epsilon: float, delta: float, unit: str) -> Iterator[str]:
+    whether = "any one event was counted" if unit == "event" else "any one user is among those counted"
+    yield f"In words: whoever sees all snapshots of an epoch {verdict(epsilon, delta, whether)}"
+    yield " ".join(measures(epsilon, delta))
 
 
 def _noise(one: HistogramPlan, say: _Printer) -> None:
@@ -267,11 +288,17 @@ def _total(total: Total, histograms: int, say: _Printer) -> None:
     else:
         named = ", ".join(total.histograms)
         say.paragraph(f"{named}: one {total.unit} counts in all of them ({who})", 2)
-        say.line(f"together: epsilon {total.epsilon!r} at delta {total.delta:.9g} (rho {total.rho:.6g})", 2)
+        nothing = ": nothing is promised" if total.delta >= 1 else ""
+        say.line(f"together: epsilon {total.epsilon!r} at delta {total.delta:.9g} (rho {total.rho:.6g}){nothing}", 2)
         printed = "" if total.epsilon_printed is None else f", the papers' conversion {_number(total.epsilon_printed)}"
         say.paragraph(f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}{printed}", 2)
     for sentence in _adding_up(total.unit):
         say.paragraph(f"- {sentence}", 2)
+    if total.person:
+        headings, rows = rows_of(total.person, total.unit)
+        say.head("what one person loses")
+        say.table(headings, rows, left=())
+        say.paragraph(explained(total.unit))
 
 
 def _adding_up(unit: str) -> Iterator[str]:

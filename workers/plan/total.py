@@ -8,7 +8,7 @@ for it lies in one of them; generations do, and so does a new worker name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -19,6 +19,8 @@ from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.plan.adding_up import Part, together
 from workers.plan.model import Total
+from workers.plan.person.table import Charge, spans_of
+from workers.plan.person.words import cautions
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,12 @@ class Built:
             rho=promise.rho, epsilon=promise.epsilon, delta=self.config.delta, failures=failures, pure=self.config.pure,
         )  # fmt: skip
 
+    @property
+    def charge(self) -> Charge:
+        """Its price, and the length of an epoch."""
+        ticks = self.config.horizon_ticks
+        return Charge(self.part, None if ticks is None else ticks * self.config.tick_ms)
+
 
 def total_of(built: Sequence[Built]) -> Total:
     """Return the total of the stream key that pays most; for users, of all histograms."""
@@ -49,14 +57,33 @@ def total_of(built: Sequence[Built]) -> Total:
             groups.setdefault(tuple(one.config.name for one in served), (served, key))
     totals = [_together(served, key) for served, key in groups.values()]
     worst = max(totals, key=lambda total: (total.epsilon, total.delta))
+    if len(groups) > 1:
+        person = spans_of(*([one.charge for one in served] for served, _ in groups.values()))
+        most = person[0].losses[0]
+        worst = structs.replace(
+            worst, person=person, warnings=tuple(cautions(most.epsilon, most.delta, worst.unit))
+        )
     return worst if len(totals) > 1 else structs.replace(worst, key=None)
+
+
+def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iterator[str]:
+    """Yield what to warn of before a run: of each histogram, and of what they promise together."""
+    built = [Built(config, mechanism) for config, mechanism in histograms]
+    for one in built:
+        promise = one.mechanism.guarantee
+        for warning in cautions(promise.epsilon, promise.delta, promise.unit):
+            yield f"histogram {one.config.name}: {warning}"
+    if len(built) > 1:
+        for warning in total_of(built).warnings:
+            yield f"all histograms together: {warning}"
 
 
 def _together(built: Sequence[Built], key: str | None) -> Total:
     found = together([one.part for one in built])
     left = float(Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas))
+    unit = built[0].mechanism.guarantee.unit
     return Total(
-        unit=built[0].mechanism.guarantee.unit,
+        unit=unit,
         histograms=tuple(one.config.name for one in built),
         key=key,
         rho=found.rho,
@@ -66,4 +93,6 @@ def _together(built: Sequence[Built], key: str | None) -> Total:
         deltas=found.deltas,
         epsilon_of_the_sum=found.epsilon_of_the_sum,
         epsilon_printed=paper_epsilon(found.rho, left) if found.epsilon is not None and left > 0 else None,
+        warnings=tuple(cautions(found.epsilon, found.delta, unit)),
+        person=spans_of([one.charge for one in built]),
     )

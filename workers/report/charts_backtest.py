@@ -253,7 +253,8 @@ def coverage(of: Measured) -> Chart | None:
         legend_below(figure, [cell], 3)
         caption = (
             "Over all shown items, measured ticks and seeds. Below 95 % where counts are biased: "
-            "an item over an unknown domain is shown when its noise was high; a sketch, a block or "
+            "an item over an unknown domain is shown when its noise was high (\"of new items\" in the "
+            "table: those first shown in the last ten ticks); a sketch, a block or "
             "a choice leaves something out."
         )
         if left_out > 0:

@@ -10,10 +10,12 @@ from rich.console import Console
 
 from workers.durations import format_duration
 from workers.plan.model import HistogramPlan, Plan
+from workers.plan.person.table import explained
 from workers.plan.text import WIDTH, show
 from workers.report import charts_plan as draw
 from workers.report.charts import write_charts
 from workers.report.pages import page
+from workers.report.person import sentences, table_of
 from workers.report.report import PLOTS
 from workers.settings.files import write_whole
 
@@ -25,12 +27,20 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
     sections = [(one, list(_facts(one)), list(draw.charts(one))) for one in plan.histograms]
     printed = io.StringIO()
     show(plan, Console(file=printed, width=WIDTH, highlight=False, color_system=None, legacy_windows=False))
+    total = plan.total
     body = page(
         "plan.html",
         title=f"Plan of {plan.worker}",
         contains=draw.CONTAINS,
         exact=False,
-        total=plan.total,
+        total=total,
+        warnings=[f"{one.name}: {text}" for one in plan.histograms for text in one.warnings]
+        + [f"all together: {text}" for text in total.warnings],
+        promise=sentences(
+            None if total.delta >= 1 else total.epsilon, total.delta, total.unit, "all snapshots of an epoch"
+        ),
+        person=table_of(total.person, total.unit),
+        explained=explained(total.unit),
         sections=sections,
         text=[line.rstrip() for line in printed.getvalue().splitlines()],
     )

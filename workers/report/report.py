@@ -14,6 +14,7 @@ from workers.backtest import results
 from workers.backtest.outcomes import Outcome
 from workers.backtest.recommend import Recommendation, recommend
 from workers.backtest.results import Input
+from workers.plan.person.table import explained
 from workers.replay.offline import REJECTS_LISTED
 from workers.report import charts_backtest as draw
 from workers.report.charts import Chart, write_charts
@@ -21,7 +22,8 @@ from workers.report.charts_boards import boards
 from workers.report.data import Measured, measured, when
 from workers.report.numbers import numeric_of, pictures, quantile_table
 from workers.report.pages import Table, page
-from workers.report.runs import board_tables, epoch_of, factor_of, place, run_table
+from workers.report.person import sentences, spans_of_run, table_of
+from workers.report.runs import board_tables, epoch_of, place, run_table
 from workers.settings.files import write_whole
 
 PAGE, PLOTS = "report.html", "plots"
@@ -68,7 +70,9 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         "sentences": [first + stop.strip(), *([more] if more else []), *advice.words[1:]],
         "run": run.row,
         "epoch": epoch_of(run),
-        "factor": factor_of(run.row.epsilon),
+        "promise": sentences(run.row.epsilon, run.row.delta, run.row.unit, "all snapshots of an epoch"),
+        "person": table_of(spans_of_run(run), run.row.unit),
+        "explained": explained(run.row.unit),
         "settings": [f"{name} = {text}" for name, text in texts.items()],
         "runs": run_table(of, advice),
         "charts": list(_charts(of, advice, featured)),

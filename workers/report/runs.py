@@ -28,6 +28,7 @@ COLUMNS = (
     ("lost", "lost to bounds", "share"),
     ("shown", "items shown", "count"),
     ("coverage", "error bars hold", "share"),
+    ("coverage_new", "of new items", "share"),
     ("within_error", "answers within error", "share"),
     ("shortfall", "short\u00adfall", "count"),
 )
@@ -54,11 +55,6 @@ def epoch_of(run: Outcome) -> str:
     horizon = run.settings.get("horizon")
     ticks = f"{horizon:,} ticks" if isinstance(horizon, int) else "without an end, in ticks"
     return f"{ticks} of {format_duration(run.row.tick_ms)}"
-
-
-def factor_of(epsilon: float) -> str:
-    """Return e^epsilon, as text."""
-    return f"e^{epsilon:.4g}" if epsilon > 7 else f"{math.exp(epsilon):.3g}"
 
 
 def run_table(of: Measured, advice: Recommendation) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from workers.plan.model import Record, Share
+from workers.plan.model import Record, Share, Span
 
 Status = Literal["running", "left out", "ended"]
 
@@ -92,3 +92,4 @@ class Budget(Record, frozen=True, kw_only=True):
     total: Total | None
     not_in_total: tuple[Counted, ...]
     not_begun: tuple[str, ...]
+    person: tuple[Span, ...] = ()

@@ -17,7 +17,7 @@ from workers.plan.model import Share
 from workers.settings import Settings
 from workers.spending.model import Budget, Charged, Epoch, Generation, Histogram
 from workers.spending.state import Entry, entries_of, generations_in
-from workers.spending.total import total_of
+from workers.spending.total import person_of, total_of
 
 # If there are more, only the newest epochs are listed; all of them are charged.
 EPOCHS_LISTED = 1_000
@@ -45,6 +45,7 @@ def budget_of(settings: Settings, states: Sequence[ReleaseProgress | None] | Non
         total=total,
         not_in_total=outside,
         not_begun=tuple(name for name, generation in wanted.items() if (name, generation) not in begun),
+        person=person_of(entries, settings, len(states or ())),
     )
 
 

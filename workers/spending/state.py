@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -22,6 +22,7 @@ from workers.kafka.reading import read_partition
 from workers.kafka.topics import describe
 from workers.mechanisms.ticks import TickGrid
 from workers.plan.adding_up import Part
+from workers.plan.person.table import Charge
 from workers.settings import Settings
 from workers.spending.model import Status
 
@@ -102,6 +103,12 @@ class Entry:
             rho=life.rho, epsilon=life.epsilon, delta=life.delta, failures=life.deltas,
             pure=life.description.get("accounting") == "pure", times=self.charged_epochs,
         )  # fmt: skip
+
+    @property
+    def charge(self) -> Charge:
+        """Its price, and the length of an epoch."""
+        grid = self.grid
+        return Charge(replace(self.part, times=1), None if grid.horizon is None else grid.horizon * grid.tick_ms)
 
 
 def read_states(

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from workers.histogram.owners import owner_of
 from workers.plan.adding_up import Together, delta_together, together
+from workers.plan.model import Span
+from workers.plan.person.table import spans_of
 from workers.settings import Settings
 from workers.spending.model import Counted, Total
 from workers.spending.state import Entry
@@ -59,6 +61,18 @@ def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple
     served = {_keys(entry, settings) for entry in published if entry.status == "running"}
     key = groups[worst] if len(served) > 1 else None
     return _total(unit, _of(published, worst), found[worst], key), ()
+
+
+def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
+    """Return what one person loses by what still runs, or by all that ran if nothing does."""
+    published = [entry for entry in entries if entry.pieces]
+    if not published or any(entry.life.unit != settings.privacy.unit for entry in published):
+        return ()
+    running = [entry for entry in published if entry.status != "ended"] or published
+    if settings.privacy.unit == "user":
+        return spans_of([entry.charge for entry in running])
+    groups = {tuple(sorted(group)) for group, _ in _sets(running, settings, owners)}
+    return spans_of(*([entry.charge for entry in _of(running, group)] for group in sorted(groups)))
 
 
 def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:

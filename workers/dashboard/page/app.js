@@ -7,8 +7,9 @@ import { Exact } from "./exact.js";
 import { Followed, View, isQuantile, quantileItem } from "./model.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
 import { Bins } from "./numbers.js";
+import { personTable } from "./person.js";
 import { startTheme } from "./theme.js";
-import { KAFKA, NOTHING, about, about2sd, count, errorBar, guarantee, oneLine, quantileName, span, threshold, time } from "./words.js";
+import { KAFKA, NOTHING, about, about2sd, count, errorBar, guarantee, oneLine, purpose, quantileName, span, threshold, time } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
 const CATALOGUE_MS = 30000;
@@ -215,7 +216,7 @@ function draw() {
     promised = "";
     return;
   }
-  byId("lead").textContent = `Noise is added to every number on purpose, so that ${snapshot.guarantee.unit === "user" ? "no single user" : "no single event"} can be seen.`;
+  byId("lead").textContent = purpose(snapshot.guarantee);
   byId("what").textContent = [about(snapshot.mechanism, numeric ? snapshot.edges : null), items ? "" : remarks(snapshot)].join(" ").trim();
   if (numeric) drawNumbers(snapshot);
   else if (items) drawItems(snapshot);
@@ -236,7 +237,7 @@ function drawItems(snapshot) {
   byId("legend-threshold").hidden = say === null;
   byId("threshold-words").textContent = say ?? "";
   byId("legend-sd").hidden = snapshot.sd === null;
-  byId("sd-words").textContent = errorBar(snapshot.mechanism);
+  byId("sd-words").textContent = errorBar(snapshot, horizonOf(snapshot));
   const truth = exact?.at(snapshot.end) ?? null;
   byId("legend-exact").hidden = exact === null;
   board.chosen = chosenItem(snapshot);
@@ -256,11 +257,15 @@ function drawNumbers(snapshot) {
   const known = view.item !== null && (!isQuantile(view.item) || items.includes(view.item));
   const chosen = known ? view.item : (items[0] ?? snapshot.items[0]?.[0] ?? null);
   byId("numeric-sd").hidden = snapshot.sd === null;
-  byId("numeric-sd-words").textContent = errorBar(snapshot.mechanism);
+  byId("numeric-sd-words").textContent = errorBar(snapshot, horizonOf(snapshot));
   byId("numeric-quantile").hidden = !snapshot.quantiles?.length;
   bins.show(snapshot, chosen);
   const at = items.indexOf(chosen);
   drawHistory(snapshot, chosen, at < 0 ? undefined : quantileName(quantiles[at]).name);
+}
+
+function horizonOf(snapshot) {
+  return catalogue.histograms.find((one) => one.histogram === snapshot.histogram)?.horizon ?? null;
 }
 
 function drawHistory(snapshot, chosen, quantile) {
@@ -305,8 +310,9 @@ function drawChart(snapshot, texts) {
 let promised = "";
 
 function drawGuarantee(snapshot) {
-  const { words, rows } = guarantee(snapshot, catalogue.histograms);
-  const text = JSON.stringify([words, rows]);
+  const together = catalogue.together ?? null;
+  const { words, rows } = guarantee(snapshot, catalogue.histograms, together);
+  const text = JSON.stringify([words, rows, together]);
   if (text === promised) return;
   promised = text;
   const list = document.createElement("dl");
@@ -321,7 +327,8 @@ function drawGuarantee(snapshot) {
     return p;
   });
   const notes = paragraphs.filter((p) => p.className === "note");
-  byId("guarantee").replaceChildren(...paragraphs.filter((p) => p.className !== "note"), list, ...notes);
+  const person = personTable(together);
+  byId("guarantee").replaceChildren(...paragraphs.filter((p) => p.className !== "note"), list, ...notes, ...(person ? [person] : []));
 }
 
 function element(name, text) {

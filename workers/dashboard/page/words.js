@@ -1,4 +1,6 @@
-// What things are called and how numbers are written. Everything a reader is told in words is here.
+// What things are called and how numbers are written. What a promise is worth, in words, is in promise.js; all else is here.
+
+import { grade, isSound, measures, upTo, verdict } from "./promise.js";
 
 const RUNNING = "Running counts since this epoch began, at the end of each tick.";
 const OF_TICK = "Counts of this one tick alone.";
@@ -96,9 +98,16 @@ export function threshold(snapshot) {
 }
 
 // What an error bar says: two standard deviations of the noise, and whether counts are off for another reason too.
-export function errorBar(mechanism) {
+// Over an unknown domain an item is shown when its noise was high; below the bar lies, at any of T ticks, a true count that is
+// sqrt(2 ln(40 T)) sd less, 1 time in 40 (docs/guarantee.md, "Error bars"). ticks: of the epoch, or null where it has no end.
+export function errorBar({ mechanism, sd, tick }, ticks) {
   if (["misra_gries", "meta"].includes(mechanism)) return "error bar: noise is hardly ever larger; counts may also be too low, small ones above all";
-  return "error bar: the true count lies in it about 19 times out of 20";
+  const usual = "error bar: the true count lies in it about 19 times out of 20";
+  const shown = (MECHANISMS.get(mechanism) ?? [])[2] ?? null;
+  if (shown === null || sd === null) return usual;
+  if (shown !== ONCE) return `${usual}; less often near the threshold, as items are shown when their noise was high`;
+  const below = Math.ceil(Math.sqrt(2 * Math.log(40 * (ticks ?? tick))) * sd);
+  return `${usual}; less often for a new item, as it is shown when its noise was high: it may be up to ${count(below)} less`;
 }
 
 // Whether the threshold is a count, so that it can be drawn among the bars.
@@ -150,45 +159,44 @@ export function oneLine(label) {
 // Anything but blanks, marks and characters without a shape.
 const SEEN = /[^\s\p{C}\p{Z}\p{M}\u115f\u1160\u2800\u3164\uffa0]/u;
 
-const LARGE = [[1e15, "quadrillion"], [1e12, "trillion"], [1e9, "billion"], [1e6, "million"]];
 
-function oneIn(delta) {
-  const times = 1 / delta;
-  if (times >= 1e18) return `1 in 10^${Math.floor(Math.log10(times) + 1e-9)}`;
-  const [by, name] = LARGE.find(([size]) => times >= size * 0.9999) ?? [1, ""];
-  const number = Math.round((times / by) * 10) / 10;
-  return name ? `1 in ${number === 1 ? "a" : number} ${name}` : `1 in ${count(times)}`;
+function inAll({ unit, histograms, epsilon, delta }) {
+  const who = unit === "user" ? "user" : "event";
+  const said = grade(epsilon, delta) === "none" ? "delta adds up to 1 or more: in all, nothing is promised" : `it costs ε = ${upTo(epsilon)}, δ = ${upTo(delta)} in all`;
+  const worth = { weak: ", a weak promise", void: ", next to no promise" }[grade(epsilon, delta)] ?? "";
+  return `There are ${histograms.length} histograms here. Where the same ${who} counts in all of them, ${said}${worth}.`;
 }
 
-const figure = (value) => `${Number(value.toPrecision(3))}`.replace(/e-0?/, "e-").replace("-", "−");
+// What the noise is for, in the line below the title.
+export function purpose({ unit, epsilon, delta }) {
+  const one = unit === "user" ? "a single user" : "a single event";
+  if (isSound(epsilon, delta)) return `Noise is added to every number on purpose, to hide ${one}.`;
+  return `Noise is added to every number on purpose, but too little to be sure that it hides ${one}.`;
+}
 
-// The guarantee as [kind, text] paragraphs and [term, value, explanation] rows.
-export function guarantee(snapshot, catalogue) {
+// The guarantee as [kind, text] paragraphs and [term, value, explanation] rows; together is what all histograms promise.
+export function guarantee(snapshot, catalogue, together = null) {
   const { unit, rho, epsilon, delta } = snapshot.guarantee;
-  const one = unit === "user" ? "any one user" : "any one event";
-  const was = unit === "user" ? "is among those counted" : "was counted";
+  const whether = unit === "user" ? "any one user is among those counted" : "any one event was counted";
   const entry = catalogue.find((h) => h.histogram === snapshot.histogram);
   const ticks = entry?.horizon;
   const width = snapshot.end - snapshot.start;
   const epoch = ticks ? `the whole epoch (${count(ticks)} ticks, ${span(ticks * width)})` : "the whole epoch";
-  const factor = Math.exp(epsilon);
+  const weak = isSound(epsilon, delta) ? "" : " weak";
   const words = [
-    ["promise", `Anyone who sees all of this for ${epoch}, keeps it, and even knows everything about all the others, can hardly tell whether ${one} ${was}.`],
-    ["", `Hardly: whether it was or not, whatever they look for is at most ${factor < 1000 ? `${Math.round(factor * 100) / 100} times` : `e^${figure(epsilon)} times`} as likely, but for a chance of ${oneIn(delta)}.`],
+    [`promise${weak}`, `Anyone who sees all of this for ${epoch}, keeps it, and even knows everything about all the others, ${verdict(epsilon, delta, whether)}`],
+    ...measures(epsilon, delta).map((sentence) => ["", sentence]),
   ];
+  const table = together === null ? "" : "; the table says how much";
   words.push(["note", unit === "user"
-    ? "All that one user did in this epoch is protected together. A user who comes in several epochs is protected in each of them, and less in all."
-    : "What is protected is one event, not one person: ten events of one person are protected ten times less."]);
-  const others = catalogue.filter((h) => h.guarantee);
-  if (others.length > 1) {
-    const sum = (name) => others.reduce((total, h) => total + h.guarantee[name], 0);
-    words.push(["note", `There are ${others.length} histograms here. Where the same ${unit === "user" ? "user" : "event"} counts in all of them, it costs at most ε = ${figure(sum("epsilon"))}, δ = ${figure(sum("delta"))} in all.`]);
-  }
+    ? `The promise is about all that one user did in this epoch. Somebody with several user ids, or who comes in several epochs, is promised less${table}.`
+    : `The promise is about one event, not one person. Somebody with several events is promised less${table}.`]);
+  if (together !== null && together.histograms.length > 1) words.push(["note", inAll(together)]);
   const rows = [
-    ["ε (epsilon)", figure(epsilon), "the smaller, the more private"],
-    ["δ (delta)", figure(delta), "chance that the promise fails"],
-    ["ρ (rho, zCDP)", figure(rho), "what ε and δ come from"],
-    ["Protected", unit === "user" ? "one user" : `one ${unit}`, unit === "user" ? "what is in their events; not how many, or when" : "what is in it; not when it came"],
+    ["ε (epsilon)", upTo(epsilon), "the smaller, the more private"],
+    ["δ (delta)", upTo(delta), delta < 1 ? "chance that the promise fails" : "nothing is promised"],
+    ["ρ (rho, zCDP)", upTo(rho), "what ε and δ come from"],
+    ["Unit", unit === "user" ? "one user" : `one ${unit}`, unit === "user" ? "what is in their events; not how many, or when" : "what is in it; not when it came"],
     ["Mechanism", snapshot.mechanism, ""],
     ["Id", snapshot.id, "of histogram, parameters and epoch"],
     ["Epoch, tick", `${count(snapshot.epoch)}, ${count(snapshot.tick)}`, ticks ? `of ${count(ticks)}; a tick is ${span(width)}` : `a tick is ${span(width)}`],
