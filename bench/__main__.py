@@ -24,7 +24,18 @@ import os
 import platform
 import sys
 
-from bench import columns, coverage, mechanism_step, per_item, release_columns, replay, sqlp, sweep, users_table, utility
+from bench import (
+    columns,
+    coverage,
+    mechanism_step,
+    per_item,
+    release_columns,
+    replay,
+    sqlp,
+    sweep,
+    users_table,
+    utility,
+)
 from bench.throughput import table
 
 NAMES = (*table.NAMES, "core", "coverage", "items", "replay", "sweep", "users", "sqlp", "utility")
