@@ -8,6 +8,7 @@ no data directory, no domain file and no right to read the events.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from workers.kafka.clients import Connection
 from workers.mechanisms.config import Checked, HistogramConfig, Rule, display, rules
 from workers.settings import KafkaSettings, WorkerSettings, from_file
 from workers.settings.files import client_values, read_file
+from workers.settings.ticks import count_ticks
 
 TOKEN_CHARACTERS = 16
 
@@ -95,7 +97,10 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
     name = _value(HistogramConfig, "name", values, where)
     topic = _value(HistogramConfig, "topic", values, where) if "topic" in values else f"{worker}.{name}"
-    horizon = values.get("horizon")
+    counted = {known: values[known] for known in ("tick", "horizon") if known in values}
+    with suppress(ValueError):  # the worker says what is wrong
+        count_ticks(counted, where)
+    horizon = counted.get("horizon")
     known = isinstance(horizon, int) and not isinstance(horizon, bool) and horizon > 0
     return HistogramTopic(name=name, topic=topic, horizon=horizon if known else None)
 
