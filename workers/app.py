@@ -37,7 +37,9 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.memory import keep_freed_memory
 from workers.metrics import CONTRIBUTE, REKEY, RELEASE, Metrics
 from workers.monitor.server import monitor
-from workers.settings import RECORD_KEY, Settings, read_key
+from workers.settings import RECORD_KEY, Settings
+from workers.state.checking import check_states, key_of
+from workers.state.groups import await_coordinator
 from workers.topics import Topics, check_topics, connection_of, watching
 
 logger = logging.getLogger(__name__)
@@ -140,8 +142,23 @@ class Factory:
 
     def release(self, partition: int) -> ReleaseShard:
         """Return stage 2 of an owner partition."""
+        state = self._settings.release_state_topic
+        name, store = self._own("release", partition, state)
+        return ReleaseShard(
+            self._connection,
+            name,
+            partition,
+            state,
+            store,
+            contributions=self._stream.contributions,
+            merge=self.merge(partition),
+            metrics=self.metrics,
+        )
+
+    def merge(self, partition: int) -> Merge:
+        """Return the histograms of an owner partition, before any tick."""
         state, contributions = self._settings.release_state_topic, self._stream.contributions
-        merge = Merge(
+        return Merge(
             histograms(
                 Histogram,
                 self._settings,
@@ -155,17 +172,6 @@ class Factory:
             sources=len(self._stream.sources),
             owners=self._stream.owners,
             directory=self._data_dir,
-        )
-        name, store = self._own("release", partition, state)
-        return ReleaseShard(
-            self._connection,
-            name,
-            partition,
-            state,
-            store,
-            contributions=contributions,
-            merge=merge,
-            metrics=self.metrics,
         )
 
     def _own(self, stage: str, partition: int, state: str) -> tuple[str, Store]:
@@ -207,8 +213,8 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     """
     import uvloop
 
-    key = NoiseKey(read_key(settings.worker.key_file))
     connection = connection_of(settings, embedded)
+    key = key_of(settings, connection)
     topics = check_topics(settings, connection)
     data_dir = settings.worker.data_dir
     try:
@@ -220,6 +226,8 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     for caution in cautions(topics.plan, topics.existing):
         logger.warning("%s", caution)
     factory = Factory(settings, connection, topics, key, None if topics.embedded else data_dir)
+    if not topics.embedded:
+        check_states(settings, connection, key, factory.merge)
     logger.info("worker %s", settings.worker.name)
     if not topics.plain:
         for topic in topics.origins.topics:
@@ -251,6 +259,8 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
         RELEASE: topics.partitions(settings.contributions_topic),
     }
     port = settings.worker.metrics_port if metrics_port is None else metrics_port
+    if not topics.embedded:
+        await_coordinator(connection, settings.worker.name)
     with (
         monitor(settings, app.handover, partitions, port),
         watching(settings, connection, topics, factory.metrics),

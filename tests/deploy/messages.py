@@ -52,6 +52,7 @@ GATHERED = {"workers/kafka/topics.py", "workers/monitor/health.py"}
 #: Functions and tables whose strings are said elsewhere.
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
+    "workers/agents/merge.py": {"refusal_of_left_out"},
     "workers/audit.py": {"_unlike"},
     "workers/settings/topic_names.py": {"topic_complaints"},
     "workers/settings/__init__.py": {"_complaints", "_user_complaints"},
