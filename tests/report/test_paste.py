@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, ConsoleMessage
 
 from tests.dashboard.browser import browser
 from tests.report.test_report import HOSTILE, a_run, made, report
@@ -80,15 +80,15 @@ def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(chrome
     pictures = text[text.index("<figure") :]
     assert not [color for color in (INK, PALE, *COLORS, "#FFFFFF") if f": {color.lower()}" in pictures], "a colour that stays"
     found = {}
-    for scheme, width in (("light", 390), ("dark", 1400)):
-        context = chrome.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    for dark, width in ((False, 390), (True, 1400)):
+        context = chrome.new_context(color_scheme="dark" if dark else "light", viewport={"width": width, "height": 900})
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = context.new_page()
-        wrong: list[str] = []
-        page.on("console", lambda message, wrong=wrong: wrong.append(message.text))
+        wrong: list[ConsoleMessage] = []
+        page.on("console", wrong.append)
         page.goto((tmp_path / "report.html").as_uri())
         of = "(e => [getComputedStyle(document.body).backgroundColor, getComputedStyle(e).fill, getComputedStyle(document.body).color])"
-        found[scheme] = page.evaluate(f"{of}(document.querySelector('figure svg path'))")
+        found[dark] = page.evaluate(f"{of}(document.querySelector('figure svg path'))")
         assert page.evaluate("document.documentElement.scrollWidth") == width
         page.click("button[data-copies=paste-1]")
         page.wait_for_function("document.querySelector('[data-copies=paste-1]').textContent === 'Copied'", timeout=60_000)
@@ -96,5 +96,5 @@ def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(chrome
         assert copied == page.inner_text("#paste-1") and copied.startswith("[[histogram]]\nname = ")
         assert not wrong
         context.close()
-    assert found["light"] == ["rgb(255, 255, 255)", "rgb(255, 255, 255)", "rgb(26, 26, 26)"]
-    assert found["dark"][0] == found["dark"][1] != found["light"][0] and found["dark"][2] == "rgb(232, 234, 237)"
+    assert found[False] == ["rgb(255, 255, 255)", "rgb(255, 255, 255)", "rgb(26, 26, 26)"]
+    assert found[True][0] == found[True][1] != found[False][0] and found[True][2] == "rgb(232, 234, 237)"
