@@ -24,6 +24,7 @@ LAYERS = (
     "replay",
     "app",
     "topics",
+    "state",
     "guessing",
     "dashboard",
     "plan",

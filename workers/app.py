@@ -46,7 +46,9 @@ from workers.outages.quiet import without_outages
 from workers.outages.watch import wait_for
 from workers.outages.watch import watching as watching_kafka
 from workers.plan.total import warnings_of
-from workers.settings import RECORD_KEY, Settings, read_key
+from workers.settings import RECORD_KEY, Settings
+from workers.state.checking import check_states, key_of
+from workers.state.groups import await_coordinator
 from workers.topics import Topics, check_topics, connection_of, watching
 
 logger = logging.getLogger(__name__)
@@ -155,8 +157,23 @@ class Factory:
 
     def release(self, partition: int) -> ReleaseShard:
         """Return stage 2 of an owner partition."""
+        state = self._settings.release_state_topic
+        name, store = self._own("release", partition, state)
+        return ReleaseShard(
+            self._connection,
+            name,
+            partition,
+            state,
+            store,
+            contributions=self._stream.contributions,
+            merge=self.merge(partition),
+            metrics=self.metrics,
+        )
+
+    def merge(self, partition: int) -> Merge:
+        """Return the histograms of an owner partition, before any tick."""
         state, contributions = self._settings.release_state_topic, self._stream.contributions
-        merge = Merge(
+        return Merge(
             histograms(
                 Histogram,
                 self._settings,
@@ -170,17 +187,6 @@ class Factory:
             sources=len(self._stream.sources),
             owners=self._stream.owners,
             directory=self._data_dir,
-        )
-        name, store = self._own("release", partition, state)
-        return ReleaseShard(
-            self._connection,
-            name,
-            partition,
-            state,
-            store,
-            contributions=contributions,
-            merge=merge,
-            metrics=self.metrics,
         )
 
     def _own(self, stage: str, partition: int, state: str) -> tuple[str, Store]:
@@ -220,9 +226,9 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     Raises:
         SettingsError: it cannot start.
     """
-    key = NoiseKey(read_key(settings.worker.key_file))
     connection = connection_of(settings, embedded)
     faust_credentials(connection)  # what it refuses no Kafka would cure
+    key = key_of(settings, connection)
     data_dir = settings.worker.data_dir
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -240,9 +246,13 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             topics = _topics(settings, connection, metrics, operator)
             factory = Factory(settings, connection, topics, key, None if topics.embedded else data_dir, metrics)
             if not prepared:
+                if not topics.embedded:
+                    check_states(settings, connection, key, factory.merge)
                 _say(settings, topics, factory)
                 _prepare()
                 prepared = True
+            if not topics.embedded:
+                await_coordinator(connection, settings.worker.name)
             status = _work(settings, connection, topics, factory, operator)
             del factory
             gc.collect()  # what it owned is large

@@ -3,6 +3,7 @@
     0    done
     1    `audit` found a difference, `check` nothing that would be accepted, `init` nothing to count
     2    bad usage, settings, files or state, or Kafka does not answer
+    3    `topics`: something is missing
     70   an internal error
     75   another owner keeps the partitions (`run`)
     130  Ctrl-C (143: SIGTERM, of `replay`)
@@ -26,10 +27,12 @@ import click
 
 from workers.commands.failures import explain, say_as_text
 from workers.commands.init import init
+from workers.commands.key import key
 from workers.commands.of_events import check, rejects
 from workers.commands.options import PATH, PORT, config_option
 from workers.commands.options import load_settings as _load
 from workers.commands.options import only_one_line as _only_one_line
+from workers.commands.retire import retire
 
 # The `sqrt` counter multiplies small matrices at each tick: BLAS threads cost four times what they
 # save.
@@ -157,7 +160,7 @@ def demo(
 def topics(context: click.Context, config: Path, create: bool) -> int:
     """Show the topics the worker needs, and their state on the cluster.
 
-    Exits with 1 if an existing topic is not configured as it must be.
+    Exits with 1 if an existing topic is not configured as it must be, 3 if one is missing.
     """
     settings = _load(config)
     _only_one_line(context)
@@ -323,24 +326,11 @@ def dashboard(context: click.Context, config: Path, port: int, host: str, token_
     return run_dashboard(config, host=host, port=port, token_file=token_file)
 
 
-@cli.group()
-def key() -> None:
-    """Create the key that all noise is derived from."""
-
-
-@key.command("new")
-@click.argument("file", type=PATH)
-def key_new(file: Path) -> int:
-    """Write a new key of 32 random bytes to FILE, readable only by you. Never overwrites a file."""
-    from workers.commands.key import new_key
-
-    click.echo(new_key(file))
-    return 0
-
-
 cli.add_command(check)
 cli.add_command(rejects)
 cli.add_command(init)
+cli.add_command(key)
+cli.add_command(retire)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -30,6 +30,14 @@ def _ours(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.WARNING or not record.getMessage().startswith("[^")
 
 
+def _lasting(record: logging.LogRecord) -> bool:
+    """Hold back that a coordinator of transactions is still loading, as at the first start on a new
+    cluster: the client asks again by itself, and one that never answers ends the taking over.
+    """
+    text = record.getMessage() if record.name == "librdkafka" else ""
+    return not (text.startswith("GETPID ") and text.endswith(": retrying"))
+
+
 class _NotAgain(logging.Filter):
     """A filter of lines that were logged within the last half minute.
 
@@ -101,6 +109,7 @@ def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
     handler.setFormatter(_Objects() if json_lines else _Lines())
     if not debug:
         handler.addFilter(_ours)
+        handler.addFilter(_lasting)
         handler.addFilter(_NotAgain())
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
     for name in QUIETER:

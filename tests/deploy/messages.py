@@ -53,6 +53,7 @@ GATHERED = {"workers/kafka/topics.py", "workers/monitor/health.py"}
 #: Functions and tables whose strings are said elsewhere.
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
+    "workers/agents/merge.py": {"refusal_of_left_out"},
     "workers/audit.py": {"_unlike"},
     "workers/plan/person/words.py": {"cautions"},
     "workers/settings/topic_names.py": {"topic_complaints"},

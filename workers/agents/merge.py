@@ -274,17 +274,12 @@ class Merge:
             retired=self._retired,
         )
 
-    def restore(self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None) -> None:
-        """Go on from what was stored.
-
-        Args:
-            progress: the stored record.
-            items: the stored pairs whose key begins with a prefix, in key order.
-            begin_ms: the end of all that an older generation may have worked on; one that takes its
-                place begins after it. None: the stored watermarks.
+    def check(self, progress: ReleaseProgress) -> None:
+        """Refuse a stored record that these settings cannot go on from; changes nothing.
 
         Raises:
-            StateRefused: it belongs to another key, partition count, version or mechanism.
+            StateRefused: it belongs to another key, partition count, version or mechanism, or to a
+                histogram that is not in the settings.
         """
         if progress.version != VERSION:
             raise StateRefused(
@@ -304,37 +299,75 @@ class Merge:
                 f"the contributions topic has {self.owners} partitions; the state was made with {progress.owners}: "
                 "a changed partition count needs a new worker name (a new stream, charged again)"
             )
+        for name in left_out(progress, [histogram.name for histogram in self.histograms]):
+            raise StateRefused(refusal_of_left_out(name))
+        for histogram in self.histograms:
+            life, used = progress.histograms.get(histogram.name), _used(progress, histogram.name)
+            generation = histogram.config.generation
+            if life is not None and life.generation == generation:
+                histogram.check(life)
+            elif used and generation <= max(used):
+                raise StateRefused(
+                    f"histogram {histogram.name!r}: generation = {generation}, but generation {max(used)} was already used: "
+                    f"set generation = {max(used) + 1}"
+                )
+
+    def restore(self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None) -> None:
+        """Go on from what was stored.
+
+        Args:
+            progress: the stored record.
+            items: the stored pairs whose key begins with a prefix, in key order.
+            begin_ms: the end of all that an older generation may have worked on; one that takes its
+                place begins after it. None: the stored watermarks.
+
+        Raises:
+            StateRefused: by `check`, or stream keys that were served are not declared any more.
+        """
+        self.check(progress)
         self.watermarks, self._firsts, self._sequences = progress.watermarks, progress.firsts, progress.sequences
         self._position, self._read_to = progress.position, progress.offset
         self._retired = list(progress.retired)
         for histogram in self.histograms:
-            self._resume(histogram, progress.histograms.get(histogram.name), items, begin_ms)
+            used = _used(progress, histogram.name)
+            self._resume(histogram, progress.histograms.get(histogram.name), bool(used), items, begin_ms)
         names = {histogram.name for histogram in self.histograms}
         for name, life in progress.histograms.items():
-            if name not in names:
+            if name not in names:  # nothing of it was published
                 self._retire(name, life, items)
 
-    def _resume(self, histogram: Histogram, life: Life | None, items: Pairs, begin_ms: int | None) -> None:
-        generation = histogram.config.generation
-        used = [old.generation for name, old in self._retired if name == histogram.name]
-        if life is not None and life.generation == generation:
+    def _resume(
+        self, histogram: Histogram, life: Life | None, replaces: bool, items: Pairs, begin_ms: int | None
+    ) -> None:
+        if life is not None and life.generation == histogram.config.generation:
             histogram.restore(life, items(histogram.prefix.encode()))
             return
-        if life is not None:
-            used.append(life.generation)
-        if used and generation <= max(used):
-            raise StateRefused(
-                f"histogram {histogram.name!r}: generation = {generation}, but generation {max(used)} was already used: "
-                f"set generation = {max(used) + 1}"
-            )
         if life is not None:
             self._retire(histogram.name, life, items)
         # One that takes nobody's place begins where the state is: so does every owner until one has
         # committed.
-        begin = begin_ms if used and begin_ms is not None else self._complete()
+        begin = begin_ms if replaces and begin_ms is not None else self._complete()
         if begin is not None:
             histogram.start_at(max(1, histogram.grid.holding(begin)))
 
     def _retire(self, name: str, life: Life, items: Pairs) -> None:
         self._retired.append((name, life))
         self._gone += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]
+
+
+def left_out(progress: ReleaseProgress, names: Sequence[str]) -> list[str]:
+    """Return the histograms that the state has, and published, and that are not among `names`."""
+    return [name for name, life in progress.histograms.items() if name not in names and life.next is not None]
+
+
+def refusal_of_left_out(name: str) -> str:
+    """Return what is said of a histogram that the state has and the settings do not."""
+    return (
+        f"histogram {name!r} is not in the settings any more, and its state is there: put it back, and it goes on where it "
+        f"was, or end it for good: quietcount retire -c FILE {name}"
+    )
+
+
+def _used(progress: ReleaseProgress, name: str) -> list[int]:
+    """Return the generations of a histogram that there were."""
+    return [old.generation for known, old in (*progress.retired, *progress.histograms.items()) if known == name]

@@ -20,7 +20,7 @@ from workers.progress import ProgressLine
 from workers.settings import Settings
 from workers.spending.model import Budget, Counted, Epoch, Generation, Histogram, Total
 from workers.spending.spent import budget_of
-from workers.spending.state import read_states
+from workers.state.reading import read_states
 from workers.topics import connection_of
 
 WIDTH = 100
@@ -40,7 +40,7 @@ def show_budget(settings: Settings, *, as_json: bool) -> int:
         KafkaException: it cannot be read.
     """
     with ProgressLine() as progress:
-        states = read_states(connection_of(settings), settings, progress.update)
+        states = read_states(connection_of(settings), settings.worker.name, progress.update)
     budget = budget_of(settings, states)
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(budget), indent=1).decode() + "\n")
@@ -114,8 +114,9 @@ def _status(one: Generation, wanted: int | None) -> str:
     if one.status == "running":
         return "running"
     if one.status == "left out":
-        instead = f"have generation {wanted}" if wanted is not None else "leave it out"
-        return f"ends when the worker starts with these settings, which {instead}"
+        if wanted is None:
+            return "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
+        return f"ends when the worker starts with these settings, which have generation {wanted}"
     return "ended"
 
 

@@ -19,9 +19,11 @@ from workers.kafka.topics import (
     problems,
 )
 from workers.settings import Settings
+from workers.state.checking import announcements
 from workers.topics import FIXED, connection_of, look_at_topics
 
 EXIT_NOT_READY = 1
+EXIT_MISSING = 3
 PLAIN_WIDTH = 240
 
 
@@ -29,7 +31,7 @@ def show_topics(settings: Settings, *, create: bool) -> int:
     """Show every topic with its state, after creating missing ones if `create`.
 
     Returns:
-        The exit code: 0, or 1 if an existing topic is not as it must be.
+        The exit code: 0; 1 if an existing topic is not as it must be; else 3 if one is missing.
     """
     connection = connection_of(settings)
     found = look_at_topics(settings, connection)
@@ -48,7 +50,9 @@ def show_topics(settings: Settings, *, create: bool) -> int:
         print(f"quietcount: {problem}", file=sys.stderr)
     if absent:
         print(f"quietcount: missing: {', '.join(absent)}; --create creates what is missing", file=sys.stderr)
-    return EXIT_NOT_READY if wrong else 0
+    for announcement in announcements(settings, connection):
+        print(f"quietcount: {announcement}", file=sys.stderr)
+    return EXIT_NOT_READY if wrong else EXIT_MISSING if absent else 0
 
 
 def _print(

@@ -8,6 +8,7 @@ that has no key file, no data directory, no domain file and no right to read the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from workers.mechanisms.checked import Checked, Rule, display, rules
 from workers.mechanisms.config import HistogramConfig
 from workers.settings import HistorySettings, KafkaSettings, WorkerSettings, from_file, history_of
 from workers.settings.files import client_values, read_file
+from workers.settings.ticks import count_ticks
 
 TOKEN_CHARACTERS = 16
 
@@ -100,7 +102,10 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
     name = _value(HistogramConfig, "name", values, where)
     topic = _value(HistogramConfig, "topic", values, where) if "topic" in values else f"{worker}.{name}"
-    horizon = values.get("horizon")
+    counted = {known: values[known] for known in ("tick", "horizon") if known in values}
+    with suppress(ValueError):  # the worker says what is wrong
+        count_ticks(counted, where)
+    horizon = counted.get("horizon")
     known = isinstance(horizon, int) and not isinstance(horizon, bool) and horizon > 0
     return HistogramTopic(name=name, topic=topic, horizon=horizon if known else None)
 

@@ -7,8 +7,10 @@ nothing behind.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -34,8 +36,16 @@ from workers.mechanisms.ticks import TickGrid
 KEY_LABEL = b"\xff"
 # With a stated start, most ticks of the epoch that are published before the first event.
 LEADING_TICKS_MAX = 100_000
-# Parts of a description that follow from others: a message names those instead.
-DERIVED = ("counter.levels", "counter.sigma_squared", "discovery.delta")
+# Names in a description of what follows from settings: a message names those instead. So is a delta
+# within something else.
+DERIVED = frozenset(
+    ("above", "column", "first", "intervals", "levels", "mu_scale", "noise", "scale", "scales", "sigma_squared", "sums",
+     "tau_scale", "threshold", "update")
+)  # fmt: skip
+# What settings are called in a description, where that differs.
+CALLED = MappingProxyType({"counter.horizon": "horizon", "counter.kind": "counter", "counter.radix": "radix"})
+
+_NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
 
 
 class Life(msgspec.Struct, kw_only=True):
@@ -233,7 +243,7 @@ class Histogram:
         Raises:
             StateRefused: another mechanism wrote it.
         """
-        self._compare(life)
+        self.check(life)
         self.life.first, self.life.next, self.life.epochs = life.first, life.next, life.epochs
         if life.next is None:
             return
@@ -291,7 +301,12 @@ class Histogram:
     def _name(self, rest: str) -> bytes:
         return (self.prefix + rest).encode()
 
-    def _compare(self, life: Life) -> None:
+    def check(self, life: Life) -> None:
+        """Refuse a stored life of this generation that another mechanism wrote.
+
+        Raises:
+            StateRefused: says which settings changed, in the words of the settings.
+        """
         now, then = msgspec.json.decode(msgspec.json.encode(self.life.description)), life.description
         if now == then:
             return
@@ -304,12 +319,25 @@ class Histogram:
                 f"histogram {self.name!r}: the internal topics are not those its state was made with "
                 f"(deleted and created again?): set generation = {life.generation + 1} to begin again, which is charged again"
             )
-        settings = [k for k in changed if k not in DERIVED] or changed
-        detail = ", ".join(f"{k} = {_short(then_leaves.get(k))} became {_short(now_leaves.get(k))}" for k in settings)
+        detail = ", ".join(self._changes(life, {k: (then_leaves.get(k), now_leaves.get(k)) for k in changed}))
         raise StateRefused(
             f"histogram {self.name!r}: its state belongs to another mechanism ({detail}): change the settings back, "
             f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
         )
+
+    def _changes(self, life: Life, changed: Mapping[str, tuple[object, object]]) -> Iterator[str]:
+        """Yield what changed since the stored life: the settings, not what was computed of them."""
+        found = dict(changed)
+        if self.config.rho is None:
+            found.pop("rho", None)
+            if life.epsilon != self.life.epsilon:
+                found = {"epsilon": (life.epsilon, self.life.epsilon), **found}
+        settings = [n for n in found if n.rpartition(".")[2] not in DERIVED and not n.endswith(".delta")]
+        if getattr(self.config, "radix", None) is None:  # it is the best one for the horizon
+            settings = [n for n in settings if n.rpartition(".")[2] != "radix" or len(settings) == 1]
+        for name in settings or changed:
+            then, now = (changed if name in changed else found)[name]
+            yield f"{CALLED.get(name, name)} = {_short(then)} became {_short(now)}"
 
     # ---- epochs and keys -------------------------------------------------------------------------
 
@@ -353,5 +381,8 @@ def _leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str
 
 
 def _short(value: object) -> str:
+    """Return a value of a description as a message shows it."""
     text = msgspec.json.encode(value).decode()
+    if isinstance(value, str) and _NUMBER.fullmatch(value):  # text, so that no digit is lost
+        text = value
     return text if len(text) <= 60 else text[:57] + "..."

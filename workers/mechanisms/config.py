@@ -126,7 +126,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     )
     horizon: Annotated[
         Annotated[int, Meta(ge=1, le=2**30)] | Literal["unbounded"],
-        Meta(description='a whole number of ticks from 1 to 1,073,741,824, or "unbounded"'),
+        Meta(description='a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", or "unbounded"'),
     ]
     start: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,
@@ -324,7 +324,8 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
         Literal["per_tick", "constant", "every"], Meta(description='"per_tick", "constant" or "every"')
     ] = "per_tick"
     every: Annotated[
-        Annotated[int, Meta(ge=1, le=2**30)] | None, Meta(description="a whole number from 1 to 1,073,741,824")
+        Annotated[int, Meta(ge=1, le=2**30)] | None,
+        Meta(description='a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'),
     ] = None
 
     def complaints(self) -> Iterator[str]:

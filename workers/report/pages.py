@@ -1,6 +1,10 @@
-"""Pages: one file of HTML that needs no network and no script, whatever the labels in it hold.
+"""Pages: one file of HTML that needs no network, and runs no script but its own, whatever the
+labels in it hold.
 
 The templates are in `templates/`. What they write is escaped; control characters become visible.
+The one script there may be copies settings. The page's policy names it by its hash, so nothing else
+runs; without scripts the page lacks the button and nothing else. Colours of pictures are those of
+the page, which are light or dark as the reader's system is.
 """
 
 from __future__ import annotations
@@ -8,15 +12,25 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from base64 import b64encode
 from collections.abc import Sequence
+from hashlib import sha256
+from types import MappingProxyType
 from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from workers.report.charts import Chart
+from workers.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING, Chart
 
 LABEL_LETTERS = 160
+#: The page's colours of what pictures are drawn with (`charts`), as style.css has them.
+PAGE_COLORS = MappingProxyType(
+    {
+        "#ffffff": "paper", INK.lower(): "ink", MUTED.lower(): "muted", PALE.lower(): "line", BAND.lower(): "band",
+        WARNING.lower(): "alarm", **{color.lower(): f"series-{i}" for i, color in enumerate(COLORS)},
+    }
+)  # fmt: skip
 
 
 class Table(NamedTuple):
@@ -35,9 +49,21 @@ class Table(NamedTuple):
     kinds: Sequence[str] = ()
 
 
-def page(template: str, **content: object) -> bytes:
-    """Return a page made of a template."""
-    return _TEMPLATES.get_template(template).render(content).encode()
+class Script(NamedTuple):
+    """The script of a page, and the hash by which the page's policy allows it."""
+
+    text: Markup
+    hash: str
+
+
+def page(template: str, *, script: str | None = None, **content: object) -> bytes:
+    """Return a page made of a template, with a script of that name if one is given."""
+    return _TEMPLATES.get_template(template).render(content, script=None if script is None else _script(script)).encode()
+
+
+def _script(name: str) -> Script:
+    text, _, _ = PackageLoader("workers.report").get_source(_TEMPLATES, name)
+    return Script(Markup(text), f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}")
 
 
 def label(text: str, letters: int = LABEL_LETTERS) -> Markup:
@@ -59,7 +85,13 @@ def inline(chart: Chart) -> Markup:
         (r'(\bid="|href="#|url\(#)', rf"\g<1>{chart.name}-"),
     ):
         svg = re.sub(pattern, instead, svg, flags=re.DOTALL)
+    svg = re.sub(r"(?<=: )#[0-9a-f]{6}\b", _page_color, svg)
     return Markup(svg.replace("<g ", '<g stroke-linejoin="round" ', 1))
+
+
+def _page_color(found: re.Match[str]) -> str:
+    name = PAGE_COLORS.get(found[0])
+    return found[0] if name is None else f"var(--{name})"
 
 
 def _escaped(value: object) -> Markup:

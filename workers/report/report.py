@@ -5,7 +5,6 @@ Page and pictures say that they contain exact data. The same results give the sa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ from workers.report.charts_boards import boards
 from workers.report.data import Measured, measured, when
 from workers.report.numbers import numeric_of, pictures, quantile_table
 from workers.report.pages import Table, page
+from workers.report.paste import histogram_section
 from workers.report.person import sentences, spans_of_run, table_of
-from workers.report.runs import board_tables, epoch_of, place, run_table
+from workers.report.runs import board_tables, epoch_of, place, run_table, tiles
 from workers.settings.files import write_whole
 
 PAGE, PLOTS = "report.html", "plots"
@@ -42,6 +42,7 @@ def write_report(directory: Path) -> None:
     sections = [_section(of, recommend(of.runs)) for of in histograms]
     body = page(
         "backtest.html",
+        script="copy.js",
         title="Backtest of " + ", ".join(of.name for of in histograms),
         contains=draw.CONTAINS,
         exact=True,
@@ -64,7 +65,8 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
     run = featured[0]
     numeric = numeric_of(run)
     first, stop, more = advice.words[0].partition(". ")
-    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in run.settings.items()}
+    section, drawn = histogram_section(run), list(_charts(of, advice, featured))
+    shown = board_tables(of, run, KEYS, () if numeric is None else numeric.labels)
     return {
         "of": of,
         "sentences": [first + stop.strip(), *([more] if more else []), *advice.words[1:]],
@@ -73,12 +75,25 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         "promise": sentences(run.row.epsilon, run.row.delta, run.row.unit, "all snapshots of an epoch"),
         "person": table_of(spans_of_run(run), run.row.unit),
         "explained": explained(run.row.unit),
-        "settings": [f"{name} = {text}" for name, text in texts.items()],
+        "tiles": tiles(run, of.input.top),
+        "paste": section if run.number == advice.chosen else None,
+        "settings": section,
+        "contents": list(_contents(bool(drawn), bool(shown))),
         "runs": run_table(of, advice),
-        "charts": list(_charts(of, advice, featured)),
+        "charts": drawn,
         "quantiles": quantile_table(of, run, numeric) if numeric is not None and numeric.quantiles else None,
-        "boards": board_tables(of, run, KEYS, () if numeric is None else numeric.labels),
+        "boards": shown,
     }
+
+
+def _contents(pictures: bool, boards: bool) -> Iterator[tuple[str, str]]:
+    yield "promise", "promise"
+    yield "runs", "runs"
+    if pictures:
+        yield "pictures", "pictures"
+    if boards:
+        yield "boards", "boards"
+    yield "settings", "settings"
 
 
 def _charts(of: Measured, advice: Recommendation, featured: Sequence[Outcome]) -> Iterator[Chart]:

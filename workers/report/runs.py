@@ -57,6 +57,21 @@ def epoch_of(run: Outcome) -> str:
     return f"{ticks} of {format_duration(run.row.tick_ms)}"
 
 
+def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
+    """Return the figures for whoever reads no further: name, value, what it means."""
+    found = []
+    for metric, name, kind, more in (
+        ("recall_unbounded", f"of the true top {top}", "share", "are shown, on average"),
+        ("error_unbounded_mean", "a published count is off", "count", "on average, bounds included"),
+        ("coverage", "of the error bars", "share", "hold the exact count; 95 % should"),
+    ):
+        if (text := _written(run.metrics.get(metric), kind)) is not None:
+            found.append((name, text, more))
+    who = "one event" if run.row.unit == "event" else "one user"
+    promise = f"{run.row.epsilon:.4g}"
+    return [*found, (f"epsilon for {who} and epoch", promise, f"with delta {run.row.delta:g}")]
+
+
 def run_table(of: Measured, advice: Recommendation) -> Table:
     """Return all runs, the best first; those of the Pareto front marked."""
     settings = list(dict.fromkeys(name for run in of.runs for name in run.given))

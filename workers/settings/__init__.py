@@ -36,6 +36,7 @@ from workers.settings.sections import (
     Section,
     WorkerSettings,
 )
+from workers.settings.ticks import count_ticks
 from workers.shapes.conditions import conditions
 from workers.shapes.paths import parse
 from workers.shapes.views import ALL_KEYS, RECORD_KEY, Shape, View, complaints, field
@@ -352,6 +353,7 @@ def _histogram(values: dict[str, Any], position: int, events: EventsSettings, ba
     domain = next((field for field in msgspec.structs.fields(record) if field.name == "domain"), None)
     declare(values, None if domain is None else domain.required, where, base)
     further = ("mechanism",) if domain is None else ("mechanism", "domain_file")
+    count_ticks(values, where)
     return _section(record, values, where, further)
 
 

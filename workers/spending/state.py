@@ -1,34 +1,24 @@
 """What a worker's release state says of its generations: their identity, price and published ticks.
 
-Only the progress record of each owner partition is read. It also covers generations and histograms
-that the settings no longer have. No key is needed, and nothing exact is read.
+It also covers generations and histograms that the settings no longer have. No key is needed, and
+nothing exact is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from workers.agents.merge import VERSION, ReleaseProgress
-from workers.agents.release import PROGRESS, read_progress
+from workers.agents.merge import ReleaseProgress
 from workers.errors import StateRefused
 from workers.histogram.histogram import Life
-from workers.histogram.paging import joined
-from workers.kafka.clients import Connection
-from workers.kafka.reading import read_partition
-from workers.kafka.topics import describe
 from workers.mechanisms.ticks import TickGrid
 from workers.plan.adding_up import Part
 from workers.plan.person.table import Charge
 from workers.settings import Settings
 from workers.spending.model import Status
-
-# The progress record ends every transaction: only commit markers and aborted records follow it.
-_NEWEST = 256
-_FURTHER = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,51 +99,6 @@ class Entry:
         """Its price, and the length of an epoch."""
         grid = self.grid
         return Charge(replace(self.part, times=1), None if grid.horizon is None else grid.horizon * grid.tick_ms)
-
-
-def read_states(
-    connection: Connection, settings: Settings, say: Callable[[str], object] = lambda _: None
-) -> list[ReleaseProgress | None] | None:
-    """Return the progress of each owner partition, None where nothing was released yet.
-
-    Return None if the state topic does not exist.
-
-    Raises:
-        SettingsError: no broker answers.
-        StateRefused: another version wrote it.
-    """
-    topic = settings.release_state_topic
-    existing = describe(connection, [topic])
-    if topic not in existing:
-        return None
-    owners, found = existing[topic].partitions, []
-    for owner in range(owners):
-        say(f"owner partition {owner + 1} of {owners}")
-        value = _newest(connection, topic, owner)
-        progress = None if value is None else read_progress(value)
-        if progress is not None and progress.version != VERSION:
-            raise StateRefused(
-                f"{topic}[{owner}]: its progress has version {progress.version}, this program reads {VERSION}: upgrade"
-            )
-        found.append(progress)
-    return found
-
-
-def _newest(connection: Connection, topic: str, partition: int) -> bytes | None:
-    """Return the newest progress record of a partition."""
-    newest: int | None = _NEWEST
-    while True:
-        found: dict[bytes, bytes | None] = {}
-        for message in read_partition(connection, topic, partition, newest=newest):
-            key = message.key() or b""
-            if key == PROGRESS or key.startswith(PROGRESS + b"."):
-                found[key] = message.value()
-        if newest is None:
-            return joined(PROGRESS, found.get)
-        with suppress(StateRefused):  # some of its pages are further back
-            if (value := joined(PROGRESS, found.get)) is not None:
-                return value
-        newest = None if newest >= _NEWEST * _FURTHER**2 else newest * _FURTHER
 
 
 def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:

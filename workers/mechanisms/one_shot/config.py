@@ -134,7 +134,9 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
     kbar_max: OptionalCount = None
     labels: Count
     queries: Count
-    every: Count = 1
+    every: Annotated[
+        int, Meta(ge=1, le=100_000, description='a whole number of ticks from 1 to 100,000, or a duration such as "1h"')
+    ] = 1
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()

@@ -1,0 +1,142 @@
+"""The chart makes what deploy/kubernetes says, from one settings file; its rules are deploy/prometheus/alerts.yml and nothing else.
+
+Its objects, monitoring included, were decoded strictly (unknown and mistyped fields are errors) into the types of k8s.io/api v0.34.0 and of
+the Prometheus operator v0.85.0, by hand; here they are held equal to the manifests, which kubeconform has seen.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.deploy.helm import CHART, RELEASE, ChartError, by_helm, render, rendered
+from tests.deploy.messages import ROOT
+from tests.deploy.test_files import KUBERNETES, manifests
+
+TEXT = (KUBERNETES / "settings.toml").read_text()
+GIVEN: dict[str, Any] = {"settings": TEXT}
+MONITORED = GIVEN | {"monitoring": {"enabled": True, "labels": {"release": "prometheus"}}}
+ALL = (
+    GIVEN,
+    MONITORED,
+    GIVEN | {"dashboard": {"enabled": False}, "topics": {"enabled": False}, "networkPolicy": {"enabled": False}},
+    GIVEN | {"worker": {"replicas": 5, "storage": "1Gi", "resources": {"limits": {"memory": "3Gi"}}}},
+    GIVEN | {"image": {"repository": "r.example/q", "tag": "7"}, "dashboard": {"resources": {"limits": {"memory": "1Gi"}}}},
+    GIVEN | {"networkPolicy": {"kafkaNamespace": "streams", "kafkaPort": 9092}},
+    MONITORED | {"monitoring": {"enabled": True, "namespace": "watch", "interval": "1m"}},
+    GIVEN | {"secrets": {"key": "k", "worker": "w", "reader": "r", "admin": "a"}},
+)
+
+
+def of_kind(kind: str, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in objects if one["kind"] == kind]
+
+
+def plain(found: Any) -> Any:
+    """An object without what only one of both has: the release in labels, the namespace, the hash of the settings, the hooks."""
+    if isinstance(found, list):
+        return [plain(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    kept = {name: plain(value) for name, value in found.items() if name not in ("app.kubernetes.io/instance", "namespace", "annotations")}
+    if kept.get("image", "").partition(":")[0] == "quietcount":
+        kept["image"] = "quietcount"
+    return kept
+
+
+def expected() -> list[Any]:
+    """What the manifests say, under the names that the chart gives."""
+    found = []
+    for one in manifests():
+        one = copy.deepcopy(one)
+        if one["kind"] in ("Namespace", "Secret"):  # made before, by hand
+            continue
+        if one["kind"] == "Job":
+            del one["metadata"]["generateName"]
+            one["metadata"]["name"] = f"{RELEASE}-topics"
+        found.append(plain(one))
+    return sorted(found, key=lambda one: (one["kind"], one["metadata"]["name"]))
+
+
+def test_the_chart_makes_the_objects_of_the_manifests() -> None:
+    """Who runs it by kustomize and who by Helm run the same; what is mended in one is mended in both."""
+    made = [plain(one) for one in rendered(GIVEN) if one["kind"] != "ConfigMap"]
+    wanted = expected()
+    # Where a namespace is the worker's alone the manifests shut all of it; a release shuts its own pods.
+    [shut] = [one for one in wanted if one["metadata"]["name"] == "quietcount-nothing-else"]
+    shut["spec"]["podSelector"] = {"matchLabels": {"app.kubernetes.io/name": "quietcount"}}
+    assert sorted(made, key=lambda one: (one["kind"], one["metadata"]["name"])) == wanted
+
+
+def test_the_settings_are_in_one_place_and_a_change_restarts() -> None:
+    """Two copies differ sooner or later; a change that nobody notices until the next crash is a trap."""
+    objects = rendered(GIVEN)
+    assert {one["data"]["settings.toml"].strip() for one in of_kind("ConfigMap", objects)} == {TEXT.strip()}
+    volumes = {str(v["configMap"]["name"]) for one in objects for v in pod(one).get("volumes", []) if "configMap" in v}
+    assert volumes == {one["metadata"]["name"] for one in of_kind("ConfigMap", objects)}
+
+    def stamps(text: str) -> list[str]:
+        made = [one for one in rendered({"settings": text}) if one["kind"] in ("StatefulSet", "Deployment")]
+        return [one["spec"]["template"]["metadata"]["annotations"]["checksum/settings"] for one in made]
+
+    assert len(stamps(TEXT)) == 2 and len(set(stamps(TEXT) + stamps(TEXT + "#"))) == 2
+    with pytest.raises(ChartError, match="settings is empty"):
+        rendered({})
+
+
+def pod(one: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = one.get("spec", {}).get("template", {}).get("spec", {})
+    return found
+
+
+def test_the_rules_are_the_alerts_and_the_figures_are_found() -> None:
+    """One source: the chart has a link to it. The alert on workers that do not answer needs their job's name."""
+    source = ROOT / "deploy" / "prometheus" / "alerts.yml"
+    assert (CHART / "files" / "alerts.yml").resolve() == source
+    objects = rendered(MONITORED)
+    [rule], [monitor] = of_kind("PrometheusRule", objects), of_kind("ServiceMonitor", objects)
+    assert rule["spec"] == yaml.safe_load(source.read_text())
+    assert rule["metadata"]["labels"]["release"] == monitor["metadata"]["labels"]["release"] == "prometheus"
+    [service] = [one for one in of_kind("Service", objects) if one["metadata"]["name"] == f"{RELEASE}-worker"]
+    labels = service["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert labels[monitor["spec"]["jobLabel"]] == "quietcount" and 'up{job="quietcount"}' in source.read_text()
+    assert [end["port"] for end in monitor["spec"]["endpoints"]] == [port["name"] for port in service["spec"]["ports"]]
+    assert not of_kind("PrometheusRule", rendered(GIVEN)), "without the operator its kinds are not known"
+
+
+@pytest.mark.parametrize("values", ALL)
+def test_every_value_has_an_effect_and_only_the_listed_ones_are_taken(values: dict[str, Any]) -> None:
+    """A misspelled value that is ignored leaves a limit at its default; values.schema.json is what Helm checks."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    jsonschema.validate(defaults, schema)
+    jsonschema.validate(values | {"secrets": defaults["secrets"] | values.get("secrets", {})}, schema)
+    for wrong in ({"replicas": 3}, {"worker": {"replcas": 3}}, {"worker": {"replicas": 0}}, {"monitoring": {"interval": "soon"}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(GIVEN | wrong, schema)
+    if values != GIVEN:
+        assert rendered(values) != rendered(GIVEN)
+
+
+def test_a_word_that_the_renderer_does_not_know_raises() -> None:
+    """Else a template that Helm reads otherwise would pass here."""
+    with pytest.raises(ChartError, match="is not among the words"):
+        render("{{ lookup }}", {})
+
+
+@pytest.mark.parametrize("values", ALL)
+def test_helm_makes_the_same(values: dict[str, Any]) -> None:
+    """Our renderer knows few words; where Helm is installed (`QUIETCOUNT_HELM`, or on the path) it has the last one."""
+
+    def name(one: dict[str, Any]) -> tuple[str, str]:
+        return one["kind"], one["metadata"]["name"]
+
+    made = by_helm(values)
+    if made is not None:
+        assert sorted(made, key=name) == sorted(rendered(values), key=name)

@@ -1,0 +1,33 @@
+"""`quietcount retire`: a histogram that left the settings ends for good."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from workers.commands.options import config_option, load_settings, only_one_line
+
+
+@click.command()
+@config_option
+@click.argument("name")
+@click.pass_context
+def retire(context: click.Context, config: Path, name: str) -> int:
+    """End the histogram NAME, which is not in the settings any more.
+
+    What it published stays charged, and its topic stays as it is. It needs the worker's rights on
+    Kafka, and no worker of this name may run.
+    """
+    settings = load_settings(config)
+    only_one_line(context)
+    from workers.state.retiring import retire as end
+    from workers.topics import connection_of
+
+    found = end(settings, connection_of(settings), name)
+    click.echo(
+        f"histogram {name}: generation {found.generation} is over, in {found.owners} owner "
+        f"partition{'' if found.owners == 1 else 's'}. What it published stays charged, and its topic stays.\n"
+        f"If {name} comes back it begins again with generation = {found.generation + 1}, which is charged again."
+    )
+    return 0
