@@ -21,7 +21,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from multidict import MultiMapping
 
-from workers.dashboard.guard import add_headers, guard, refusal
+from workers.dashboard.guard import guard, headers_for, refusal
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
 from workers.dashboard.snapshots import Stream, only
 
@@ -69,7 +69,7 @@ def application(
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
     app[KNOWN] = frozenset(histogram for histogram, _ in histograms)
-    app.on_response_prepare.append(add_headers)
+    app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
 
