@@ -27,7 +27,7 @@ from workers.mechanisms.config import Checked, KnownBaseConfig, UnkBaseConfig, r
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.replay.offline import replay
 from workers.replay.sources_lines import JsonLines
-from workers.settings import EventsSettings, KafkaSettings, PrivacySettings, WorkerSettings, load
+from workers.settings import EventsSettings, HistorySettings, KafkaSettings, PrivacySettings, WorkerSettings, load
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -156,6 +156,7 @@ def test_every_setting_is_documented_and_no_other() -> None:
         ("kafka", [KafkaSettings]),
         ("events", [EventsSettings]),
         ("privacy", [PrivacySettings]),
+        ("dashboard", [HistorySettings]),
         ("histogram", [KnownBaseConfig, UnkBaseConfig]),
     ):
         rows = re.findall(r"^\| (`\w+`(?:, `\w+`)?) \|", sections[section], re.MULTILINE)

@@ -125,7 +125,8 @@ def test_compose_has_two_workers_with_disks_of_their_own_and_one_key() -> None:
     assert len(set(data)) == 2
     keys = [volumes[name]["/run/quietcount"] for name in ("worker-1", "worker-2")]
     assert all(key[0] == "key" and key[2:] == ["ro"] for key in keys)
-    assert "volumes" not in services["dashboard"] and "key" not in services["dashboard"]["depends_on"]
+    assert volumes["dashboard"] == {"/var/lib/quietcount": ["history", "/var/lib/quietcount"]}
+    assert "key" not in services["dashboard"]["depends_on"]
     for name in OURS:
         assert services[name]["read_only"] and services[name]["cap_drop"] == ["ALL"]
     for name in ("worker-1", "worker-2"):

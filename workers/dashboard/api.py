@@ -4,6 +4,7 @@ GET /                      the page
 GET /api/histograms        what there is to see
 GET /api/snapshots         the last snapshots of one stream
 GET /api/stream            new snapshots as they come, as server-sent events
+GET /api/history, /epochs  what is kept: `api_history`
 GET /healthz, /readyz      for whoever watches the process
 """
 
@@ -16,14 +17,16 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
-import orjson
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
-from multidict import MultiMapping
 
+from workers.dashboard.api_history import refusing, routes, tick
 from workers.dashboard.guard import guard, headers_for, refusal
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
-from workers.dashboard.snapshots import Stream, only
+from workers.dashboard.parameters import Question, answer, items_of, json_of, number, number_or, only_known, stream_of
+from workers.dashboard.snapshots import only
+from workers.dashboard.store.reading import Unknown
+from workers.dashboard.store.store import Store
 
 BEAT_S = 5.0
 #: A viewer who takes nothing for this long is disconnected.
@@ -31,13 +34,12 @@ STALLED_S = 60.0
 DRAIN_S = 0.05
 VIEWERS = 2_000
 LIMIT = 1_000
-ITEMS = 100
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-COMPRESS_FROM = 1_024
 
 HUB = web.AppKey("hub", Hub)
 #: Names of the histograms in the settings.
 KNOWN = web.AppKey("known", frozenset)
+STORE = web.AppKey("store", Store)
 
 
 class Page(NamedTuple):
@@ -48,10 +50,6 @@ class Page(NamedTuple):
     tag: str
 
 
-class Question(ValueError):
-    """A query string that cannot be answered; its sender is shown the text."""
-
-
 def application(
     hub: Hub,
     histograms: Sequence[tuple[str, int | None]],
@@ -60,24 +58,29 @@ def application(
     host: str,
     token: str | None,
     further: Mapping[str, object] | None = None,
+    store: Store | None = None,
 ) -> web.Application:
     """Return the dashboard without its Kafka.
 
     `histograms` are name and horizon of those in the settings, in their order; without a `token`
-    readers need none; `further` are fields of /api/histograms beside the usual.
+    readers need none; `further` are fields of /api/histograms beside the usual. Without
+    a `store` nothing is answered that is not in memory.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
-    app[KNOWN] = frozenset(histogram for histogram, _ in histograms)
+    app[KNOWN] = known = frozenset(histogram for histogram, _ in histograms)
+    if store is not None:
+        app[STORE] = store
+        app.add_routes(routes(store, known))
     app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
 
     async def health(_request: web.Request) -> web.Response:
-        return _json(hub.state)
+        return json_of(hub.state)
 
     async def ready(_request: web.Request) -> web.Response:
-        return _json(hub.state, status=200 if hub.state["kafka"] == "live" else 503)
+        return json_of(hub.state, status=200 if hub.state["kafka"] == "live" else 503)
 
     async def close(_app: web.Application) -> None:
         hub.close()
@@ -86,10 +89,12 @@ def application(
         if request.query:
             return refusal(400, "no parameters here")
         listed = catalogue(hub.history, histograms)
-        return _json({"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed, **(further or {})})
+        told = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
+        kept = {} if store is None else {"history": dict(store.state)}
+        return json_of({**told, **kept, **(further or {})})
 
     app.router.add_get("/api/histograms", list_histograms)
-    app.router.add_get("/api/snapshots", _snapshots)
+    app.router.add_get("/api/snapshots", refusing(_snapshots))
     app.router.add_get("/api/stream", _stream)
     app.router.add_get("/healthz", health)
     app.router.add_get("/readyz", ready)
@@ -124,22 +129,18 @@ def _serve(page: Page) -> Handler:
 
 
 async def _snapshots(request: web.Request) -> web.Response:
-    query = request.query
-    try:
-        _only_known(query, {"histogram", "key", "after", "limit", "item", "top"})
-        stream = Stream(_one(query, "histogram"), _one(query, "key"))
-        after = _number(query, "after", 0, 2**63 - 1) if "after" in query else None
-        limit = _number(query, "limit", 1, LIMIT) if "limit" in query else 100
-        top = _number(query, "top", 1, 2**31) if "top" in query else None
-        named = query.getall("item", [])
-        if len(named) > ITEMS:
-            raise Question(f"item: at most {ITEMS} of them")
-        items = frozenset(named) if named else None
-    except Question as error:
-        return refusal(400, str(error))
-    history = request.app[HUB].history
-    if stream.histogram not in request.app[KNOWN]:
-        return refusal(404, "no such histogram; /api/histograms lists them")
+    query, history = request.query, request.app[HUB].history
+    if "histogram" in query and query["histogram"] not in request.app[KNOWN]:
+        raise Unknown("no such histogram; /api/histograms lists them")
+    if "at" in query or "tick" in query:
+        return await tick(query, history, request.app.get(STORE))
+    only_known(query, {"histogram", "key", "after", "limit", "item", "top", "at", "epoch", "tick", "id"})
+    if "epoch" in query or "id" in query:
+        raise Question("epoch and id: only with tick, or id with at")
+    stream, named = stream_of(query), items_of(query)
+    after, top = number_or(query, "after", 0, 2**63 - 1), number_or(query, "top", 1, 2**31)
+    limit = number(query, "limit", 1, LIMIT) if "limit" in query else 100
+    items = frozenset(named) if named else None
     found, more = history.page(stream, after, limit)
     lines = []
     for index, snapshot in enumerate(found):
@@ -147,13 +148,13 @@ async def _snapshots(request: web.Request) -> web.Response:
             await asyncio.sleep(0)  # cutting takes time: others get their turn
         lines.append(only(snapshot, items=items, top=top))
     body = b'{"snapshots":[%s],"more":%s}' % (b",".join(lines), b"true" if more else b"false")
-    return _answer(body)
+    return answer(body)
 
 
 async def _stream(request: web.Request) -> web.StreamResponse:
     query = request.query
     try:
-        _only_known(query, {"histogram", "key", "top"})
+        only_known(query, {"histogram", "key", "top"})
         if "top" in query and query["top"] not in {str(top) for top in TOPS}:
             raise Question(f"top: one of {', '.join(map(str, TOPS))}")
         histograms = frozenset(query.getall("histogram")) if "histogram" in query else None
@@ -201,37 +202,3 @@ async def _send(request: web.Request, response: web.StreamResponse, viewer: View
             await response.write(line)
             while isinstance(transport, asyncio.WriteTransport) and transport.get_write_buffer_size():
                 await asyncio.sleep(DRAIN_S)
-
-
-# ---- questions and answers -----------------------------------------------------------------------
-
-
-def _only_known(query: Mapping[str, str], names: set[str]) -> None:
-    for name in query:
-        if name not in names:
-            raise Question(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
-
-
-def _one(query: MultiMapping[str], name: str) -> str:
-    given = query.getall(name, [])
-    if len(given) != 1:
-        raise Question(f"{name}: only one" if given else f"{name} is missing")
-    return given[0]
-
-
-def _number(query: MultiMapping[str], name: str, least: int, most: int) -> int:
-    text = _one(query, name)
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
-        raise Question(f"{name}: a whole number from {least:,} to {most:,}")
-    return int(text)
-
-
-def _json(value: Mapping[str, object], status: int = 200) -> web.Response:
-    return _answer(orjson.dumps(value), status)
-
-
-def _answer(body: bytes, status: int = 200) -> web.Response:
-    response = web.Response(body=body, status=status, content_type="application/json")
-    if len(body) >= COMPRESS_FROM:
-        response.enable_compression()
-    return response

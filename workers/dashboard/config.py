@@ -1,14 +1,14 @@
 """What the dashboard reads of a settings file: where Kafka is, and which topics hold histograms.
 
 Nothing else is read or checked. So the worker's own file will do, and so will one with only
-`[worker] name`, `[kafka]` and the name of each `[[histogram]]`, on a machine that has no key file,
-no data directory, no domain file and no right to read the events.
+`[worker] name`, `[kafka]`, the name of each `[[histogram]]` and perhaps `[dashboard]`, on a machine
+that has no key file, no data directory, no domain file and no right to read the events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 from workers.mechanisms.config import Checked, HistogramConfig, Rule, display, rules
-from workers.settings import KafkaSettings, WorkerSettings, from_file
+from workers.settings import HistorySettings, KafkaSettings, WorkerSettings, from_file, history_of
 from workers.settings.files import client_values, read_file
 
 TOKEN_CHARACTERS = 16
@@ -39,6 +39,7 @@ class DashboardSettings:
     worker: str
     connection: Connection
     histograms: tuple[HistogramTopic, ...]
+    history: HistorySettings = field(default_factory=HistorySettings)
 
 
 def load_dashboard(path: Path) -> DashboardSettings:
@@ -83,12 +84,15 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
     if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
         raise ValueError("histogram is missing: one or more sections, each begun by [[histogram]]")
     found = [_histogram(one, f"histogram {position}: ", worker) for position, one in enumerate(histograms, 1)]
-    for field in ("name", "topic"):
-        values = [getattr(one, field) for one in found]
+    for unique in ("name", "topic"):
+        values = [getattr(one, unique) for one in found]
         if twice := next((value for value in values if values.count(value) > 1), None):
-            raise ValueError(f"two histograms have the {field} {display(twice)}: each needs its own")
+            raise ValueError(f"two histograms have the {unique} {display(twice)}: each needs its own")
     return DashboardSettings(
-        worker=worker, connection=Connection(settings.bootstrap, settings.client), histograms=tuple(found)
+        worker=worker,
+        connection=Connection(settings.bootstrap, settings.client),
+        histograms=tuple(found),
+        history=history_of(document.get("dashboard", {}), base),
     )
 
 

@@ -18,7 +18,7 @@ class History:
     """What is known of each stream, newest last."""
 
     def __init__(self, ticks: int = TICKS, max_bytes: int = MAX_BYTES) -> None:
-        self._ticks, self._max_bytes = ticks, max_bytes
+        self.ticks, self._max_bytes = ticks, max_bytes
         self._of: dict[Stream, deque[SeenSnapshot]] = {}
         self._bytes: Counter[Stream] = Counter()
         self.bytes = 0
@@ -38,7 +38,7 @@ class History:
         kept.append(msgspec.structs.replace(snapshot, number=self.number))
         self._bytes[stream] += len(snapshot.json)
         self.bytes += len(snapshot.json)
-        if len(kept) > self._ticks:
+        if len(kept) > self.ticks:
             self._forget(stream, kept.popleft())
         if self.bytes > self._max_bytes:
             self._shrink()

@@ -21,6 +21,7 @@ from workers.dashboard.snapshots import SeenSnapshot, Stream, only
 TOPS = (10, 100, 1_000, 10_000)
 
 _STATE = "state"
+_KEPT = "history"
 _STREAMS = "streams"
 
 
@@ -83,6 +84,7 @@ class Hub:
         self.history = history or History()
         self.run = secrets.token_hex(4)
         self.state: Mapping[str, object] = {"kafka": "connecting"}
+        self.kept: Mapping[str, object] | None = None
         self._viewers: set[Viewer] = set()
         self._events: dict[Stream, dict[int | None, bytes]] = {}
         self._streams = 0
@@ -110,6 +112,12 @@ class Hub:
             self._tell(_STATE, self.state)
         return changed
 
+    def set_kept(self, state: Mapping[str, object]) -> None:
+        """Tell all viewers how the store is, where there is one."""
+        if state != self.kept:
+            self.kept = dict(state)
+            self._tell(_KEPT, self.kept)
+
     def join(self, wanted: Wanted, last_event: str | None = None) -> Viewer:
         """Add a viewer, whose first events are the newest snapshots.
 
@@ -118,6 +126,8 @@ class Hub:
         """
         viewer = Viewer(wanted)
         viewer.put(_STATE, event(_STATE, {**self.state, "now": now_ms()}))
+        if self.kept is not None:
+            viewer.put(_KEPT, event(_KEPT, {**self.kept, "now": now_ms()}))
         for snapshot in self.history.all_newest(self._number(last_event)):
             if wanted.holds(snapshot.stream):
                 viewer.put(snapshot.stream, self._event(snapshot.stream, wanted.top))

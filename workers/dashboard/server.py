@@ -17,6 +17,7 @@ from workers.dashboard.config import DashboardSettings
 from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
 from workers.dashboard.hub import Hub
+from workers.dashboard.store.store import Store
 from workers.dashboard.unreadable import Connection
 from workers.errors import SettingsError
 from workers.serving import InThread, listening, url_of
@@ -25,6 +26,7 @@ PORT = 8080
 #: Small, for what waits in the kernel's buffer for a slow viewer grows old.
 SEND_BUFFER = 128 << 10
 CLOSING_S = 1.0
+WATCH_S = 0.5
 
 
 class Dashboard:
@@ -44,9 +46,18 @@ class Dashboard:
         self._settings, self._host, self._port = settings, host, port
         self.hub = Hub()
         histograms = [(histogram.name, histogram.horizon) for histogram in settings.histograms]
-        self._app = application(self.hub, histograms, name=settings.worker, host=host, token=token, further=further)
-        self._app.add_routes(routes)
         topics = {histogram.topic: histogram.name for histogram in settings.histograms}
+        keep = settings.history
+        self.store = Store(
+            settings.connection,
+            topics,
+            path=keep.store,
+            keep_ms={"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms},
+        )
+        self._app = application(
+            self.hub, histograms, name=settings.worker, host=host, token=token, further=further, store=self.store
+        )
+        self._app.add_routes(routes)
         self._feed = Feed(settings.connection, topics, self.hub)
         self.url = ""
 
@@ -62,6 +73,8 @@ class Dashboard:
         await runner.setup()
         server = await listen(runner, listener)
         feed, waiting = asyncio.create_task(self._feed.run()), asyncio.create_task(stopped.wait())
+        watching = asyncio.create_task(self._watch())
+        self.store.start()
         try:
             ready()
             await asyncio.wait({feed, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -69,11 +82,19 @@ class Dashboard:
                 feed.result()
         finally:
             waiting.cancel()
+            watching.cancel()
             server.close()
             await runner.cleanup()
             feed.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await feed
+            await asyncio.to_thread(self.store.close)
+
+    async def _watch(self) -> None:
+        """Tell the viewers how the store is: its thread knows no viewers."""
+        while True:
+            self.hub.set_kept(self.store.state)
+            await asyncio.sleep(WATCH_S)
 
     def _listen(self) -> socket.socket:
         try:

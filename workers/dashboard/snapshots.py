@@ -101,6 +101,10 @@ class Pages:
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}
 
+    def __len__(self) -> int:
+        """Return of how many snapshots some pages are missing."""
+        return len(self._waiting)
+
     def receive(self, histogram: str, value: bytes | None) -> SeenSnapshot | None:
         """Take a record of a histogram's topic.
 

@@ -29,6 +29,7 @@ from workers.settings.sections import (
     ALL_STREAM_KEY,
     FIELD,
     EventsSettings,
+    HistorySettings,
     KafkaSettings,
     PrivacySettings,
     Section,
@@ -43,10 +44,12 @@ __all__ = [
     "ALL_STREAM_KEY",
     "RECORD_KEY",
     "EventsSettings",
+    "HistorySettings",
     "KafkaSettings",
     "PrivacySettings",
     "Settings",
     "WorkerSettings",
+    "history_of",
     "internal_topics",
     "load",
     "read_key",
@@ -282,7 +285,8 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
         ValueError: a section or field is wrong.
         SettingsError: a file that it names is wrong.
     """
-    _refuse_unknown("", document, (*_SECTIONS, "schema_registry", "histogram"))
+    _refuse_unknown("", document, (*_SECTIONS, "schema_registry", "dashboard", "histogram"))
+    history_of(document.get("dashboard", {}), base)  # the dashboard's, and checked for it here too
     for name, record in _SECTIONS.items():
         required = [rule.name for rule in rules(record) if rule.required]
         if required and name not in document:
@@ -311,6 +315,14 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
 _SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
     {"worker": WorkerSettings, "kafka": KafkaSettings, "events": EventsSettings, "privacy": PrivacySettings}
 )
+
+
+def history_of(values: object, base: Path) -> HistorySettings:
+    """Return [dashboard], all of whose settings may be left out."""
+    if not isinstance(values, dict):
+        raise SettingsError(f"dashboard = {display(values)}: must be a section, [dashboard]")
+    settings = _section(HistorySettings, values, "dashboard.")
+    return settings if settings.store is None else msgspec.structs.replace(settings, store=base / settings.store)
 
 
 def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:

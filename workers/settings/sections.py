@@ -19,6 +19,9 @@ from workers.shapes.views import ALL_KEYS, RECORD_KEY, UNITS, path_complaints
 
 ALL_STREAM_KEY = "all"
 
+DAY_MS = 86_400_000
+KEEP_MAX_MS = 36_500 * DAY_MS
+
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 FIELD = f"{SYNTAX}, at most 1,000 characters"
 _KEY = f'{FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
@@ -146,6 +149,24 @@ class EventsSettings(Section, frozen=True, kw_only=True):
                 yield f"{name} = {display(field)}: must be a JSON field other than {taken[field]}'s"
             if field is not None:
                 taken[field] = name
+
+
+class HistorySettings(Section, frozen=True, kw_only=True):
+    """[dashboard]: where the dashboard keeps what it has read, and for how long."""
+
+    store: Annotated[Path | None, _says("a file name in quotes; if left out, a file that ends with the dashboard")] = None
+    keep_ticks_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = msgspec.field(name="keep_ticks", default=30 * DAY_MS)
+    keep_hours_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = msgspec.field(name="keep_hours", default=730 * DAY_MS)
+
+    def where(self) -> str:
+        return "dashboard."
+
+    def complaints(self) -> Iterator[str]:
+        if self.keep_hours_ms < self.keep_ticks_ms:
+            yield (
+                f"keep_hours = {format_duration(self.keep_hours_ms)}: at least keep_ticks, "
+                f"{format_duration(self.keep_ticks_ms)}"
+            )
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):

@@ -103,7 +103,7 @@ export class Followed {
     const known = this.snapshots.find((one) => (isTick(at) ? one.tick === at : one.end === at) && (id === null || one.id === id));
     if (known && !isTick(at)) return { snapshot: known };
     if (!this.hooks.hasHistory()) return this.held(at, known);
-    const query = { histogram: this.histogram, key: this.key, top: TOP, [isTick(at) ? "tick" : "at"]: at, id };
+    const query = { histogram: this.histogram, key: this.key, top: TOP, id, ...(isTick(at) ? { tick: at, epoch: this.newest?.epoch } : { at }) };
     const found = await this.quietly(asked("api/snapshots", query));
     if (found?.status === 200) return { snapshot: found.body.snapshots[0] ?? null, nearest: null };
     if (found?.status === 404) return { snapshot: null, nearest: found.body.nearest ?? null };

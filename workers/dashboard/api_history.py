@@ -1,0 +1,248 @@
+"""The routes over what is kept; docs/api.md describes them.
+
+GET /api/history           a stream over time
+GET /api/epochs            the last snapshot of each epoch
+
+and one tick of the past, for /api/snapshots. A file is sent whole or not at all, as far as a server
+can: its length goes before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, BinaryIO, cast
+
+from aiohttp import hdrs, web
+from multidict import MultiMapping
+
+from workers.dashboard.guard import refusal
+from workers.dashboard.history import History
+from workers.dashboard.parameters import (
+    Question,
+    answer,
+    items_of,
+    json_of,
+    number,
+    number_or,
+    one,
+    only_known,
+    stream_of,
+)
+from workers.dashboard.snapshots import SeenSnapshot, Stream, only
+from workers.dashboard.store.files import Format, history_file
+from workers.dashboard.store.questions import EpochsQuestion, HistoryQuestion, TickQuestion, epochs, history, one_tick
+from workers.dashboard.store.reading import Range, TooMuch, Unknown
+from workers.dashboard.store.store import Store, Unanswered
+from workers.durations import parse_duration
+
+ENTRIES = 10_000
+EPOCHS = 1_000
+TIMES = 2**53 - 1
+TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
+CHUNK = 256 << 10
+#: A reader of a file who takes nothing for this long is disconnected.
+STALLED_S = 60.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def routes(store: Store, known: frozenset[str]) -> list[web.RouteDef]:
+    """Return the routes over a store; `known` are the histograms of the settings."""
+
+    async def ask_history(request: web.Request) -> web.StreamResponse:
+        query = request.query
+        only_known(query, {"histogram", "key", "item", "from", "to", "step", "limit", "format"})
+        limit = number_or(query, "limit", 1, ENTRIES)
+        asked = HistoryQuestion(
+            stream=_known(query, known),
+            range=_range(query),
+            items=items_of(query),
+            step=_step(query),
+            limit=limit or 1_000,
+        )
+        return await _answer(request, store, asked, partial(_ask_history, asked, store))
+
+    async def ask_epochs(request: web.Request) -> web.StreamResponse:
+        query = request.query
+        only_known(query, {"histogram", "key", "item", "top", "from", "to", "limit", "format"})
+        limit, top = number_or(query, "limit", 1, EPOCHS), number_or(query, "top", 1, 2**31)
+        items = items_of(query)
+        asked = EpochsQuestion(
+            stream=_known(query, known),
+            range=_range(query),
+            items=items,
+            top=100 if top is None and not items else top,
+            limit=limit or 100,
+        )
+        return await _answer(request, store, asked, partial(_ask_epochs, asked, store))
+
+    return [web.get("/api/history", refusing(ask_history)), web.get("/api/epochs", refusing(ask_epochs))]
+
+
+async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
+    """Return the answer to /api/snapshots with `at` or `tick`: from memory, else from the store."""
+    only_known(query, {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"})
+    if ("at" in query) == ("tick" in query):
+        raise Question("at, or epoch and tick: one of the two")
+    by_time = "at" in query
+    asked = TickQuestion(
+        stream=stream_of(query),
+        at=number(query, "at", 0, TIMES) if by_time else None,
+        epoch=None if by_time else number(query, "epoch", 1, TIMES),
+        tick=None if by_time else number(query, "tick", 1, TIMES),
+        id=one(query, "id") if "id" in query else None,
+        items=items_of(query),
+        top=number_or(query, "top", 1, 2**31),
+    )
+    held = memory.page(asked.stream, None, memory.ticks)[0]
+    found = next((snapshot for snapshot in reversed(held) if _is(snapshot, asked)), None)
+    if found is not None:
+        line = only(found, items=frozenset(asked.items) or None, top=asked.top)
+        return answer(b'{"snapshots":[%s],"more":false}' % line)
+    snapshot, nearest = None, _nearest(held, asked)
+    if store is not None:
+        try:
+            snapshot, nearest = await store.ask(lambda cursor: one_tick(cursor, asked))
+        except Unknown:
+            if not held:
+                raise
+        except Unanswered:
+            if not held:
+                raise
+    if snapshot is not None:
+        return json_of({"snapshots": [snapshot], "more": False})
+    if not held and store is None:
+        raise Unknown("no such key: nothing is kept of it; /api/histograms lists the keys")
+    return json_of({"error": "this tick is not kept", "nearest": nearest}, status=404)
+
+
+def refusing(handler: Handler) -> Handler:
+    """Return a handler that tells why a question is not answered."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (Question, TooMuch) as error:
+            return refusal(400, str(error))
+        except Unknown as error:
+            return refusal(404, str(error))
+        except Unanswered as error:
+            return refusal(503, str(error), **{hdrs.RETRY_AFTER: "5"})
+
+    return handle
+
+
+def _ask_history(asked: HistoryQuestion, store: Store, cursor: Any) -> bytes:
+    return history(cursor, asked, store.reading)
+
+
+def _ask_epochs(asked: EpochsQuestion, store: Store, cursor: Any) -> bytes:
+    return epochs(cursor, asked, store.reading)
+
+
+async def _answer(
+    request: web.Request,
+    store: Store,
+    asked: HistoryQuestion | EpochsQuestion,
+    as_json: Callable[[Any], bytes],
+) -> web.StreamResponse:
+    wanted = one(request.query, "format") if "format" in request.query else "json"
+    if wanted == "json":
+        return answer(await store.ask(as_json))
+    if wanted not in TYPES:
+        raise Question("format: json, csv or parquet")
+    with store.place_for_a_file():
+        file = await store.make_file(
+            lambda cursor: history_file(cursor, asked, store.reading, cast(Format, wanted), store.path)
+        )
+        try:
+            return await _send(request, file, wanted)
+        finally:
+            file.close()
+
+
+async def _send(request: web.Request, file: BinaryIO, wanted: str) -> web.StreamResponse:
+    length = file.seek(0, 2)
+    file.seek(0)
+    name = request.path.rpartition("/")[2]
+    response = web.StreamResponse(
+        headers={
+            hdrs.CONTENT_TYPE: TYPES[wanted],
+            hdrs.CONTENT_LENGTH: str(length),
+            hdrs.CONTENT_DISPOSITION: f'attachment; filename="{name}.{wanted}"',
+        }
+    )
+    await response.prepare(request)
+    if request.method == hdrs.METH_HEAD:
+        return response
+    try:
+        while chunk := await asyncio.to_thread(file.read, CHUNK):
+            async with asyncio.timeout(STALLED_S):
+                await response.write(chunk)
+        async with asyncio.timeout(STALLED_S):
+            await response.write_eof()
+    except (OSError, TimeoutError):  # gone, too slow, or the disk: less than the length was sent
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+# ---- parameters ----------------------------------------------------------------------------------
+
+
+def _known(query: MultiMapping[str], known: frozenset[str]) -> Stream:
+    stream = stream_of(query)
+    if stream.histogram not in known:
+        raise Unknown("no such histogram; /api/histograms lists them")
+    return stream
+
+
+def _range(query: MultiMapping[str]) -> Range:
+    since, until = number_or(query, "from", 0, TIMES), number_or(query, "to", 0, TIMES)
+    if since is not None and until is not None and since >= until:
+        raise Question("to: larger than from")
+    return Range(since, until)
+
+
+def _step(query: MultiMapping[str]) -> int | None:
+    if "step" not in query:
+        return None
+    text = one(query, "step")
+    try:
+        step = parse_duration(text if text[-1:].isalpha() else f"{text}ms")
+    except ValueError:
+        step = 0
+    if not 1 <= step <= TIMES:
+        raise Question("step: a whole number of ms, at least 1, or a duration such as 10s, 5m, 1h or 1d")
+    return step
+
+
+# ---- ticks in memory -----------------------------------------------------------------------------
+
+
+def _is(snapshot: SeenSnapshot, asked: TickQuestion) -> bool:
+    if asked.id is not None and snapshot.id != asked.id:
+        return False
+    if asked.at is not None:
+        return snapshot.start < asked.at <= snapshot.end
+    return (snapshot.epoch, snapshot.tick) == (asked.epoch, asked.tick)
+
+
+def _nearest(held: list[SeenSnapshot], asked: TickQuestion) -> dict[str, object]:
+    """Return the ticks in memory before and after one that is not there."""
+
+    def place(snapshot: SeenSnapshot) -> tuple[int, ...]:
+        return (snapshot.end,) if asked.at is not None else (snapshot.epoch, snapshot.tick)
+
+    at = (asked.at,) if asked.at is not None else (asked.epoch or 0, asked.tick or 0)
+    able = sorted((one for one in held if asked.id in (None, one.id)), key=place)
+    before, after = [one for one in able if place(one) < at], [one for one in able if place(one) > at]
+    return {"before": _named(before[-1] if before else None), "after": _named(after[0] if after else None)}
+
+
+def _named(snapshot: SeenSnapshot | None) -> dict[str, object] | None:
+    if snapshot is None:
+        return None
+    return {"id": snapshot.id, "epoch": snapshot.epoch, "tick": snapshot.tick, "end": snapshot.end}

@@ -1,0 +1,200 @@
+"""Reads the histogram topics into the history: from their beginning, later from where it stopped.
+
+A consumer of its own, so that viewers never wait for the disk, and so that the topic itself is the
+queue in between: what is not stored yet is read again. Like the feed it is in no group.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+
+from workers.dashboard.snapshots import NotASnapshot, Pages
+from workers.dashboard.store.writing import Arrived, Position, Writer
+from workers.kafka.clients import Connection
+
+logger = logging.getLogger(__name__)
+
+BATCH = 500
+POLL_S = 0.5
+#: Bytes of snapshots that one transaction stores, and one snapshot more.
+PIECE_BYTES = 8 << 20
+#: A snapshot whose other pages have not come within so many records of its partition is given up.
+PAGES_WITHIN = 100_000
+TOPICS_S = 10.0
+ANSWER_S = 4.0
+
+Place = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Partition:
+    """How far one partition is."""
+
+    topic_id: str | None
+    low: int
+    high: int
+    next: int
+    pages: Pages = field(default_factory=Pages)
+    #: Offset of the first record since which pages wait for others.
+    waiting: int | None = None
+
+    @property
+    def position(self) -> Position:
+        """Where to go on after a restart."""
+        return Position(self.topic_id, self.next if self.waiting is None else self.waiting)
+
+
+class Follower:
+    """One consumer and the writer behind it; one thread calls it."""
+
+    def __init__(self, connection: Connection, topics: Mapping[str, str], writer: Writer) -> None:
+        self._connection, self._topics, self._writer = connection, topics, writer
+        # The feed says what there is to say of Kafka.
+        self._consumer = connection.consumer(
+            **{
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "queued.max.messages.kbytes": 16_384,
+                "error_cb": lambda _error: None,
+                "logger": logging.getLogger("librdkafka.unheard"),
+            }
+        )
+        self._partitions: dict[Place, _Partition] = {}
+        self._unread: set[Place] = set()
+        self._topics_at = 0.0
+
+    def close(self) -> None:
+        """Leave Kafka."""
+        self._consumer.close()
+
+    @property
+    def read(self) -> float | None:
+        """How much of the topics is read, from 0 to 1; None once all is."""
+        if self._partitions and not self._unread:
+            return None
+        ends = sum(one.high - one.low for one in self._partitions.values())
+        done = sum(min(one.next, one.high) - one.low for one in self._partitions.values())
+        return round(done / ends, 3) if ends else 0.0
+
+    def step(self) -> None:
+        """Read and store what has come within a moment.
+
+        Raises:
+            KafkaException: no broker answers, or it refuses; call again later.
+            duckdb.Error: the file has failed.
+        """
+        if time.monotonic() >= self._topics_at:
+            self._assign()
+            self._topics_at = time.monotonic() + TOPICS_S
+        if not self._partitions:
+            time.sleep(POLL_S)
+            return
+        messages = self._consumer.consume(num_messages=BATCH, timeout=POLL_S)
+        moved: set[Place] = set()
+        piece: list[Arrived] = []
+        size = 0
+        failed: KafkaError | None = None
+        for message in messages:
+            place = _place(message)
+            error = message.error()
+            if error is None:
+                arrived = self._receive(place, message)
+                moved.add(place)
+                if arrived is not None:
+                    piece.append(arrived)
+                    size += len(arrived.snapshot.json)
+                    if size > PIECE_BYTES:
+                        # Without positions: after a crash these come again, and are known then.
+                        self._writer.write(piece, {})
+                        piece, size = [], 0
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._unread.discard(place)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                self._lose(place)
+                moved.discard(place)
+            else:
+                failed = error
+        if piece or moved:
+            self._writer.write(piece, {place: self._partitions[place].position for place in moved})
+        if failed is not None:
+            raise KafkaException(failed)
+
+    def _receive(self, place: Place, message: Message) -> Arrived | None:
+        one, offset = self._partitions[place], message.offset() or 0
+        one.next = offset + 1
+        snapshot = None
+        try:
+            snapshot = one.pages.receive(self._topics[place[0]], message.value())
+        except NotASnapshot as error:
+            if place in self._unread:  # of later ones the feed says it
+                logger.info("%s[%d] offset %d: %s; not in the history", *place, offset, error)
+        if not len(one.pages):
+            one.waiting = None
+        elif one.waiting is None:
+            one.waiting = offset
+        elif offset - one.waiting > PAGES_WITHIN:
+            one.pages, one.waiting = Pages(), None
+        return None if snapshot is None else Arrived(place[1], snapshot)
+
+    # ---- where to begin --------------------------------------------------------------------------
+
+    def _assign(self) -> None:
+        metadata = self._consumer.list_topics(timeout=ANSWER_S)  # all: asking for one may create it
+        found = [
+            (topic, part)
+            for topic in self._topics
+            if (about := metadata.topics.get(topic)) is not None and about.error is None
+            for part in about.partitions
+        ]
+        new = [place for place in found if place not in self._partitions]
+        if not new:
+            return
+        ids = self._ids({topic for topic, _ in new})
+        stored = self._writer.positions()
+        begun = {place: self._begin(place, ids.get(place[0]), stored.get(place)) for place in new}
+        self._unread.update(begun)
+        self._partitions.update(begun)
+        self._consumer.incremental_assign([TopicPartition(*place, one.next) for place, one in begun.items()])
+
+    def _begin(self, place: Place, topic_id: str | None, stored: Position | None) -> _Partition:
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
+        start = low if stored is None else stored.next
+        if stored is not None and (start > high or _differ(topic_id, stored.topic_id)):
+            logger.warning("history: %s[%d] is another topic than the one that was read; read from its beginning", *place)
+            start = low
+        if start < low or (stored is None and low > 0):
+            start = low
+            self._writer.note_gap(self._topics[place[0]], place[1])
+            logger.warning("history: records of %s[%d] had gone before they were read: answers say so", *place)
+        return _Partition(topic_id, low, high, start)
+
+    def _lose(self, place: Place) -> None:
+        """Begin a partition again: what was to be read has been removed from it."""
+        self._consumer.incremental_unassign([TopicPartition(*place)])
+        del self._partitions[place]
+        self._topics_at = 0.0
+
+    def _ids(self, topics: Iterable[str]) -> dict[str, str | None]:
+        if self._connection.embedded is not None:
+            return {}
+        admin = self._connection.admin(logger=logging.getLogger("librdkafka.unheard"), error_cb=lambda _error: None)
+        found: dict[str, str | None] = {}
+        for topic, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_S).items():
+            found[topic] = str(future.result().topic_id)
+        return found
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and one != other
+
+
+def _place(message: Message) -> Place:
+    topic, part = message.topic(), message.partition()
+    if topic is None or part is None:
+        raise KafkaException(message.error())
+    return topic, part

@@ -1,0 +1,272 @@
+"""The history of one dashboard: a thread that fills its file, and a few that answer questions.
+
+Whatever happens to the file costs the history, never the dashboard: its state says why, questions
+are refused with that reason, and the file is opened again and again until it can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
+
+import duckdb
+from confluent_kafka import KafkaException
+
+from workers.dashboard.store.following import Follower
+from workers.dashboard.store.schema import OtherVersion, connect
+from workers.dashboard.store.tidying import settle, thin
+from workers.dashboard.store.writing import Writer
+from workers.errors import describe
+from workers.kafka.clients import Connection
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+#: A file that failed is opened again after so long.
+REOPEN_S = 10.0
+#: Threads that answer questions, and how many questions may wait for one.
+THREADS = 2
+WAITING = 16
+ANSWER_S = 10.0
+#: Threads that make files, and how long one may take.
+FILES = 2
+FILE_S = 120.0
+#: Old rows are removed when this part of the time for which they are kept has gone by.
+THIN_EVERY = 48
+#: A commit may leave so many rows unsorted before the next look.
+LOOK_S = 5.0
+
+T = TypeVar("T")
+Question = Callable[[duckdb.DuckDBPyConnection], T]
+
+
+class Unanswered(Exception):
+    """A question that cannot be answered now; its sender is shown the text."""
+
+
+class Store:
+    """One history.
+
+    `state` is replaced, never changed; `reading` is the part of the topics that is read, None: all.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        topics: Mapping[str, str],
+        *,
+        path: Path | None = None,
+        keep_ms: Mapping[str, int],
+    ) -> None:
+        """Take the histogram of each topic, a file (None: one of its own), and ms by level."""
+        self._connection, self._topics, self._keep_ms = connection, dict(topics), dict(keep_ms)
+        self._path, self._own = path, path is None
+        self._database: duckdb.DuckDBPyConnection | None = None
+        self._asked: set[duckdb.DuckDBPyConnection] = set()
+        self._idle = threading.Condition()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+        self._questions = ThreadPoolExecutor(THREADS, thread_name_prefix="history-question")
+        self._files = ThreadPoolExecutor(FILES, thread_name_prefix="history-file")
+        self._asking = self._sending = 0
+        self._thinned: dict[str, int] = {}
+        self.reading: float | None = 0.0
+        self.state: Mapping[str, object] = MappingProxyType({"state": "off", "why": "it is being opened"})
+
+    @property
+    def path(self) -> Path:
+        """Its file; there is one once a question is answered."""
+        if self._path is None:
+            raise Unanswered("there is no history yet")
+        return self._path
+
+    def start(self) -> None:
+        """Begin to fill it."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; a file of its own is removed."""
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._questions.shutdown(wait=False, cancel_futures=True)
+        self._files.shutdown(wait=False, cancel_futures=True)
+        if self._own and self._path is not None:
+            shutil.rmtree(self._path.parent, ignore_errors=True)
+
+    # ---- questions -------------------------------------------------------------------------------
+
+    async def ask(self, question: Question[T]) -> T:
+        """Return the answer to a question, which is a function of a read cursor.
+
+        Raises:
+            Unanswered: there is no history, too many questions wait, or it took too long.
+        """
+        if self._asking >= THREADS + WAITING:
+            raise Unanswered(f"{WAITING} questions wait already: ask again in a moment")
+        self._asking += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._questions, self._answer, question, ANSWER_S)
+        finally:
+            self._asking -= 1
+
+    @contextmanager
+    def place_for_a_file(self) -> Iterator[None]:
+        """Be one of the few who are sent a file, from its making to its last byte.
+
+        Raises:
+            Unanswered: there are enough of them.
+        """
+        if self._sending >= FILES:
+            raise Unanswered(f"{FILES} files are being made or sent: ask again in a moment")
+        self._sending += 1
+        try:
+            yield
+        finally:
+            self._sending -= 1
+
+    async def make_file(self, question: Question[T]) -> T:
+        """Do as `ask` does, for something long."""
+        return await asyncio.get_running_loop().run_in_executor(self._files, self._answer, question, FILE_S)
+
+    def _answer(self, question: Question[T], within_s: float) -> T:
+        with self._cursor() as cursor:
+            timer = threading.Timer(within_s, cursor.interrupt)
+            timer.start()
+            try:
+                cursor.begin()  # one state of the file, whatever is stored meanwhile
+                return question(cursor)
+            except duckdb.InterruptException:
+                raise Unanswered(f"it took longer than {within_s:.0f} s: ask for a shorter time or a longer step") from None
+            except duckdb.OutOfMemoryException:
+                raise Unanswered("it takes too much memory: ask for a shorter time or a longer step") from None
+            except duckdb.Error as error:
+                logger.warning("history: a question failed: %s", _said(error))
+                raise Unanswered("the history could not be read") from None
+            finally:
+                timer.cancel()
+
+    @contextmanager
+    def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._idle:
+            if self._database is None:
+                raise Unanswered(f"there is no history: {self.state.get('why', 'it is being opened')}")
+            cursor = self._database.cursor()
+            self._asked.add(cursor)
+        try:
+            yield cursor
+        finally:
+            with self._idle:
+                self._asked.discard(cursor)
+                self._idle.notify_all()
+            with contextlib.suppress(duckdb.Error):
+                cursor.close()
+
+    # ---- the thread that fills it ----------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._keep()
+            except OtherVersion:
+                self._off("its file is of another version, or of another program", "move it away, or name another one")
+            except (duckdb.Error, OSError) as error:
+                self._off(_why(error), _said(error))
+            except Exception as error:  # noqa: BLE001 (the last place: the dashboard goes on)
+                self._off("internal error", describe(error))
+            self._stopped.wait(REOPEN_S)
+
+    def _keep(self) -> None:
+        """Open the file and fill it until the end; raise what the file says when it fails."""
+        if self._path is None:
+            self._path = Path(tempfile.mkdtemp(prefix="quietcount-history-")) / "history.duckdb"
+        database = connect(self._path)
+        follower: Follower | None = None
+        try:
+            writer = Writer(database)
+            follower = Follower(self._connection, self._topics, writer)
+            with self._idle:
+                self._database = database
+            if self.state["state"] == "off":
+                logger.info("history: kept in %s", self._path if not self._own else "a file of its own")
+            self._say({"state": "waiting"})
+            self._follow(database, writer, follower)
+        finally:
+            if follower is not None:
+                follower.close()
+            self._release()
+            with contextlib.suppress(duckdb.Error):
+                database.close()
+
+    def _follow(self, database: duckdb.DuckDBPyConnection, writer: Writer, follower: Follower) -> None:
+        look_at = 0.0
+        while not self._stopped.is_set():
+            try:
+                follower.step()
+            except KafkaException:
+                self._say({"state": "waiting"})
+                self._stopped.wait(RETRY_S)
+                continue
+            self.reading = follower.read
+            self._say({"state": "live"} if self.reading is None else {"state": "reading", "read": self.reading})
+            if time.monotonic() >= look_at:
+                settle(database)
+                self._thin(database, writer)
+                look_at = time.monotonic() + LOOK_S
+
+    def _thin(self, database: duckdb.DuckDBPyConnection, writer: Writer) -> None:
+        for level, keep in self._keep_ms.items():
+            newest = max(writer.ends.values(), default=0)
+            if newest - self._thinned.get(level, 0) >= max(keep // THIN_EVERY, 1):
+                thin(database, writer.ends, {level: keep})
+                self._thinned[level] = newest
+
+    def _release(self) -> None:
+        """Take the file from the questions, and wait until none has it."""
+        with self._idle:
+            self._database = None
+            for cursor in self._asked:
+                with contextlib.suppress(duckdb.Error):
+                    cursor.interrupt()
+            self._idle.wait_for(lambda: not self._asked)
+
+    def _off(self, why: str, said: str) -> None:
+        if self.state.get("why") != why:
+            logger.error("history: off: %s (%s); the dashboard goes on without, and tries again", why, said)
+        self._say({"state": "off", "why": why})
+
+    def _say(self, state: Mapping[str, object]) -> None:
+        if state != self.state:
+            self.state = MappingProxyType(dict(state))
+
+
+def _said(error: BaseException) -> str:
+    """Return what a log may say of an error: of others than these it may quote a label."""
+    if isinstance(error, OSError):
+        return describe(error)
+    if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException | duckdb.FatalException):
+        return str(error).splitlines()[0][:400]
+    return type(error).__name__
+
+
+def _why(error: BaseException) -> str:
+    """Return the reason for readers of the API, who need not know the file's name."""
+    text = str(error)
+    for number in (28, 27, 13, 2, 30, 122, 5, 20, 21):  # no space, too large, not allowed, ...
+        if os.strerror(number) in text:
+            return f"its file cannot be used: {os.strerror(number)}"
+    if "lock" in text.lower():
+        return "its file is in use by another process"
+    return "its file cannot be used"

@@ -1,0 +1,340 @@
+"""Writes snapshots into the history: a batch with the positions behind it in one transaction.
+
+So a crash anywhere loses nothing and stores nothing twice. A snapshot that comes again is left out:
+within a series ticks only ascend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+import orjson
+
+from workers.dashboard.snapshots import SeenSnapshot
+from workers.dashboard.store.schema import LEVELS, QUARTER_MS, first
+
+#: Names that have columns of their own; `page` and `pages` are 1 of a snapshot that is whole.
+COLUMNS = frozenset(
+    {
+        "histogram", "key", "epoch", "tick", "start", "end", "items", "sd", "threshold", "guarantee", "mechanism", "id", "page",
+        "pages", "edges",
+    }
+)  # fmt: skip
+#: Most entries of a cache; it is emptied then, and filled from the file again.
+CACHED = 200_000
+_EXACT = 2**53
+
+
+class Arrived(NamedTuple):
+    """A snapshot and the partition that it came from."""
+
+    part: int
+    snapshot: SeenSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to go on in a partition of the topic with this id (None: the cluster gives none)."""
+
+    topic_id: str | None
+    next: int
+
+
+class _Newest(NamedTuple):
+    """The newest snapshot of a stream."""
+
+    place: int
+    series: int
+    quarter: int
+
+
+class _Rows:
+    """What one transaction adds."""
+
+    def __init__(self) -> None:
+        self.heads: list[tuple[object, ...]] = []
+        self.streams: list[tuple[object, ...]] = []
+        self.series: list[tuple[object, ...]] = []
+        self.labels: dict[str, int] = {}
+        self.counts: list[tuple[int, int, list[str], list[int]]] = []
+        self.overtaken: dict[str, list[int]] = {"quarters": [], "epochs": []}
+        self.opened: dict[tuple[str, int], int] = {}
+
+
+class Writer:
+    """Adds to an open file; one thread calls it. After an error it is not used again."""
+
+    def __init__(self, database: duckdb.DuckDBPyConnection) -> None:
+        self._db = database
+        heads = " union all ".join(f"select max(place) from {level}_heads_all" for level in LEVELS)
+        self._place = self._number(f"select max(place) from ({heads}) as places(place)")
+        self._streams: dict[tuple[str, str], int] = {
+            (histogram, key): stream
+            for stream, histogram, key in self._db.execute("select stream, histogram, key from streams").fetchall()
+        }
+        self._next_stream = self._number("select max(stream) from streams") + 1
+        self._next_series = self._number("select max(series) from series") + 1
+        self._next_item = self._number("select max(item) from labels") + 1
+        self._series: dict[tuple[object, ...], int] = {}
+        self._ticks: dict[int, int] = {}
+        self._items: dict[str, int] = {}
+        self._newest: dict[int, _Newest] = {}
+        #: `end` of the newest tick of each histogram.
+        self.ends: dict[str, int] = {}
+        for histogram, stream, place, series, end in self._db.execute(
+            "select histogram, stream, max(place), arg_max(series, place), arg_max(end_ms, place) "
+            "from ticks_heads_all join streams using (stream) group by all"
+        ).fetchall():
+            self._newest[stream] = _Newest(place, series, _quarter(end))
+            self.ends[histogram] = max(self.ends.get(histogram, end), end)
+        self._open_gaps = self._number("select count(*) from gaps where until_ms is null") > 0
+        self.counts_new = self._number("select count(*) from ticks_counts_new")
+        self.heads_new = self._number("select count(*) from ticks_heads_new")
+
+    def positions(self) -> dict[tuple[str, int], Position]:
+        """Return where to go on."""
+        rows = self._db.execute("select topic, part, topic_id, next from positions").fetchall()
+        return {(topic, part): Position(topic_id, next_) for topic, part, topic_id, next_ in rows}
+
+    def note_gap(self, histogram: str, part: int) -> None:
+        """Remember that records of a partition had gone before they were read."""
+        self._db.execute(
+            "insert into gaps select ?, ?, max(end_ms), null from ticks_heads_all join streams using (stream) "
+            "where histogram = ? and part = ?",
+            [histogram, part, histogram, part],
+        )
+        self._open_gaps = True
+
+    def write(self, arrived: Iterable[Arrived], positions: Mapping[tuple[str, int], Position]) -> int:
+        """Store snapshots, in the order of their partitions, and positions.
+
+        Returns:
+            How many of them were new.
+
+        Raises:
+            duckdb.Error: nothing of it is stored, or nobody knows: open the file again.
+        """
+        rows = _Rows()
+        for one in arrived:
+            self._add(rows, one)
+        self._db.begin()
+        try:
+            self._insert(rows)
+            for (topic, part), position in positions.items():
+                self._move(topic, part, position)
+            self._db.commit()
+        except BaseException:
+            self._rollback()
+            raise
+        self.counts_new += sum(len(counts) for *_, counts in rows.counts)
+        self.heads_new += len(rows.heads)
+        for cache in (self._series, self._ticks, self._items):
+            if len(cache) > CACHED:
+                cache.clear()
+        return len(rows.heads)
+
+    # ---- one snapshot ----------------------------------------------------------------------------
+
+    def _add(self, rows: _Rows, arrived: Arrived) -> None:
+        snapshot = arrived.snapshot
+        parsed = _parsed(snapshot)
+        stream = self._stream(rows, arrived)
+        series = self._series_of(rows, stream, snapshot, parsed)
+        if snapshot.tick <= self._ticks[series]:
+            return
+        self._ticks[series] = snapshot.tick
+        self._place += 1
+        place, quarter = self._place, _quarter(snapshot.end)
+        before = self._newest.get(stream)
+        if before is not None and (before.series, before.quarter) != (series, quarter):
+            rows.overtaken["quarters"].append(before.place)
+            if before.series != series:
+                rows.overtaken["epochs"].append(before.place)
+        self._newest[stream] = _Newest(place, series, quarter)
+        self.ends[snapshot.histogram] = max(self.ends.get(snapshot.histogram, snapshot.end), snapshot.end)
+        rows.opened.setdefault((snapshot.histogram, arrived.part), snapshot.start)
+        if parsed.labels:
+            rows.counts.append((place, stream, parsed.labels, parsed.counts))
+        rows.heads.append(
+            (place, stream, series, snapshot.tick, snapshot.start, snapshot.end, *parsed.head, parsed.rest)
+        )
+
+    def _stream(self, rows: _Rows, arrived: Arrived) -> int:
+        snapshot = arrived.snapshot
+        name = (snapshot.histogram, snapshot.key)
+        stream = self._streams.get(name)
+        if stream is None:
+            stream = self._streams[name] = self._next_stream
+            self._next_stream += 1
+            rows.streams.append((stream, *name, arrived.part, snapshot.end))
+        return stream
+
+    def _series_of(self, rows: _Rows, stream: int, snapshot: SeenSnapshot, parsed: _Parsed) -> int:
+        """Return the number of a snapshot's series, whose last tick is then in `_ticks`."""
+        common = (stream, snapshot.id, snapshot.epoch, snapshot.mechanism, parsed.guarantee, parsed.edges)
+        series = self._series.get(common)
+        if series is None:
+            found = first(
+                self._db,
+                "select series from series where stream = ? and id = ? and epoch = ? and mechanism = ? and guarantee = ? "
+                "and edges = ?",
+                list(common),
+            )
+            if found is None:
+                series, self._ticks[self._next_series] = self._next_series, 0
+                self._next_series += 1
+                rows.series.append((series, *common))
+            else:
+                series = int(found[0])
+            self._series[common] = series
+        if series not in self._ticks:
+            heads = " union all ".join(
+                f"select max(tick) from {level}_heads_all where stream = {stream} and series = {series}" for level in LEVELS
+            )
+            self._ticks[series] = self._number(f"select max(tick) from ({heads}) as ticks(tick)")
+        return series
+
+    # ---- the transaction -------------------------------------------------------------------------
+
+    def _insert(self, rows: _Rows) -> None:
+        _insert(self._db, "streams", rows.streams, (np.int32, object, object, np.int32, np.int64))
+        _insert(self._db, "series", rows.series, (np.int32, np.int32, object, np.int64, object, object, object))
+        if rows.heads:
+            types = (np.int64, np.int32, np.int32, np.int64, np.int64, np.int64, float, float, float, float, object)
+            _insert(self._db, "ticks_heads_new", rows.heads, types)
+            self._insert_counts(rows)
+            self._promote(rows.overtaken)
+        if self._open_gaps and rows.opened:
+            for (histogram, part), start in rows.opened.items():
+                self._db.execute(
+                    "update gaps set until_ms = ? where histogram = ? and part = ? and until_ms is null",
+                    [start, histogram, part],
+                )
+            self._open_gaps = self._number("select count(*) from gaps where until_ms is null") > 0
+
+    def _insert_counts(self, rows: _Rows) -> None:
+        if not rows.counts:
+            return
+        items = self._numbered({label for _, _, labels, _ in rows.counts for label in labels}, rows)
+        lengths = [len(labels) for _, _, labels, _ in rows.counts]
+        columns = {
+            "stream": np.repeat(np.array([stream for _, stream, _, _ in rows.counts], np.int32), lengths),
+            "item": np.array([items[label] for _, _, labels, _ in rows.counts for label in labels], np.int32),
+            "place": np.repeat(np.array([place for place, _, _, _ in rows.counts], np.int64), lengths),
+            "n": np.array([count for _, _, _, counts in rows.counts for count in counts], np.int64),
+        }
+        _insert(self._db, "labels", [(item, label) for label, item in rows.labels.items()], (np.int32, object))
+        self._db.register("added", columns)
+        self._db.execute("insert into ticks_counts_new by name from added")
+        self._db.unregister("added")
+
+    def _numbered(self, labels: set[str], rows: _Rows) -> dict[str, int]:
+        """Return a number for each label; new ones are in `rows.labels`."""
+        missing = [label for label in labels if label not in self._items]
+        if missing:
+            # Sorted, so that the same topic gives the same numbers.
+            self._db.register("sought", {"label": np.array(sorted(missing), object)})
+            self._items.update(
+                self._db.execute("select label, item from labels semi join sought using (label)").fetchall()
+            )
+            self._db.unregister("sought")
+            for label in sorted(missing):
+                if label not in self._items:
+                    self._items[label] = rows.labels[label] = self._next_item
+                    self._next_item += 1
+        return {label: self._items[label] for label in labels}
+
+    def _promote(self, overtaken: Mapping[str, Sequence[int]]) -> None:
+        for level, places in overtaken.items():
+            if not places:
+                continue
+            self._db.register("promoted", {"place": np.array(places, np.int64)})
+            for kind in ("heads", "counts"):
+                self._db.execute(
+                    f"insert into {level}_{kind}_new select rows.* from ticks_{kind}_all rows "
+                    f"semi join promoted using (place) where place between {min(places)} and {max(places)}"
+                )
+            self._db.unregister("promoted")
+
+    def _move(self, topic: str, part: int, position: Position) -> None:
+        changed = first(
+            self._db,
+            "update positions set topic_id = ?, next = ? where topic = ? and part = ?",
+            [position.topic_id, position.next, topic, part],
+        )
+        if changed is None or changed[0] == 0:
+            self._db.execute("insert into positions values (?, ?, ?, ?)", [topic, part, position.topic_id, position.next])
+
+    def _rollback(self) -> None:
+        with suppress(duckdb.Error):  # the file failed, and with it the transaction
+            self._db.rollback()
+
+    def _number(self, question: str) -> int:
+        found = first(self._db, question)
+        return int(found[0]) if found is not None and found[0] is not None else 0
+
+
+def _insert(
+    database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[object, ...]], types: Sequence[Any]
+) -> None:
+    """Add rows through arrays: by parameters it takes a hundred times as long."""
+    if not rows:
+        return
+    columns = {f"c{i}": _array(values, types[i]) for i, values in enumerate(zip(*rows, strict=True))}
+    database.register("added", columns)
+    database.execute(f"insert into {table} from added")
+    database.unregister("added")
+
+
+def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
+    """Return a column; None only among numbers that may be missing, which are doubles."""
+    if kind is float:
+        missing = [value is None for value in values]
+        return np.ma.masked_array([0.0 if value is None else value for value in values], missing, dtype=np.float64)
+    if kind is not object:
+        return np.array(values, kind)
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
+
+
+class _Parsed(NamedTuple):
+    """What is stored of a snapshot's JSON; a text is empty where there is nothing."""
+
+    labels: list[str]
+    counts: list[int]
+    #: sd, threshold, how many items, the sum of their counts.
+    head: tuple[float | None, float | None, int | None, int | None]
+    guarantee: str
+    edges: str
+    rest: str
+
+
+def _parsed(snapshot: SeenSnapshot) -> _Parsed:
+    fields = orjson.loads(snapshot.json)
+    items: list[tuple[str, int]] | None = fields.get("items")
+    rest = {name: fields[name] for name in fields if name not in COLUMNS}
+    counts = [count for _, count in items or ()]
+    total = None if items is None or abs(sum(counts)) >= _EXACT else sum(counts)
+    return _Parsed(
+        labels=[label for label, _ in items or ()],
+        counts=counts,
+        head=(fields["sd"], fields["threshold"], None if items is None else len(items), total),
+        guarantee=_text(fields["guarantee"]),
+        edges=_text(fields["edges"]) if "edges" in fields else "",
+        rest=_text(rest) if rest else "",
+    )
+
+
+def _text(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _quarter(end_ms: int) -> int:
+    """Return the quarter of an hour in which a tick ends; one that ends with it is in it."""
+    return (end_ms - 1) // QUARTER_MS
