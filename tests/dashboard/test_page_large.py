@@ -84,7 +84,7 @@ def test_hostile_labels_are_text_and_nothing_else(chrome: Browser) -> None:
             page.wait_for_selector(".answer li")
             assert page.locator(".answer li").count() == len(HOSTILE)
             assert page.evaluate("document.querySelectorAll('main img, main script, main b').length") == 0
-            assert page.title().endswith(" – orders – Quietcount")
+            assert page.title().endswith("orders \u2013 Quietcount")
             assert "maximum" in page.title()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert window.wrong == []

@@ -75,9 +75,10 @@ const hooks = {
 const now = () => Date.now() + clockOff;
 const horizonOf = (histogram) => catalogue.histograms.find((one) => one.histogram === histogram)?.horizon ?? null;
 const keys = () => catalogue.histograms.find((one) => one.histogram === view.histogram)?.keys ?? [];
-const hasHistory = () => !["off", undefined].includes(catalogue.history?.state);
+// While the history is being read the last ticks are shown, and how far it is; then it is asked.
+const hasHistory = () => ["live", "waiting"].includes(catalogue.history?.state);
 hooks.hasHistory = hasHistory;
-const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory });
+const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, readWords: () => readWords() });
 const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: () => changeTick(null, null), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
 
 // ---- what there is, and what is chosen of it
@@ -95,6 +96,7 @@ async function loadCatalogue() {
     byId("demo").hidden = !found.exact;
     byId("demo-note").textContent = found.note ?? "";
     settle(true);
+    if (!followed && connected === null) connected = true;
     if (view.key === null || state.kafka !== "live") loadSoon();
   } catch (error) {
     if (error instanceof NoToken) showLogin();
@@ -261,7 +263,7 @@ function draw() {
   const paused = view.at !== null;
   onScreen = snapshot;
   byId("follow").textContent = paused ? "▶ Follow" : "❚❚ Pause";
-  byId("follow").disabled = !snapshot;
+  byId("follow").disabled = !snapshot && !paused;
   byId("back").disabled = !snapshot;
   byId("forward").disabled = !snapshot || !paused || snapshot.end === followed.newest?.end;
   byId("board-title").replaceChildren(...title(snapshot, paused));
@@ -271,9 +273,10 @@ function draw() {
   byId("answers").hidden = items;
   byId("numeric").hidden = !numeric;
   byId("lead").hidden = !snapshot;
+  byId("how").hidden = !snapshot;
   if (!snapshot) {
     byId("what").textContent = "";
-    byId("legend").hidden = true;
+    byId("how").hidden = true;
     byId("shown").textContent = "";
     const early = ["connecting", "reading"].includes(state.kafka) || (followed && (followed.newest || !followed.known));
     const text = unknown() || missing ? "" : `${readWords()}${early || view.at !== null ? NOTHING.asking : NOTHING.none}`;

@@ -197,8 +197,10 @@ export class Board {
     const was = this.before.counts.get(row.label);
     const off = this.sd === null || this.before.sd === null ? null : TIMES * Math.hypot(this.sd, this.before.sd);
     const by = was === undefined || off === null || Math.abs(row.value - was) <= off ? 0 : row.value - was;
-    set(c.prev, was === undefined ? "–" : `${by > 0 ? "▲ " : by < 0 ? "▼ " : ""}${count(was)}`);
-    c.prev.className = `prev ${by > 0 ? "up" : by < 0 ? "down" : ""}`;
+    const [then, since] = c.prev.children;
+    set(then, was === undefined ? "–" : count(was));
+    set(since, was === undefined ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
+    since.className = by > 0 ? "up" : by < 0 ? "down" : "";
     c.prev.title = was === undefined ? "Not shown then" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
     c.before.hidden = was === undefined;
     if (was === undefined) return;
@@ -240,6 +242,7 @@ function newRow(label) {
     tr.parts[name] = td;
   }
   tr.parts.rank.append(document.createElement("span"));
+  tr.parts.prev.append(document.createElement("span"), document.createElement("small"));
   tr.button = document.createElement("button");
   tr.button.type = "button";
   tr.button.className = label ? "pick" : "pick nothing";

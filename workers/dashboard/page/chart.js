@@ -126,7 +126,7 @@ export class Chart {
       group.append(drawing("path", { class: "band", d: `${path([...upper, ...lower])}Z` }));
     } else if (banded.length === 1) {
       const [p] = banded;
-      group.append(drawing("rect", { class: "band", x: x(p.end) - 3, width: 6, y: this.topOf(p), height: this.bottomOf(p) - this.topOf(p) }));
+      group.append(drawing("rect", { class: "band", x: x(p.end) - 7, width: 14, y: this.topOf(p), height: this.bottomOf(p) - this.topOf(p) }));
     }
     const limits = run.filter((p) => p.threshold !== null && p.threshold !== undefined);
     if (limits.length > 1 && this.lines.length === 1 && limits.every((p) => this.inside(p.threshold))) {
@@ -238,7 +238,8 @@ export class Chart {
       this.cursor.append(drawing("line", { class: "cursor", x1: x, x2: x, y1: this.plot.top, y2: this.plot.bottom }));
       for (const { p, kind } of at) if (p) this.cursor.append(drawing("circle", { class: `point point-${kind}`, cx: x, cy: this.y(p.value), r: 4 }));
     }
-    this.say(first ? at : this.lines.map((line) => ({ ...line, p: line.shown.at(-1) ?? null })));
+    const last = this.lines[0]?.shown.at(-1)?.end ?? Infinity;
+    this.say(first ? at : this.lines.map((line) => ({ ...line, p: line.shown.findLast((p) => p.end <= last) ?? null })));
   }
 
   say(lines) {

@@ -15,7 +15,7 @@ const AGO_MS = 5000;
 const UNITS = ["tick", "hour", "epoch"];
 
 export class Item {
-  // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory()
+  // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords()
   constructor(chart, view, hooks) {
     Object.assign(this, { chart, view, hooks, ago: new Map(), agoAt: -Infinity, finals: [], finalsOf: "" });
     this.lines = new Lines(hooks);
@@ -96,7 +96,8 @@ export class Item {
     const width = snapshot.end - snapshot.start;
     const name = rangeName(view.range);
     const { from, to } = bounds(name, snapshot, paused);
-    const until = to ?? snapshot.end;
+    // Beside an epoch so far is all of the one before it.
+    const until = before && name === "epoch" && to === null ? beginning(snapshot) + before.shift : (to ?? snapshot.end);
     const span = until - (from ?? Math.min(beginning(snapshot), this.lines.of[0]?.[0]?.end ?? Infinity));
     const step = unit === "hour" ? Math.max(HOUR_MS, width) : unit === "tick" ? null : stepOf(from === null ? Math.max(span, HOUR_MS) : span, width);
     const lines = [
@@ -106,7 +107,7 @@ export class Item {
       ...(before ? [{ key: view.key, item, shift: before.shift }] : []),
     ].slice(0, MOST);
     const sliding = to === null && from !== null && name !== "epoch" ? name : from;
-    return { name: JSON.stringify([view.histogram, lines, sliding, to, step]), histogram: view.histogram, lines, from, to, step, width };
+    return { name: JSON.stringify([view.histogram, lines, sliding, to, step]), histogram: view.histogram, lines, from, to, until, step, width };
   }
 
   draw(wanted, snapshot, texts, { exact, unit, before }) {
@@ -154,8 +155,7 @@ export class Item {
   note(wanted, unit) {
     const words = [];
     const { lines } = this;
-    if (!this.hooks.hasHistory()) words.push("There is no history here: only the last ticks are shown.");
-    else if (lines.reading !== null) words.push(`The history is still being read: ${Math.floor(100 * lines.reading)} %.`);
+    if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
     else if (!lines.complete) words.push("Ticks may be missing: the beginning of the topic had gone before it was read.");
     if (wanted.step !== null && unit === null) words.push(`The last tick of every ${span(wanted.step)} is drawn.`);
     words.push(`Times are in ${timeZone()}.`);

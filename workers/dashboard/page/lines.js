@@ -23,13 +23,13 @@ export class Lines {
     this.wanted = null;
     this.of = [];
     this.asked = 0;
-    this.reading = null;
     this.complete = true;
     this.loading = false;
     this.othersAt = 0;
   }
 
-  // wanted: {name, histogram, lines: [{key, item, shift}], from, to, step}; of the same name it is only followed on. to: null for live.
+  // wanted: {name, histogram, lines: [{key, item, shift}], from, to, until, step}; of the same name it is only followed on. to: null for
+  // live; until: where what is moved beside today's ends.
   follow(wanted) {
     const same = this.wanted?.name === wanted.name;
     this.wanted = wanted;
@@ -40,11 +40,11 @@ export class Lines {
 
   // The points of a line within the range, oldest first, those of another time moved beside today's.
   points(index) {
-    const { from, to, lines } = this.wanted;
+    const { from, to, until, lines } = this.wanted;
     const { shift } = lines[index];
     const points = this.of[index] ?? [];
     const shown = shift ? points.map((one) => ({ ...one, end: one.end + shift, start: one.start + shift, was: one.end })) : points;
-    return shown.filter((one) => (from === null || one.end > from) && (to === null || one.end <= to || shift));
+    return shown.filter((one) => (from === null || one.end > from) && (shift ? one.end <= until : to === null || one.end <= to));
   }
 
   again() {
@@ -72,7 +72,7 @@ export class Lines {
     const base = { histogram: wanted.histogram, key };
     const query = { ...base, item: items, step: wanted.step, limit: LIMIT };
     query.from = wanted.from === null ? null : Math.max(0, wanted.from - shift);
-    query.to = wanted.to === null ? null : wanted.to - shift;
+    query.to = shift ? wanted.until - shift : wanted.to;
     const live = wanted.to === null && !shift;
     const [kept, held] = await Promise.all([
       this.hooks.hasHistory() ? this.quietly(asked("api/history", query)) : null,
@@ -80,7 +80,7 @@ export class Lines {
     ]);
     if (number !== this.asked) return;
     const history = kept?.status === 200 ? snapshotsOf(kept.body) : [];
-    if (kept?.status === 200) [this.reading, this.complete] = [kept.body.reading, kept.body.complete];
+    if (kept?.status === 200) this.complete = kept.body.complete;
     const last = history.at(-1)?.end ?? -Infinity;
     const recent = (held?.status === 200 ? held.body.snapshots : []).filter((one) => one.end > last);
     for (const [place, index] of indexes.entries()) {

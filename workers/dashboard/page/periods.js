@@ -2,7 +2,7 @@
 
 import { byId, button, element } from "./dom.js";
 import { NoToken, asked } from "./net.js";
-import { beginning, capital, epochName, moment } from "./when.js";
+import { beginning, capital, epochName, fromTo, moment } from "./when.js";
 import { isRunning } from "./words.js";
 
 const PAGE = 100;
@@ -110,7 +110,7 @@ export class Periods {
     const horizon = this.hooks.horizonOf(epoch.histogram);
     const begin = beginning(epoch);
     const whole = horizon ? begin + horizon * (epoch.end - epoch.start) : null;
-    if (whole === null || (epoch.final && epoch.end < whole)) return `${moment(begin, now)} to ${moment(epoch.end, now)}`;
+    if (whole === null || (epoch.final && epoch.end < whole)) return fromTo(begin, epoch.end, now);
     return epochName(begin, whole, now);
   }
 }

@@ -57,7 +57,13 @@ export function periodWords(snapshot, horizon, now) {
 export function epochName(begin, end, now) {
   if (isMidnight(begin) && end - begin === DAY_MS) return `${dayWords(begin, now)} (UTC day)`;
   if (isMidnight(begin) && isMidnight(end) && end - begin > DAY_MS) return `${utcDay.format(begin)} to ${utcDay.format(end - 1)} (UTC)`;
-  return `${moment(begin, end)} to ${moment(end, now)}`;
+  return fromTo(begin, end, now);
+}
+
+// A day is said once where both ends are of it.
+export function fromTo(begin, end, now) {
+  const from = sameDay(begin, end) ? (begin % 60000 ? seconds : clock).format(begin) : moment(begin, now);
+  return `${from} to ${moment(end, now)}`;
 }
 
 export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
