@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 RETRY_S = 5.0
 #: A file that failed is opened again after so long.
 REOPEN_S = 10.0
+CLOSING_S = 2.0
 #: Threads that answer questions, and how many questions may wait for one.
 THREADS = 2
 WAITING = 16
@@ -100,7 +101,8 @@ class Store:
         """End; a file of its own is removed."""
         self._stopped.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            # It may wait for a broker; it writes nothing then, and ends with the process.
+            self._thread.join(CLOSING_S)
         self._questions.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False, cancel_futures=True)
         if self._own and self._path is not None:

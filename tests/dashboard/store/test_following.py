@@ -1,0 +1,204 @@
+"""The history is filled from the beginning of real topics, each snapshot once, whatever happens in between."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import duckdb
+import orjson
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+
+from tests.dashboard.feeding import GONE, Topics, message
+from tests.dashboard.store.making import at
+from tests.worker.harness import until
+from workers.dashboard.store import following, schema
+from workers.dashboard.store.following import Follower
+from workers.dashboard.store.writing import Writer
+from workers.kafka.clients import Connection
+
+
+@pytest.fixture
+def topics(bootstrap: str) -> Iterator[Topics]:
+    """A histogram topic of three partitions on a real broker, gone afterwards."""
+    found = Topics(Connection(bootstrap), f"hist{uuid.uuid4().hex[:10]}")
+    admin = found.connection.admin()
+    name = f"{found.prefix}.products"
+    admin.create_topics([NewTopic(name, 3, 1)])[name].result()
+    yield found
+    admin.delete_topics([name])[name].result()
+
+
+class History:
+    """A file with what fills it, without a dashboard around."""
+
+    def __init__(self, topics: Topics, path: Path) -> None:
+        self.database = schema.connect(path)
+        self.writer = Writer(self.database)
+        self.follower = Follower(topics.connection, {f"{topics.prefix}.products": "products"}, self.writer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.follower.close()
+        self.database.close()
+
+    def read_all(self) -> History:
+        """Reads to the ends as they are now."""
+
+        def read() -> bool:
+            self.follower.step()
+            return self.follower.read is None
+
+        until(read, "all is read")
+        return self
+
+    def ticks(self, key: str = "s1") -> list[int]:
+        return [
+            tick
+            for (tick,) in self.database.execute(
+                "select tick from ticks_heads_all join streams using (stream) where key = ? order by place", [key]
+            ).fetchall()
+        ]
+
+    def shown(self) -> list[tuple[str, int]]:
+        return self.database.execute(
+            "select label, sum(n)::bigint from ticks_counts_all join labels using (item) group by label order by label"
+        ).fetchall()
+
+
+def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(topics: Topics, tmp_path: Path) -> None:
+    """Nothing is read twice: the file says where to go on."""
+    sent = [message(tick, key=key, **at(tick)) for tick in range(1, 701) for key in ("s1", "s2", "s3")]
+    topics.send(*sent)
+    with History(topics, tmp_path / "h") as history:
+        history.read_all()
+        assert all(history.ticks(key) == list(range(1, 701)) for key in ("s1", "s2", "s3"))
+        assert history.shown() == [("tea", 5 * 2_100)]
+        places = [TopicPartition(f"{topics.prefix}.products", part) for part in range(3)]
+        ends = {place.partition: history.follower._consumer.get_watermark_offsets(place)[1] for place in places}
+        stored = {part: position.next for (_, part), position in history.writer.positions().items()}
+        assert stored == {part: end for part, end in ends.items() if end}
+    topics.send(*(message(tick, **at(tick)) for tick in range(701, 711)))
+    with History(topics, tmp_path / "h") as history:
+        read: list[object] = []
+        receive = history.follower._receive
+        history.follower._receive = lambda place, record: (read.append(record), receive(place, record))[1]  # type: ignore[method-assign]
+        history.read_all()
+        assert len(read) == 10
+        assert history.ticks() == list(range(1, 711))
+
+
+def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(topics: Topics, tmp_path: Path) -> None:
+    """A history of what was shown, and of nothing else."""
+    name = f"{topics.prefix}.products"
+    producer = topics.connection.producer(f"{topics.prefix}-tx")
+    producer.init_transactions(60)
+
+    def send(commit: bool, *documents: dict[str, Any]) -> None:
+        producer.begin_transaction()
+        for document in documents:
+            producer.produce(name, orjson.dumps(document), b"s1", timestamp=document["end"])
+        producer.commit_transaction(60) if commit else producer.abort_transaction(60)
+
+    pages = [message(3, [(f"item {page}", page)], page=page, pages=3, **at(3)) for page in (1, 2, 3)]
+    send(True, message(1, **at(1)))
+    send(False, message(2, [("aborted", 9)], **at(2)))
+    send(True, message(2, **at(2)))
+    send(True, pages[0])
+    with History(topics, tmp_path / "h") as history:
+        assert history.read_all().ticks() == [1, 2]
+    send(True, *pages[1:])
+    topics.producer.produce(name, b"no snapshot", b"s1")
+    topics.producer.produce(name, None, b"s1")
+    topics.send(message(4, GONE, query="max", value=3, sd=None, threshold=None, **at(4)))
+    with History(topics, tmp_path / "h") as history:
+        assert history.read_all().ticks() == [1, 2, 3, 4]
+        assert history.shown() == [("item 1", 1), ("item 2", 2), ("item 3", 3), ("tea", 10)]
+
+
+@pytest.mark.parametrize("where", ["positions", "heads", "second piece"])
+def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Snapshots and positions are one transaction; without their positions snapshots come again, and are known."""
+    topics.send(*(message(tick, key=key, **at(tick)) for tick in range(1, 301) for key in ("s1", "s2")))
+    calls: list[None] = []
+    monkeypatch.setattr(following, "BATCH", 50)  # so there are at least twelve
+    if where == "second piece":
+        monkeypatch.setattr(following, "PIECE_BYTES", 5_000)
+    original = Writer._move if where == "positions" else Writer._insert
+
+    def failing(self: Writer, *given: Any) -> None:
+        calls.append(None)
+        if len(calls) == 3:
+            raise duckdb.IOException("as if killed")
+        original(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, original.__name__, failing)
+        with pytest.raises(duckdb.IOException), History(topics, tmp_path / "h") as history:
+            history.read_all()
+    with History(topics, tmp_path / "h") as history:
+        history.read_all()
+        assert history.ticks("s1") == history.ticks("s2") == list(range(1, 301))
+        assert history.shown() == [("tea", 5 * 600)]
+
+
+def test_what_the_topic_no_longer_had_is_a_gap(topics: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody's retention may be short; the answer says so."""
+    name, admin = f"{topics.prefix}.products", topics.connection.admin()
+    topics.send(*(message(tick, **at(tick)) for tick in range(1, 101)))
+
+    def remove(count: int) -> None:
+        ends = topics.connection.consumer()
+        try:
+            for part in range(3):
+                low, high = ends.get_watermark_offsets(TopicPartition(name, part), timeout=60)
+                if high > low:
+                    admin.delete_records([TopicPartition(name, part, high - count)])[
+                        TopicPartition(name, part)
+                    ].result()
+        finally:
+            ends.close()
+
+    remove(10)
+    with History(topics, tmp_path / "h") as history:
+        assert history.read_all().ticks() == list(range(91, 101))
+        assert history.database.execute("select after_ms, until_ms from gaps").fetchall() == [(None, at(91)["start"])]
+    topics.send(*(message(tick, **at(tick)) for tick in range(101, 201)))
+    remove(20)
+    with History(topics, tmp_path / "h") as history:
+        assert history.read_all().ticks() == [*range(91, 101), *range(181, 201)]
+        gaps = history.database.execute("select after_ms, until_ms from gaps order by until_ms").fetchall()
+        assert gaps == [(None, at(91)["start"]), (at(100)["end"], at(181)["start"])]
+    assert "had gone before they were read" in caplog.text
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(topics: Topics, tmp_path: Path) -> None:
+    """Its offsets are other ones, whatever their numbers; and what the old one showed stays."""
+    name, admin = f"{topics.prefix}.products", topics.connection.admin()
+    topics.send(*(message(tick, **at(tick)) for tick in range(1, 11)))
+    with History(topics, tmp_path / "h") as history:
+        history.read_all()
+    admin.delete_topics([name])[name].result()
+    until(lambda: name not in admin.list_topics(timeout=60).topics, "it is gone")
+    admin.create_topics([NewTopic(name, 3, 1)])[name].result()
+    topics.producer = topics.connection.producer(None)  # the other one knows the old topic
+    topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(1, 41)))
+    with History(topics, tmp_path / "h") as history:
+        assert history.read_all().ticks() == [*range(1, 11), *range(1, 41)]
+
+
+def test_pages_that_never_come_hold_nothing_back(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else's half snapshot must not make every start read all that came since."""
+    monkeypatch.setattr(following, "PAGES_WITHIN", 50)
+    topics.send(message(1, page=1, pages=2, **at(1)), *(message(tick, **at(tick)) for tick in range(2, 200)))
+    with History(topics, tmp_path / "h") as history:
+        history.read_all()
+        assert {position.next for position in history.writer.positions().values() if position.next} == {199}
