@@ -71,7 +71,7 @@ def application(
     app[KNOWN] = known = frozenset(histogram for histogram, _ in histograms)
     if store is not None:
         app[STORE] = store
-        app.add_routes(routes(store, known))
+        app.add_routes(routes(store, known, hub.history))
     app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))

@@ -9,12 +9,13 @@ import { Item } from "./item.js";
 import { Followed, isQuantile, quantileItem } from "./model.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
 import { Bins } from "./numbers.js";
+import { Origins } from "./origins.js";
 import { Periods } from "./periods.js";
 import { KeySearch, fillSelect } from "./picker.js";
 import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
 import { View, isTick } from "./view.js";
-import { beginning, moment, periodWords, timeZone } from "./when.js";
+import { moment, periodWords, timeZone } from "./when.js";
 import { NOTHING, about, about2sd, count, errorBar, guarantee, isRunning, nothingShown, oneLine, quantileName, threshold, time } from "./words.js";
 
 const CATALOGUE_MS = 30000;
@@ -75,10 +76,11 @@ const hooks = {
 const now = () => Date.now() + clockOff;
 const horizonOf = (histogram) => catalogue.histograms.find((one) => one.histogram === histogram)?.horizon ?? null;
 const keys = () => catalogue.histograms.find((one) => one.histogram === view.histogram)?.keys ?? [];
-// While the history is being read the last ticks are shown, and how far it is; then it is asked.
-const hasHistory = () => ["live", "waiting"].includes(catalogue.history?.state);
+// While the history is being read the last ticks are shown, and how far it is; then it is asked, for keys that there are.
+const hasHistory = () => ["live", "waiting"].includes(catalogue.history?.state) && (Boolean(followed?.newest) || keys().includes(view.key));
 hooks.hasHistory = hasHistory;
 const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, readWords: () => readWords() });
+const origins = new Origins({ onChange: later, onNoToken: showLogin, hasHistory });
 const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: () => changeTick(null, null), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
 
 // ---- what there is, and what is chosen of it
@@ -288,7 +290,7 @@ function draw() {
     promised = "";
     return;
   }
-  byId("period").textContent = `${periodWords(snapshot, horizonOf(view.histogram), now())}.`;
+  byId("period").textContent = `${periodWords(snapshot, origins.of(snapshot), horizonOf(view.histogram), now())}.`;
   byId("period").title = `Times are in ${timeZone()}. Epoch ${count(snapshot.epoch)}, tick ${count(snapshot.tick)}.`;
   byId("lead").textContent = `Noise is added to every number on purpose, so that ${snapshot.guarantee.unit === "user" ? "no single user" : "no single event"} can be seen.`;
   byId("what").textContent = [about(snapshot.mechanism, numeric ? snapshot.edges : null), items ? "" : remarks(snapshot)].join(" ").trim();
@@ -353,7 +355,7 @@ function drawItems(snapshot) {
     exact: exact ? (truth?.counts ?? new Map()) : null,
     wanted: byId("find").value,
     before: beside?.snapshot ?? null,
-    nothing: nothingShown(snapshot, isRunning(snapshot.mechanism) ? beginning(snapshot) : null),
+    nothing: nothingShown(snapshot, isRunning(snapshot.mechanism) ? origins.of(snapshot) : null),
   });
   const total = snapshot.total_items ?? snapshot.items.length;
   const some = snapshot.items.length < total ? `the ${count(snapshot.items.length)} largest of ` : "";
@@ -404,7 +406,7 @@ function drawAnswers(snapshot) {
 }
 
 function drawItem(snapshot, chosen, texts, beside) {
-  item.show(snapshot, chosen, texts, { exact, before: beside, paused: view.at !== null });
+  item.show(snapshot, chosen, texts, { exact, before: beside, paused: view.at !== null, origin: origins.of(snapshot) });
 }
 
 let promised = "";

@@ -75,8 +75,9 @@ export class Item {
   }
 
   // snapshot: what the board shows; item: whose line; texts: {words, empty, half, measured}; exact: Exact or null; before: the epoch
-  // before it that is drawn beside it, {shift, name}, or null; paused: no newer tick is wanted.
-  show(snapshot, item, texts, { exact, before, paused }) {
+  // before it that is drawn beside it, {shift, name}, or null; paused: no newer tick is wanted; origin: when the series began.
+  show(snapshot, item, texts, { exact, before, paused, origin }) {
+    this.origin = origin;
     this.shown = { snapshot, item };
     this.names = snapshot.items?.map(([label]) => label) ?? [];
     const counts = Boolean(snapshot.items) && !(snapshot.edges && isQuantile(item));
@@ -95,7 +96,7 @@ export class Item {
     const { view } = this;
     const width = snapshot.end - snapshot.start;
     const name = rangeName(view.range);
-    const { from, to } = bounds(name, snapshot, paused);
+    const { from, to } = bounds(name, snapshot, this.origin, paused);
     // Beside an epoch so far is all of the one before it.
     const until = before && name === "epoch" && to === null ? beginning(snapshot) + before.shift : (to ?? snapshot.end);
     const span = until - (from ?? Math.min(beginning(snapshot), this.lines.of[0]?.[0]?.end ?? Infinity));
@@ -114,7 +115,7 @@ export class Item {
     const lines = wanted.lines.map(({ key, item, shift }, index) => {
       let points = this.lines.points(index);
       if (unit === "epoch") points = [...(this.finals[index] ?? []).filter((one) => one.id !== snapshot.id), ...points.slice(-1)];
-      else if (unit !== null) points = rates(points, this.finals[index] ?? [], wanted.step ?? wanted.width);
+      else if (unit !== null) points = rates(points, this.finals[index] ?? [], wanted.step ?? wanted.width, { id: snapshot.id, at: this.origin });
       if (exact && index === 0 && unit === null) points = points.map((one) => ({ ...one, exact: exact.at(one.end)?.counts.get(item) }));
       const name = shift ? (before?.name ?? "before") : key !== this.view.key ? oneLine(key) : texts.name && index === 0 ? texts.name : oneLine(item) || NOTHING.empty;
       return { name, kind: shift ? "before" : index, points, key, item, shift };
@@ -164,7 +165,7 @@ export class Item {
 
   controls(snapshot, running, unit) {
     const name = rangeName(this.view.range);
-    const begin = beginning(snapshot);
+    const begin = this.origin;
     for (const made of this.buttons) {
       made.hidden = !this.hooks.hasHistory() && !["hour", "epoch"].includes(made.dataset.range);
       made.setAttribute("aria-pressed", `${made.dataset.range === name}`);

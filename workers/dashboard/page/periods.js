@@ -6,6 +6,8 @@ import { beginning, capital, epochName, fromTo, moment } from "./when.js";
 import { isRunning } from "./words.js";
 
 const PAGE = 100;
+// An epoch that has just begun is in the history a little later than on the stream.
+const SOON_MS = 3000;
 
 export class Periods {
   // hooks: onPick(end, id), onNewest(), onChange(), onNoToken(), now(), horizonOf(histogram), hasHistory()
@@ -20,6 +22,7 @@ export class Periods {
     this.more = false;
     this.newest = null;
     this.drawn = "";
+    this.askedAt = -Infinity;
     this.older.addEventListener("click", () => this.load(true));
     byId("moment-form").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -43,13 +46,15 @@ export class Periods {
 
   // A snapshot of another series has come: what was the newest one until now is final.
   take(snapshot) {
-    if (this.newest !== null && this.newest !== snapshot.id) this.load();
+    const soon = performance.now() - this.askedAt > SOON_MS;
+    if ((this.newest !== null && this.newest !== snapshot.id) || (soon && this.epochs.at(-1)?.id !== snapshot.id)) this.load();
     this.newest = snapshot.id;
   }
 
   async load(older = false) {
     const { stream } = this;
     if (!stream || !this.hooks.hasHistory()) return;
+    this.askedAt = performance.now();
     const to = older && this.epochs.length ? this.epochs[0].end - 1 : null;
     let found;
     try {

@@ -19,7 +19,8 @@ export const timeZone = () => {
 const isMidnight = (ms) => ms % DAY_MS === 0;
 const sameDay = (a, b) => new Date(a).toDateString() === new Date(b).toDateString();
 
-// When the counts of a snapshot began: with its epoch, or with its tick.
+// When the counts of a snapshot began by the grid of ticks: with its epoch, or with its tick. A series that was begun within an epoch
+// begins later (origins.js).
 export function beginning(snapshot) {
   const width = snapshot.end - snapshot.start;
   return isRunning(snapshot.mechanism) ? snapshot.end - snapshot.tick * width : snapshot.start;
@@ -41,11 +42,12 @@ function dayWords(ms, now) {
   return days === 1 ? "yesterday" : utcDay.format(ms);
 }
 
-// Since when and until when a snapshot counts.
-export function periodWords(snapshot, horizon, now) {
+// Since when and until when a snapshot counts; begin: when its series began.
+export function periodWords(snapshot, begin, horizon, now) {
   const width = snapshot.end - snapshot.start;
-  const begin = beginning(snapshot);
+  const whole = begin === beginning(snapshot);
   if (!isRunning(snapshot.mechanism)) return `From ${moment(begin, snapshot.end, true)} to ${moment(snapshot.end, now, true)}`;
+  if (horizon && snapshot.tick === horizon && !whole) return `${capital(fromTo(begin, snapshot.end, now))}: counts are final`;
   if (horizon && snapshot.tick === horizon) return `${capital(epochName(begin, begin + horizon * width, now))}, all of it: counts are final`;
   const midnight = isMidnight(begin);
   const local = midnight && zone !== "UTC" ? ` (${clock.format(begin)} here)` : "";
