@@ -275,6 +275,7 @@ function draw() {
   byId("answers").hidden = items;
   byId("numeric").hidden = !numeric;
   byId("lead").hidden = !snapshot;
+  byId("beside-label").hidden = true;
   byId("how").hidden = !snapshot;
   if (!snapshot) {
     byId("what").textContent = "";
@@ -349,7 +350,12 @@ function drawItems(snapshot) {
   byId("legend-exact").hidden = exact === null;
   board.chosen = chosenItem(snapshot);
   const beside = besides(snapshot);
-  if (beside?.snapshot) byId("before-head").textContent = moment(beside.snapshot.end, now());
+  byId("legend-before").hidden = !beside?.snapshot;
+  if (beside?.snapshot) {
+    const then = moment(beside.snapshot.end, now());
+    byId("before-head").textContent = then;
+    byId("before-words").textContent = `${then}, for comparison; the change since is a number where noise does not explain it, else ≈`;
+  }
   board.show(snapshot, {
     moves: followed.moves(snapshot),
     exact: exact ? (truth?.counts ?? new Map()) : null,

@@ -169,7 +169,7 @@ export class Item {
     for (const made of this.buttons) {
       made.hidden = !this.hooks.hasHistory() && !["hour", "epoch"].includes(made.dataset.range);
       made.setAttribute("aria-pressed", `${made.dataset.range === name}`);
-      if (made.dataset.range === "epoch") set(made, running ? capital(`since ${begin % 86400e3 === 0 ? "midnight UTC" : moment(begin, this.hooks.now())}`) : "Last ticks");
+      if (made.dataset.range === "epoch") set(made, isRunning(snapshot.mechanism) ? capital(`since ${begin % 86400e3 === 0 ? "midnight UTC" : moment(begin, this.hooks.now())}`) : "Last ticks");
     }
     byId("range-details").hidden = !this.hooks.hasHistory();
     byId("range-open").setAttribute("aria-pressed", `${CHOSEN.test(name)}`);
