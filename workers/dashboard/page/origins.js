@@ -4,6 +4,8 @@ import { NoToken, asked } from "./net.js";
 import { beginning } from "./when.js";
 import { isRunning } from "./words.js";
 
+const SOON_MS = 5000;
+
 export class Origins {
   // hooks: onChange(), onNoToken(), hasHistory()
   constructor(hooks) {
@@ -44,6 +46,10 @@ export class Origins {
 
   // What is not in the history yet is asked for again later.
   again(name, soon) {
-    if (soon) setTimeout(() => this.known.delete(name), 5000);
+    if (!soon) return;
+    setTimeout(() => {
+      this.known.delete(name);
+      this.hooks.onChange();
+    }, SOON_MS);
   }
 }

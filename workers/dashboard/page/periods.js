@@ -6,8 +6,7 @@ import { beginning, capital, epochName, fromTo, moment } from "./when.js";
 import { isRunning } from "./words.js";
 
 const PAGE = 100;
-// An epoch that has just begun is in the history a little later than on the stream.
-const SOON_MS = 3000;
+const SOON_MS = 2000;
 
 export class Periods {
   // hooks: onPick(end, id), onNewest(), onChange(), onNoToken(), now(), horizonOf(histogram), hasHistory()
@@ -22,7 +21,7 @@ export class Periods {
     this.more = false;
     this.newest = null;
     this.drawn = "";
-    this.askedAt = -Infinity;
+    this.timer = 0;
     this.older.addEventListener("click", () => this.load(true));
     byId("moment-form").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -46,15 +45,23 @@ export class Periods {
 
   // A snapshot of another series has come: what was the newest one until now is final.
   take(snapshot) {
-    const soon = performance.now() - this.askedAt > SOON_MS;
-    if ((this.newest !== null && this.newest !== snapshot.id) || (soon && this.epochs.at(-1)?.id !== snapshot.id)) this.load();
-    this.newest = snapshot.id;
+    const changed = this.newest?.id !== snapshot.id;
+    this.newest = snapshot;
+    this.grow();
+    if (changed) this.load();
+  }
+
+  // The newest epoch reaches as far as its newest tick, also where that is not in the history yet.
+  grow() {
+    const last = this.epochs.at(-1);
+    const { id, tick, start, end } = this.newest ?? {};
+    if (last && last.id === id && end > last.end) Object.assign(last, { tick, start, end });
   }
 
   async load(older = false) {
     const { stream } = this;
+    clearTimeout(this.timer);
     if (!stream || !this.hooks.hasHistory()) return;
-    this.askedAt = performance.now();
     const to = older && this.epochs.length ? this.epochs[0].end - 1 : null;
     let found;
     try {
@@ -64,16 +71,15 @@ export class Periods {
       return; // asked again with the next epoch, or when the connection is back
     }
     if (stream !== this.stream || found.status !== 200) return;
-    const kept = to === null ? this.epochs.filter((one) => one.end < (found.body.epochs[0]?.end ?? 0)) : this.epochs;
+    const answered = new Set(found.body.epochs.map((one) => one.id));
+    const first = found.body.epochs[0]?.end ?? 0;
+    const kept = this.epochs.filter((one) => !answered.has(one.id) && (to !== null || one.end < first));
     this.epochs = to === null ? [...kept, ...found.body.epochs] : [...found.body.epochs, ...kept];
     if (to !== null || !kept.length) this.more = found.body.more;
+    this.grow();
+    // An epoch that has just begun is in the history a little later than on the stream.
+    if (this.newest !== null && this.epochs.at(-1)?.id !== this.newest.id) this.timer = setTimeout(() => this.load(), SOON_MS);
     this.hooks.onChange();
-  }
-
-  // The epoch that ended last before the one of a snapshot, or null.
-  before(snapshot) {
-    const begin = beginning(snapshot);
-    return this.epochs.findLast((one) => one.id !== snapshot.id && one.end <= begin + (snapshot.end - snapshot.start) / 2) ?? null;
   }
 
   // shown: the snapshot that is looked at; paused: whether it is held.
