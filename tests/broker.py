@@ -49,6 +49,8 @@ transaction.state.log.num.partitions=4
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 log.cleaner.backoff.ms=500
+# Records of tests are of any year: by default the broker would remove those of more than a week ago, at its next look.
+log.retention.ms=-1
 """
 
 
@@ -113,6 +115,7 @@ def _container() -> Generator[str, None, None]:
     container.with_env("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false")
     container.with_env("KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS", "0")
     container.with_env("KAFKA_LOG_CLEANER_BACKOFF_MS", "500")
+    container.with_env("KAFKA_LOG_RETENTION_MS", "-1")
     try:
         container.start()
     except Exception as exc:  # an image that cannot be pulled, for one

@@ -56,6 +56,7 @@ PROCESSES = (
     "dashboard/test_page_odd.py",
     "dashboard/test_demo_page.py",
     "dashboard/test_command.py",
+    "dashboard/store/test_store.py",
     "test_demo.py",
     "test_readme.py",
 )
@@ -82,6 +83,8 @@ SLOW = (
     "kafka/test_topics.py",
     "kafka/test_shard.py",
     "dashboard/test_feed.py",
+    "dashboard/store/test_following.py",
+    "dashboard/store/test_questions.py",
     "mechanisms/running/test_sparse_gumb.py",
     "kafka/test_handover.py",
     "contract/test_price.py",

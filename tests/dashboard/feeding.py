@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import orjson
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from workers.dashboard.config import DashboardSettings, HistogramTopic
 from workers.dashboard.snapshots import Pages, SeenSnapshot
@@ -53,6 +54,11 @@ class Moment:
     """What `recent` counts from: the moment at which the last cluster was made, so that the ticks of one test meet."""
 
     ms = 0
+
+
+def new_topic(name: str, partitions: int) -> NewTopic:
+    """A topic that keeps records of any year, as histogram topics do."""
+    return NewTopic(name, partitions, 1, config={"retention.ms": "-1"})
 
 
 class Topics:

@@ -9,9 +9,8 @@ from contextlib import suppress
 
 import orjson
 import pytest
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
-from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message
+from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic
 from workers.dashboard import feed as feed_module
 from workers.dashboard.feed import Feed
 from workers.dashboard.history import TICKS
@@ -59,7 +58,7 @@ def topics(bootstrap: str) -> Iterator[Topics]:
     found = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
     admin = found.connection.admin()
     name = f"{found.prefix}.products"
-    admin.create_topics([NewTopic(name, 3, 1)])[name].result()
+    admin.create_topics([new_topic(name, 3)])[name].result()
     yield found
     admin.delete_topics([name])[name].result()
 
@@ -137,7 +136,7 @@ def test_a_topic_that_is_not_there_yet_is_waited_for(bootstrap: str) -> None:
     states: list[object] = []
 
     def create() -> None:
-        admin.create_topics([NewTopic(name, 1, 1)])[name].result()
+        admin.create_topics([new_topic(name, 1)])[name].result()
         topics.send(message(1))
 
     def reached(hub: Hub) -> bool:

@@ -11,9 +11,8 @@ import duckdb
 import orjson
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
-from tests.dashboard.feeding import GONE, Topics, message
+from tests.dashboard.feeding import GONE, Topics, message, new_topic
 from tests.dashboard.store.making import at
 from tests.worker.harness import until
 from workers.dashboard.store import following, schema
@@ -28,7 +27,7 @@ def topics(bootstrap: str) -> Iterator[Topics]:
     found = Topics(Connection(bootstrap), f"hist{uuid.uuid4().hex[:10]}")
     admin = found.connection.admin()
     name = f"{found.prefix}.products"
-    admin.create_topics([NewTopic(name, 3, 1)])[name].result()
+    admin.create_topics([new_topic(name, 3)])[name].result()
     yield found
     admin.delete_topics([name])[name].result()
 
@@ -188,7 +187,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(topics: Topics, t
         history.read_all()
     admin.delete_topics([name])[name].result()
     until(lambda: name not in admin.list_topics(timeout=60).topics, "it is gone")
-    admin.create_topics([NewTopic(name, 3, 1)])[name].result()
+    admin.create_topics([new_topic(name, 3)])[name].result()
     topics.producer = topics.connection.producer(None)  # the other one knows the old topic
     topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(1, 41)))
     with History(topics, tmp_path / "h") as history:

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 #: A file that failed is opened again after so long.
-REOPEN_S = 10.0
+REOPEN_S = 5.0
 CLOSING_S = 2.0
 #: Threads that answer questions, and how many questions may wait for one.
 THREADS = 2
@@ -46,8 +46,12 @@ FILES = 2
 FILE_S = 120.0
 #: Old rows are removed when this part of the time for which they are kept has gone by.
 THIN_EVERY = 48
-#: A commit may leave so many rows unsorted before the next look.
+#: How often is looked for what is to be sorted or removed.
 LOOK_S = 5.0
+
+OTHER = "its file is of another version, or of another program"
+#: What DuckDB says of such a file.
+_FOREIGN = ("not a valid DuckDB database", "version number")
 
 T = TypeVar("T")
 Question = Callable[[duckdb.DuckDBPyConnection], T]
@@ -183,7 +187,7 @@ class Store:
             try:
                 self._keep()
             except OtherVersion:
-                self._off("its file is of another version, or of another program", "move it away, or name another one")
+                self._off(OTHER, "move it away, or name another one")
             except (duckdb.Error, OSError) as error:
                 self._off(_why(error), _said(error))
             except Exception as error:  # noqa: BLE001 (the last place: the dashboard goes on)
@@ -221,9 +225,9 @@ class Store:
                 self._say({"state": "waiting"})
                 self._stopped.wait(RETRY_S)
                 continue
-            self.reading = follower.read
+            was, self.reading = self.reading, follower.read
             self._say({"state": "live"} if self.reading is None else {"state": "reading", "read": self.reading})
-            if time.monotonic() >= look_at:
+            if time.monotonic() >= look_at or (was is not None and self.reading is None):
                 settle(database)
                 self._thin(database, writer)
                 look_at = time.monotonic() + LOOK_S
@@ -269,6 +273,8 @@ def _why(error: BaseException) -> str:
     for number in (28, 27, 13, 2, 30, 122, 5, 20, 21):  # no space, too large, not allowed, ...
         if os.strerror(number) in text:
             return f"its file cannot be used: {os.strerror(number)}"
+    if any(words in text for words in _FOREIGN):
+        return OTHER
     if "lock" in text.lower():
         return "its file is in use by another process"
     return "its file cannot be used"

@@ -1,0 +1,163 @@
+"""A dashboard as a process over a real broker: killed, with a file it cannot use, or a disk that is full."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+
+from tests.dashboard.feeding import PATIENCE_S, Topics, message, new_topic
+from tests.dashboard.store.making import at, thinned
+from tests.worker.harness import ROOT, until
+from workers.dashboard.store.schema import connect
+from workers.kafka.clients import Connection
+
+
+@pytest.fixture
+def topics(bootstrap: str) -> Iterator[Topics]:
+    """A histogram topic of two partitions on a real broker, gone afterwards."""
+    found = Topics(Connection(bootstrap), f"kept{uuid.uuid4().hex[:10]}")
+    admin = found.connection.admin()
+    name = f"{found.prefix}.products"
+    admin.create_topics([new_topic(name, 2)])[name].result()
+    yield found
+    admin.delete_topics([name])[name].result()
+
+
+class Page:
+    """A running dashboard."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, log: Path) -> None:
+        self.process, self._url, self._log = process, url, log
+
+    def get(self, path: str, **query: object) -> tuple[int, Any]:
+        try:
+            with urlopen(f"{self._url}api/{path}?{urlencode(query)}", timeout=PATIENCE_S) as answer:
+                return answer.status, json.load(answer)
+        except HTTPError as error:
+            return error.code, json.load(error)
+
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("histograms")[1]["history"]
+        return found
+
+    def ticks(self, key: str = "s1") -> list[int]:
+        status, found = self.get("history", histogram="products", key=key, limit=10_000)
+        return [one["tick"] for one in found["entries"]] if status == 200 else []
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+@contextmanager
+def dashboard(topics: Topics, directory: Path, settings: str = 'store = "history.duckdb"') -> Iterator[Page]:
+    """A dashboard that keeps its history in the directory; killed at the end, if it still runs."""
+    config, log = directory / "x.toml", directory / "log"
+    config.write_text(f"{topics.toml('products')}[dashboard]\n{settings}\n")
+    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(config), "--port", "0"]
+    with log.open("w") as written:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=written, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://[\d.]+:\d+/", process.stdout.readline())
+        assert found is not None, log.read_text()
+        yield Page(process, found[0], log)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(topics: Topics, tmp_path: Path) -> None:
+    """Wherever between topic and file it was."""
+    sent = 0
+    for until_tick in (400, 900, 1_500):
+        topics.send(*(message(tick, key=key, **at(tick)) for tick in range(sent + 1, until_tick + 1) for key in ("s1", "s2")))
+        sent = until_tick
+        with dashboard(topics, tmp_path) as page:
+            # Some of it is there, and more comes while it is killed.
+            until(lambda page=page: page.ticks() or page.ticks("s2"), "something is kept", PATIENCE_S)  # type: ignore[misc]
+            topics.send(*(message(tick, key="s3", **at(tick)) for tick in range(sent, sent + 300)))
+    with dashboard(topics, tmp_path) as page:
+        until(lambda: page.state() == {"state": "live"}, "all is read", PATIENCE_S)
+        for key, wanted in (("s1", range(1, 1_501)), ("s2", range(1, 1_501))):
+            assert page.ticks(key) == list(wanted)
+        assert page.ticks("s3") == sorted({*range(400, 700), *range(900, 1_200), *range(1_500, 1_800)})
+
+
+def test_what_is_kept_is_thinned_while_it_runs_and_outlives_it(topics: Topics, tmp_path: Path) -> None:
+    """After an orderly end too; the settings say how much is left."""
+    sent = [message(tick, **at(tick)) for tick in range(1, 1_501)]
+    topics.send(*sent)
+    settings = 'store = "history.duckdb"\nkeep_ticks = "10m"\nkeep_hours = "2h"'
+    left = [document["tick"] for document in thinned(sent, 600_000, 7_200_000)]
+    assert 60 <= len(left) < 100
+    with dashboard(topics, tmp_path, settings) as page:
+        until(lambda: page.ticks() == left, "it is thinned", PATIENCE_S)
+        page.process.terminate()
+        assert page.process.wait(PATIENCE_S) == 0
+    with dashboard(topics, tmp_path, settings) as page:
+        until(lambda: page.state() == {"state": "live"}, "all is read", PATIENCE_S)
+        assert page.ticks() == left
+
+
+def test_a_full_disk_costs_the_history_and_not_the_dashboard(topics: Topics, tmp_path: Path) -> None:
+    """It says so in the system's words, goes on without, and mends itself when there is room."""
+    topics.send(message(1, **at(1)))
+    with dashboard(topics, tmp_path) as page:
+        until(lambda: page.ticks() == [1], "the first is kept", PATIENCE_S)
+        resource.prlimit(page.process.pid, resource.RLIMIT_FSIZE, (4_096, resource.RLIM_INFINITY))
+        topics.send(message(2, [(f"item {i}", i) for i in range(20_000)], **at(2)))
+        why = "its file cannot be used: File too large"
+        until(lambda: page.state() == {"state": "off", "why": why}, "it is off", PATIENCE_S)
+        status, said = page.get("history", histogram="products", key="s1")
+        assert (status, said) == (503, {"error": f"there is no history: {why}"})
+
+        def newest() -> bool:
+            return bool(page.get("snapshots", histogram="products", key="s1", limit=1, top=1)[1]["snapshots"][0]["tick"] == 2)
+
+        until(newest, "the page goes on", PATIENCE_S)
+        assert page.get("snapshots", histogram="products", key="s1", at=at(2)["end"], top=1)[0] == 200
+        resource.prlimit(page.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        until(lambda: page.ticks() == [1, 2], "it has mended itself", PATIENCE_S)
+        assert page.log.count("history: off: its file cannot be used: File too large") == 1
+        assert "Traceback" not in page.log
+
+
+def test_a_file_that_cannot_be_used_is_said_and_tried_again(topics: Topics, tmp_path: Path) -> None:
+    """Where it is said, and what there still is; once the file can be used it is."""
+    topics.send(message(1, **at(1)))
+    directory, path = tmp_path / "kept", tmp_path / "kept" / "history.duckdb"
+    with dashboard(topics, tmp_path, 'store = "kept/history.duckdb"') as page:
+
+        def off(why: str) -> None:
+            until(lambda: page.state() == {"state": "off", "why": why}, why, PATIENCE_S)
+            assert page.log.count(f"history: off: {why} (") == 1
+
+        off("its file cannot be used: No such file or directory")
+        until(lambda: page.get("snapshots", histogram="products", key="s1")[1]["snapshots"], "the page shows", PATIENCE_S)
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / path.name).write_text("something else " * 1_000)
+        (tmp_path / "new").rename(directory)
+        off("its file is of another version, or of another program")
+        with connect(tmp_path / "held") as held:
+            held.execute("update meta set version = 99")
+            held.execute("checkpoint")
+            (tmp_path / "held").replace(path)  # its lock goes with it
+            off("its file is in use by another process")
+        until(lambda: "another version" in str(page.state()), "another version", PATIENCE_S)
+        path.rename(tmp_path / "moved away")
+        until(lambda: page.ticks() == [1], "the file is used", PATIENCE_S)
+        assert page.log.count("the dashboard goes on without, and tries again") == 4
