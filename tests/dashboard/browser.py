@@ -62,7 +62,7 @@ class Window:
 
     def _note(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            self.wrong.append(message.text)
+            self.wrong.append(f"{message.text} {message.location['url']}")
 
     def open(self, url: str) -> Page:
         """Loads the page and waits for the first histogram."""

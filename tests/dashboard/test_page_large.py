@@ -61,7 +61,6 @@ def test_hostile_labels_are_text_and_nothing_else(chrome: Browser) -> None:
         with served(topics, "products", "maximum") as dashboard:
             page = window.open(dashboard.url)
             window.shows('document.querySelectorAll("#key option").length === 3')
-            title = page.title()
             shown = page.evaluate(
                 """() => [...document.querySelectorAll(".pick")].map((e) => [e.title, e.children.length, e.dir])"""
             )
@@ -85,7 +84,8 @@ def test_hostile_labels_are_text_and_nothing_else(chrome: Browser) -> None:
             page.wait_for_selector(".answer li")
             assert page.locator(".answer li").count() == len(HOSTILE)
             assert page.evaluate("document.querySelectorAll('main img, main script, main b').length") == 0
-            assert page.title() == title
+            assert page.title().endswith("orders \u2013 Quietcount")
+            assert "maximum" in page.title()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert window.wrong == []
     window.context.close()

@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from workers.dashboard.api_history import refusing, routes, tick
-from workers.dashboard.guard import add_headers, guard, refusal
+from workers.dashboard.guard import guard, headers_for, refusal
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
 from workers.dashboard.parameters import Question, answer, items_of, json_of, number, number_or, only_known, stream_of
 from workers.dashboard.promise import together_of
@@ -76,8 +76,8 @@ def application(
     app[KNOWN] = known = frozenset(histogram for histogram, _ in histograms)
     if store is not None:
         app[STORE] = store
-        app.add_routes(routes(store, known))
-    app.on_response_prepare.append(add_headers)
+        app.add_routes(routes(store, known, hub.history))
+    app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
 

@@ -48,8 +48,11 @@ STALLED_S = 60.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def routes(store: Store, known: frozenset[str]) -> list[web.RouteDef]:
-    """Return the routes over a store; `known` are the histograms of the settings."""
+def routes(store: Store, known: frozenset[str], memory: History) -> list[web.RouteDef]:
+    """Return the routes over a store; `known` are the histograms of the settings.
+
+    A stream that is in `memory` and not in the store yet is no unknown one: nothing is kept of it.
+    """
 
     async def ask_history(request: web.Request) -> web.StreamResponse:
         query = request.query
@@ -62,7 +65,10 @@ def routes(store: Store, known: frozenset[str]) -> list[web.RouteDef]:
             step=_step(query),
             limit=limit or 1_000,
         )
-        return await _answer(request, store, asked, partial(_ask_history, asked, store))
+        try:
+            return await _answer(request, store, asked, partial(_ask_history, asked, store))
+        except Unknown:
+            return _nothing_yet(asked, request, memory, store)
 
     async def ask_epochs(request: web.Request) -> web.StreamResponse:
         query = request.query
@@ -76,7 +82,10 @@ def routes(store: Store, known: frozenset[str]) -> list[web.RouteDef]:
             top=100 if top is None and not items else top,
             limit=limit or 100,
         )
-        return await _answer(request, store, asked, partial(_ask_epochs, asked, store))
+        try:
+            return await _answer(request, store, asked, partial(_ask_epochs, asked, store))
+        except Unknown:
+            return _nothing_yet(asked, request, memory, store)
 
     return [web.get("/api/history", refusing(ask_history)), web.get("/api/epochs", refusing(ask_epochs))]
 
@@ -132,6 +141,27 @@ def refusing(handler: Handler) -> Handler:
             return refusal(503, str(error), **{hdrs.RETRY_AFTER: "5"})
 
     return handle
+
+
+def _nothing_yet(
+    asked: HistoryQuestion | EpochsQuestion, request: web.Request, memory: History, store: Store
+) -> web.Response:
+    """Return the answer about a stream of which only what is in memory is known.
+
+    Raises:
+        Unknown: it is not in memory either, or a file is asked for.
+    """
+    held = memory.page(asked.stream, None, memory.ticks)[0]
+    if not held or request.query.get("format", "json") != "json":
+        raise Unknown("no such key: nothing is kept of it; /api/histograms lists the keys")
+    first, last = held[0].end, held[-1].end
+    kept = {"first": first, "last": last, "ticks": first, "hours": first}
+    about: dict[str, object] = {"complete": False, "reading": store.reading, "more": False, "kept": kept}
+    if isinstance(asked, EpochsQuestion):
+        return json_of({"epochs": []} | about)
+    place = {"histogram": asked.stream.histogram, "key": asked.stream.key, "items": list(asked.items)}
+    times = {"from": asked.range.since, "to": asked.range.until, "step": asked.step, "next": None}
+    return json_of(place | times | about | {"series": [], "entries": []})
 
 
 def _ask_history(asked: HistoryQuestion, store: Store, cursor: Any) -> bytes:

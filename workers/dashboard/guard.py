@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
+# Scripts and styles from this server's files only: even a label that got into the page as markup
+# could do nothing.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors "
+)
+#: Who may show `/?embed` in a frame. What only this machine may read, only its own pages may frame.
+ANYBODY = "*"
+THIS_MACHINE = "'self' http://localhost:* http://127.0.0.1:*"
 HEADERS = {
-    # Scripts and styles from this server's files only: even a label that got into the page as
-    # markup could do nothing.
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
+    "Content-Security-Policy": POLICY + "'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -73,9 +78,31 @@ def guard(host: str, token: str | None) -> Middleware:
     return middleware
 
 
-async def add_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    """A signal handler for `set_headers`."""
-    set_headers(response)
+def headers_for(host: str, token: str | None) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+    """Return the signal handler that sets the headers of every response."""
+    by = framed_by(host, token)
+
+    async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+        set_headers(response)
+        if request.path == "/" and "embed" in request.query:
+            allow_frames(response, by)
+
+    return add_headers
+
+
+def framed_by(host: str, token: str | None) -> str:
+    """Return which sites may show the page in a frame, if it is asked for with `embed`.
+
+    Such a page has no form and nothing to press that changes anything, and a site that frames it
+    cannot read it.
+    """
+    return THIS_MACHINE if token is None and is_loopback(host) else ANYBODY
+
+
+def allow_frames(response: web.StreamResponse, by: str) -> None:
+    """Let a response be shown in frames of other sites."""
+    response.headers["Content-Security-Policy"] = POLICY + by
+    response.headers.pop("X-Frame-Options", None)
 
 
 def set_headers(response: web.StreamResponse) -> None:

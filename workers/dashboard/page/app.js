@@ -3,35 +3,61 @@
 import { answersOf, question, remarks, showAnswers } from "./answers.js";
 import { Board } from "./board.js";
 import { Chart } from "./chart.js";
+import { byId, button, element, named, set } from "./dom.js";
 import { Exact } from "./exact.js";
-import { Followed, View, isQuantile, quantileItem } from "./model.js";
+import { Item } from "./item.js";
+import { Followed, isQuantile, quantileItem } from "./model.js";
 import { NoToken, ask, setToken, takeToken } from "./net.js";
 import { Bins } from "./numbers.js";
+import { Origins } from "./origins.js";
+import { Periods } from "./periods.js";
 import { personTable } from "./person.js";
+import { KeySearch, fillSelect } from "./picker.js";
+import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
-import { KAFKA, NOTHING, about, about2sd, count, errorBar, guarantee, oneLine, purpose, quantileName, span, threshold, time } from "./words.js";
+import { View, isTick } from "./view.js";
+import { moment, periodWords, timeZone } from "./when.js";
+import { NOTHING, about, about2sd, count, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, threshold, time } from "./words.js";
 
-const byId = (id) => document.getElementById(id);
 const CATALOGUE_MS = 30000;
 const SOON_MS = 1000;
 
 const view = new View();
 const board = new Board(byId("scroller"), (label) => choose(label));
 const bins = new Bins(byId("bins"), byId("bin-reading"), byId("quantiles"), byId("bin-numbers"), (label) => choose(label));
-const chart = new Chart(byId("chart"), byId("reading"), byId("numbers"));
+const chart = new Chart(byId("chart"), byId("reading"), byId("numbers"), (from, to) => changeView({ range: `${from}-${to}` }));
+const keySearch = new KeySearch((key) => chooseKey(key));
 let catalogue = { histograms: [], state: { kafka: "connecting" } };
 let followed = null;
 let exact = null;
-let connected = false;
+let connected = null;
 let state = { kafka: "connecting" };
 let clockOff = 0;
 let pinned = null;
+// Where a tick that the address names is not kept: the nearest that are.
+let missing = null;
+let before = null;
 let due = false;
 let soon = 0;
 
 const hooks = {
   onChange: later,
   onStreams: loadCatalogue,
+  onSnapshot: (snapshot) => {
+    item.take(snapshot);
+    periods.take(snapshot);
+  },
+  onGap: () => {
+    item.again();
+    periods.load();
+  },
+  // The history is read beside the ticks that come live: what it has found since is asked for.
+  onHistory: (history) => {
+    if (history.state === catalogue.history?.state && history.read === catalogue.history?.read) return;
+    catalogue.history = history;
+    item.again();
+    periods.load();
+  },
   onNoToken: showLogin,
   onClock: (now) => (clockOff = now - Date.now()),
   onState: (now) => {
@@ -43,10 +69,20 @@ const hooks = {
     later();
   },
   onLost: () => {
-    connected = false;
+    if (connected !== null) connected = false;
     later();
   },
 };
+
+const now = () => Date.now() + clockOff;
+const horizonOf = (histogram) => catalogue.histograms.find((one) => one.histogram === histogram)?.horizon ?? null;
+const keys = () => catalogue.histograms.find((one) => one.histogram === view.histogram)?.keys ?? [];
+// While the history is being read the last ticks are shown, and how far it is; then it is asked, for keys that there are.
+const hasHistory = () => ["live", "waiting"].includes(catalogue.history?.state) && (Boolean(followed?.newest) || keys().includes(view.key));
+hooks.hasHistory = hasHistory;
+const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, readWords: () => readWords() });
+const origins = new Origins({ onChange: later, onNoToken: showLogin, hasHistory });
+const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: () => changeTick(null, null), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
 
 // ---- what there is, and what is chosen of it
 
@@ -62,13 +98,13 @@ async function loadCatalogue() {
     if (found.exact && !exact) exact = new Exact(found.exact, later);
     byId("demo").hidden = !found.exact;
     byId("demo-note").textContent = found.note ?? "";
-    document.title = `${found.worker} · Quietcount`;
     settle(true);
+    if (!followed && connected === null) connected = true;
     if (view.key === null || state.kafka !== "live") loadSoon();
   } catch (error) {
     if (error instanceof NoToken) showLogin();
     else if (!followed) {
-      connected = false;
+      if (connected !== null) connected = false;
       loadSoon();
     }
     later();
@@ -80,17 +116,24 @@ function loadSoon() {
   soon = setTimeout(loadCatalogue, SOON_MS);
 }
 
-// Chooses what the address does not name, and follows what is chosen.
+// Chooses what the address does not name, and follows what is chosen. What it names is never replaced: it is said not to be there.
 function settle(again) {
   const { histograms } = catalogue;
-  const entry = histograms.find((one) => one.histogram === view.histogram) ?? histograms.find((one) => one.keys.length) ?? histograms[0];
-  if (!entry) return;
-  // A key that the server has not seen may still come while it is reading.
-  const sure = catalogue.state.kafka === "live" && entry.keys.length && !entry.keys.includes(view.key);
+  const entry = view.histogram === null ? (histograms.find((one) => one.keys.length) ?? histograms[0]) : histograms.find((one) => one.histogram === view.histogram);
+  fillSelect(byId("histogram"), histograms.map((one) => one.histogram), entry?.histogram ?? null);
+  fillSelect(byId("key"), entry?.keys ?? [], view.key);
+  keySearch.fill(entry?.keys ?? []);
+  if (!entry) {
+    followed?.close();
+    followed = null;
+    later();
+    return;
+  }
   view.histogram = entry.histogram;
-  if (view.key === null || sure) view.key = entry.keys[0] ?? null;
-  fillSelect(byId("histogram"), histograms.map((one) => one.histogram), view.histogram);
-  fillSelect(byId("key"), entry.keys, view.key);
+  if (view.key === null) {
+    view.key = entry.keys[0] ?? null;
+    byId("key").value = view.key;
+  }
   view.write(again);
   if (view.key === null) {
     later();
@@ -98,9 +141,9 @@ function settle(again) {
   }
   if (followed?.histogram !== view.histogram || followed?.key !== view.key) {
     followed?.close();
-    pinned = null;
-    onScreen = null;
+    pinned = missing = onScreen = before = null;
     followed = new Followed(view.histogram, view.key, hooks);
+    periods.follow(view.histogram, view.key);
     exact?.watch(view.histogram, view.key);
     byId("find").value = "";
     byId("scroller").scrollTop = 0;
@@ -109,61 +152,89 @@ function settle(again) {
   later();
 }
 
-function fillSelect(select, values, chosen) {
-  const same = select.options.length === values.length && values.every((value, i) => select.options[i].value === value);
-  if (!same) {
-    select.replaceChildren(
-      ...values.map((value) => {
-        const option = document.createElement("option");
-        option.value = value;
-        option.dir = "auto";
-        option.textContent = oneLine(value) || NOTHING.empty;
-        return option;
-      }),
-    );
-  }
-  select.value = chosen;
-  select.title = chosen ?? "";
-  select.disabled = values.length === 0;
+function chooseKey(key) {
+  Object.assign(view, { key, at: null, id: null });
+  settle(false);
 }
 
-function choose(item) {
-  view.item = item;
+function choose(label) {
+  view.item = label;
   view.write(true);
-  followed?.follow(item);
   later();
+}
+
+// What the chart shows, and what beside it.
+function changeView(changes) {
+  Object.assign(view, changes);
+  view.write(true);
+  later();
+}
+
+// Holds a tick, by a time, or follows the newest one.
+function changeTick(at, id) {
+  Object.assign(view, { at, id });
+  view.write(false);
+  later();
+  return pin();
 }
 
 async function pin() {
   if (view.at === null || !followed) {
-    pinned = null;
+    pinned = missing = null;
     return;
   }
   const mine = followed;
-  const at = view.at;
-  const found = await mine.pinned(at);
-  if (mine !== followed || at !== view.at) return;
-  pinned = found?.end === at ? found : null;
-  if (!pinned && followed.newest) {
-    // It is too old to be kept here, or not a tick of this stream.
-    view.at = null;
-    view.write(true);
+  const { at, id } = view;
+  const found = typeof at === "number" ? await mine.pinned(at, id) : { snapshot: null, nearest: null };
+  if (mine !== followed || at !== view.at || id !== view.id) return;
+  if (found === null) {
+    loadSoon(); // the server is away
+    return;
   }
+  pinned = found.snapshot;
+  missing = pinned ? null : { at, nearest: found.nearest };
   later();
 }
 
 async function step(forward) {
   const snapshot = current();
   if (!snapshot || !followed) return;
-  const end = await followed.beside(snapshot.end, forward);
-  if (end === null) return;
-  view.at = end;
+  const found = await followed.beside(snapshot, forward);
+  if (found === null) return;
+  Object.assign(view, { at: found.end, id: null });
   view.write(true);
   await pin();
 }
 
+// A tick that is held and not here is not replaced by another.
 function current() {
-  return view.at === null ? live() : (pinned ?? followed?.newest ?? null);
+  return view.at === null ? live() : pinned;
+}
+
+// The epoch before a snapshot's, at the same time of it: {snapshot, shift, name}, or null while it is not known.
+function besides(snapshot) {
+  const width = snapshot.end - snapshot.start;
+  const horizon = horizonOf(view.histogram);
+  byId("beside-label").hidden = !horizon || !isRunning(snapshot.mechanism) || !snapshot.items;
+  if (!horizon || !isRunning(snapshot.mechanism)) return null;
+  const shift = horizon * width;
+  const name = shift === 86400e3 ? "the day before" : "the one before";
+  byId("beside-words").textContent = `beside ${name}`;
+  byId("beside").checked = view.beside !== null;
+  if (view.beside === null) return null;
+  const at = snapshot.end - shift;
+  if (before?.at !== at && !before?.loading) loadBefore(at);
+  // While the tick that belongs to a new one is on its way, the one before it is shown.
+  return { snapshot: before?.snapshot ?? null, shift, name };
+}
+
+async function loadBefore(at) {
+  const mine = followed;
+  before = { at, snapshot: before?.snapshot ?? null, loading: true };
+  const found = await mine.pinned(at, null);
+  if (mine !== followed) return;
+  before = { at, snapshot: found?.snapshot ?? null, loading: false };
+  later();
 }
 
 // The newest snapshot; in the demo the newest whose exact counts are here too, so that they appear together.
@@ -190,11 +261,12 @@ function later() {
 
 function draw() {
   drawState();
+  drawUnknown();
   const snapshot = current();
   const paused = view.at !== null;
   onScreen = snapshot;
   byId("follow").textContent = paused ? "▶ Follow" : "❚❚ Pause";
-  byId("follow").disabled = !snapshot;
+  byId("follow").disabled = !snapshot && !paused;
   byId("back").disabled = !snapshot;
   byId("forward").disabled = !snapshot || !paused || snapshot.end === followed.newest?.end;
   byId("board-title").replaceChildren(...title(snapshot, paused));
@@ -204,51 +276,101 @@ function draw() {
   byId("answers").hidden = items;
   byId("numeric").hidden = !numeric;
   byId("lead").hidden = !snapshot;
+  byId("beside-label").hidden = true;
+  byId("how").hidden = !snapshot;
   if (!snapshot) {
     byId("what").textContent = "";
-    byId("legend").hidden = true;
+    byId("how").hidden = true;
     byId("shown").textContent = "";
     const early = ["connecting", "reading"].includes(state.kafka) || (followed && (followed.newest || !followed.known));
-    const text = early ? NOTHING.asking : NOTHING.none;
+    const text = unknown() || missing ? "" : `${readWords()}${early || view.at !== null ? NOTHING.asking : NOTHING.none}`;
+    byId("period").textContent = "";
+    periods.draw(null, paused);
     board.clear(text);
     byId("history").hidden = true;
     byId("guarantee").textContent = text;
     promised = "";
     return;
   }
+  byId("period").textContent = `${periodWords(snapshot, origins.of(snapshot), horizonOf(view.histogram), now())}.`;
+  byId("period").title = `Times are in ${timeZone()}. Epoch ${count(snapshot.epoch)}, tick ${count(snapshot.tick)}.`;
   byId("lead").textContent = purpose(snapshot.guarantee);
   byId("what").textContent = [about(snapshot.mechanism, numeric ? snapshot.edges : null), items ? "" : remarks(snapshot)].join(" ").trim();
   if (numeric) drawNumbers(snapshot);
   else if (items) drawItems(snapshot);
   else drawAnswers(snapshot);
   drawGuarantee(snapshot);
+  drawFoot(snapshot);
+  periods.draw(snapshot, paused);
 }
 
 function title(snapshot, paused) {
-  const key = document.createElement("bdi");
-  key.dir = "auto";
-  key.textContent = oneLine(view.key ?? "");
+  const key = named(oneLine(view.key ?? ""));
   const when = snapshot ? `, tick ${count(snapshot.tick)}${paused ? `, ended ${time(snapshot.end)}` : ""}` : "";
-  return [`${view.histogram ?? ""} of `, key, when];
+  return [`${view.histogram ?? ""} of `, key, element("span", when, "detail")];
 }
+
+// What the address names and is not here, in words; "" while that cannot be known.
+function unknown() {
+  const { histograms } = catalogue;
+  if (!histograms.length) return "";
+  if (view.histogram !== null && !histograms.some((one) => one.histogram === view.histogram)) {
+    return `There is no histogram “${oneLine(view.histogram)}” here. Choose one above.`;
+  }
+  const entry = histograms.find((one) => one.histogram === view.histogram);
+  if (!entry || view.key === null || entry.keys.includes(view.key) || followed?.newest || state.kafka !== "live" || !followed?.known) return "";
+  return `Nothing has been published for a stream key “${oneLine(view.key)}” of ${view.histogram}. It is shown as soon as something is; the keys that are there are listed above.`;
+}
+
+function drawUnknown() {
+  const text = unknown();
+  byId("unknown").hidden = !text;
+  set(byId("unknown"), text);
+  byId("missing").hidden = missing === null;
+  if (missing === null || missing === missingDrawn) return;
+  missingDrawn = missing;
+  const { at, nearest } = missing;
+  const what = typeof at !== "number" ? `“${at}” is neither a time nor a tick.` : isTick(at) ? `Tick ${count(at)} is not kept here.` : `No tick is kept here that holds ${moment(at, now(), true)}.`;
+  const ways = [["before", "The nearest before it"], ["after", "The nearest after it"]].filter(([name]) => nearest?.[name]);
+  byId("missing").replaceChildren(
+    element("span", what),
+    ...ways.map(([name, words]) => button(`${words}: ${moment(nearest[name].end, now(), true)}`, "plain", () => changeTick(nearest[name].end, nearest[name].id ?? null))),
+    button("The newest tick", "plain", () => changeTick(null, null)),
+  );
+}
+
+let missingDrawn = null;
 
 function drawItems(snapshot) {
   const say = threshold(snapshot);
   byId("legend-threshold").hidden = say === null;
   byId("threshold-words").textContent = say ?? "";
   byId("legend-sd").hidden = snapshot.sd === null;
-  byId("sd-words").textContent = errorBar(snapshot, horizonOf(snapshot));
+  byId("sd-words").textContent = errorBar(snapshot, horizonOf(snapshot.histogram));
   const truth = exact?.at(snapshot.end) ?? null;
   byId("legend-exact").hidden = exact === null;
   board.chosen = chosenItem(snapshot);
-  board.show(snapshot, followed.ranksBefore(snapshot), exact ? (truth?.counts ?? new Map()) : null, byId("find").value);
+  const beside = besides(snapshot);
+  byId("legend-before").hidden = !beside?.snapshot;
+  if (beside?.snapshot) {
+    const then = moment(beside.snapshot.end, now());
+    byId("before-head").textContent = then;
+    byId("before-words").textContent = `${then}, for comparison; the change since is a number where noise does not explain it, else ≈`;
+  }
+  board.show(snapshot, {
+    moves: followed.moves(snapshot),
+    exact: exact ? (truth?.counts ?? new Map()) : null,
+    wanted: byId("find").value,
+    before: beside?.snapshot ?? null,
+    nothing: nothingShown(snapshot, isRunning(snapshot.mechanism) ? origins.of(snapshot) : null),
+  });
   const total = snapshot.total_items ?? snapshot.items.length;
   const some = snapshot.items.length < total ? `the ${count(snapshot.items.length)} largest of ` : "";
   const hidden = element("span", truth ? `, ${count(truth.hidden)} hidden` : "");
   hidden.className = "exact";
   const found = byId("find").value.trim() ? `${count(board.rows.length)} of ` : "";
   byId("shown").replaceChildren(`${found}${some}${count(total)} item${total === 1 ? "" : "s"} shown`, hidden);
-  drawHistory(snapshot, board.chosen);
+  drawHistory(snapshot, board.chosen, undefined, beside);
 }
 
 function drawNumbers(snapshot) {
@@ -257,32 +379,22 @@ function drawNumbers(snapshot) {
   const known = view.item !== null && (!isQuantile(view.item) || items.includes(view.item));
   const chosen = known ? view.item : (items[0] ?? snapshot.items[0]?.[0] ?? null);
   byId("numeric-sd").hidden = snapshot.sd === null;
-  byId("numeric-sd-words").textContent = errorBar(snapshot, horizonOf(snapshot));
+  byId("numeric-sd-words").textContent = errorBar(snapshot, horizonOf(snapshot.histogram));
   byId("numeric-quantile").hidden = !snapshot.quantiles?.length;
   bins.show(snapshot, chosen);
   const at = items.indexOf(chosen);
   drawHistory(snapshot, chosen, at < 0 ? undefined : quantileName(quantiles[at]).name);
 }
 
-function horizonOf(snapshot) {
-  return catalogue.histograms.find((one) => one.histogram === snapshot.histogram)?.horizon ?? null;
-}
-
-function drawHistory(snapshot, chosen, quantile) {
+function drawHistory(snapshot, chosen, quantile, beside = null) {
   byId("history").hidden = chosen === null;
   if (chosen === null) return;
-  if (followed.item !== chosen) followed.follow(chosen);
   byId("item-name").textContent = quantile ?? (chosen || NOTHING.empty);
   byId("item-name").dir = "auto";
-  if (quantile !== undefined) {
-    drawChart(snapshot, { words: "Published quantile with its interval over the last ticks.", empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true });
-    return;
-  }
-  drawChart(snapshot, {
-    words: `${snapshot.sd === null ? "Published count" : `Published count ± ${about2sd(snapshot.sd)}`} over the last ticks.`,
-    empty: "Not shown at any of these ticks.",
-    half: "± 2 sd",
-  });
+  const texts = quantile !== undefined
+    ? { words: "Published quantile with its interval.", empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true, name: quantile }
+    : { words: `${snapshot.sd === null ? "Published count" : `Published count ± ${about2sd(snapshot.sd)}`}.`, empty: "Not shown at any of these ticks.", half: "± 2 sd" };
+  drawItem(snapshot, chosen, texts, beside);
 }
 
 function chosenItem(snapshot) {
@@ -295,16 +407,13 @@ function drawAnswers(snapshot) {
   showAnswers(byId("answers"), snapshot, chosen, choose);
   byId("history").hidden = chosen === null;
   if (chosen === null) return;
-  if (followed.item !== chosen) followed.follow(chosen);
   byId("item-name").textContent = question(chosen);
   byId("item-name").dir = "ltr";
-  drawChart(snapshot, { words: "The answer over the last ticks.", empty: "Nothing has been answered at any of these ticks.", half: "± error" });
+  drawItem(snapshot, chosen, { words: "The answer at each tick.", empty: "Nothing has been answered at any of these ticks.", half: "± error", name: question(chosen) }, null);
 }
 
-function drawChart(snapshot, texts) {
-  byId("item-words").textContent = texts.words;
-  const series = view.at === null ? followed.series : followed.series.filter((point) => point.end <= snapshot.end);
-  chart.show(exact ? series.map((point) => ({ ...point, exact: exact.at(point.end)?.counts.get(followed.item) })) : series, texts);
+function drawItem(snapshot, chosen, texts, beside) {
+  item.show(snapshot, chosen, texts, { exact, before: beside, paused: view.at !== null, origin: origins.of(snapshot) });
 }
 
 let promised = "";
@@ -331,37 +440,22 @@ function drawGuarantee(snapshot) {
   byId("guarantee").replaceChildren(...paragraphs.filter((p) => p.className !== "note"), list, ...notes, ...(person ? [person] : []));
 }
 
-function element(name, text) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  return made;
+// What a frame and a printed page end with: from when it is, and where all of it is.
+function drawFoot(snapshot) {
+  const whole = new URL(location.href);
+  whole.searchParams.delete("embed");
+  whole.searchParams.delete("view");
+  whole.hash = "";
+  byId("frame-link").href = whole.href;
+  set(byId("frame-state"), `${oneLine(view.key ?? "")} · ${view.histogram}, ${moment(snapshot.end, now(), true)} (${timeZone()}).`);
 }
+
+// While the history is read, how far; the page shows what there is.
+const readWords = () => (catalogue.history?.state === "reading" ? `The history is being read: ${Math.floor(100 * (catalogue.history.read ?? 0))} %. ` : "");
 
 function drawState() {
-  const newest = followed?.newest ?? null;
-  const age = newest ? Math.max(0, Date.now() + clockOff - newest.end) : 0;
-  const late = newest && age > 3 * (newest.end - newest.start) + 10000;
-  const kafka = state.kafka;
-  const [mark, word] = followed && !connected
-    ? ["lost", "Reconnecting"]
-    : kafka !== "live"
-      ? [kafka === "reading" || kafka === "connecting" ? "connecting" : "lost", kafka === "reading" ? "Reading" : "No Kafka"]
-      : late
-        ? ["late", "Waiting"]
-        : newest
-          ? ["live", "Live"]
-          : ["connecting", "Waiting"];
-  byId("state").dataset.state = mark;
-  if (byId("connection").textContent !== word) byId("connection").textContent = word;
-  byId("age").textContent = newest ? `newest tick ended ${ago(age)}` : "no tick yet";
-  const trouble = connected && KAFKA[kafka] && kafka !== "reading" && kafka !== "connecting";
-  const text = trouble ? `${KAFKA[kafka]}${kafka === "missing" ? (state.topics ?? []).join(", ") : ""}` : "";
-  byId("problem").hidden = !text;
-  if (byId("problem").textContent !== text) byId("problem").textContent = text;
-}
-
-function ago(ms) {
-  return ms < 120e3 ? `${Math.floor(ms / 1000)} s ago` : `${span(ms)} ago`;
+  showTitle(catalogue.worker, view.histogram, view.key);
+  showStanding({ followed, connected, state, newest: followed?.newest ?? null, now: now() });
 }
 
 // ---- the token
@@ -386,13 +480,10 @@ byId("login").addEventListener("submit", (event) => {
 // ---- what the reader does
 
 byId("histogram").addEventListener("change", (event) => {
-  Object.assign(view, { histogram: event.target.value, item: null, at: null });
+  Object.assign(view, { histogram: event.target.value, item: null, at: null, id: null, with: [], keys: [], unit: null });
   settle(false);
 });
-byId("key").addEventListener("change", (event) => {
-  Object.assign(view, { key: event.target.value, at: null });
-  settle(false);
-});
+byId("key").addEventListener("change", (event) => chooseKey(event.target.value));
 byId("find").addEventListener("input", () => {
   byId("scroller").scrollTop = 0;
   later();
@@ -400,17 +491,32 @@ byId("find").addEventListener("input", () => {
 byId("follow").addEventListener("click", () => {
   // What is held is what the reader sees, also when a newer tick is about to be drawn.
   view.at = view.at === null ? (onScreen?.end ?? null) : null;
+  view.id = null;
   pinned = view.at === null ? null : onScreen;
+  missing = null;
   view.write(true);
   later();
 });
+byId("beside").addEventListener("change", (event) => changeView({ beside: event.target.checked ? "before" : null }));
 byId("back").addEventListener("click", () => step(false));
 byId("forward").addEventListener("click", () => step(true));
 addEventListener("popstate", () => {
   view.read();
+  dress();
   settle(true);
 });
 
+// In a frame, or on a wall: the same page with less around it.
+function dress() {
+  const look = view.embed !== null ? "embed" : view.look === "wall" ? "wall" : "";
+  document.documentElement.dataset.look = look;
+  document.documentElement.dataset.part = view.embed ?? "";
+}
+
+dress();
+
+// A narrow screen begins with the counts; how to read them is a touch away.
+byId("how").open = !matchMedia("(max-width: 40rem)").matches;
 takeToken();
 startTheme(byId("theme"), later);
 loadCatalogue();

@@ -1,6 +1,8 @@
 // The board: one row an item, largest first, of which only those in sight are in the document.
 
-import { NOTHING, about2sd, count, oneLine, short, thresholdIsCount } from "./words.js";
+import { set } from "./dom.js";
+import { TIMES, places } from "./noise.js";
+import { NOTHING, about2sd, count, oneLine, placesWords, short, thresholdIsCount } from "./words.js";
 
 const AHEAD = 6;
 const TICKS = 4;
@@ -24,6 +26,7 @@ export class Board {
     this.below = space();
     this.body.append(this.above, this.below);
     this.due = false;
+    this.whole = false;
     scroller.addEventListener("scroll", () => this.later(), { passive: true });
     new ResizeObserver(() => this.measure()).observe(scroller);
     this.body.addEventListener("click", (event) => {
@@ -31,32 +34,38 @@ export class Board {
       if (row) this.pick(row.label);
     });
     this.body.addEventListener("keydown", (event) => this.key(event));
+    addEventListener("beforeprint", () => this.print(true));
+    addEventListener("afterprint", () => this.print(false));
     this.measure();
   }
 
-  // snapshot: what to show; ranks: rank of each label ten ticks ago, or null; exact: Map of exact counts, or null;
-  // wanted: text that labels must contain.
-  show(snapshot, ranks, exact, wanted) {
+  // snapshot: what to show; moves: how items have moved (noise.js); exact: Map of exact counts, or null; wanted: text that labels
+  // must contain; before: an earlier snapshot to compare with, or null; nothing: what is said where there is no item.
+  show(snapshot, { moves, exact, wanted, before, nothing }) {
     const sd = snapshot.sd ?? 0;
     const search = wanted.trim().toLocaleLowerCase();
     this.exact = exact;
     this.sd = snapshot.sd;
-    this.ranks = ranks;
+    this.moves = moves;
+    this.before = before && { counts: new Map(before.items), sd: before.sd };
     this.limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? snapshot.threshold : null;
     let low = 0;
     let high = 1;
     for (const [label, value] of snapshot.items) {
-      low = Math.min(low, value - 2 * sd);
-      high = Math.max(high, value + 2 * sd, exact?.get(label) ?? 0);
+      const earlier = this.before?.counts.get(label) ?? 0;
+      low = Math.min(low, value - 2 * sd, earlier);
+      high = Math.max(high, value + 2 * sd, exact?.get(label) ?? 0, earlier);
     }
     this.scale(low, Math.max(high, this.limit ?? 0));
     this.all = snapshot.items.length;
-    this.rows = snapshot.items.map(([label, value], index) => ({ label, value, rank: index + 1 }));
+    const between = places(snapshot.items, snapshot.total_items ?? this.all, snapshot.sd);
+    this.rows = snapshot.items.map(([label, value], index) => ({ label, value, rank: index + 1, places: between[index] }));
     if (search) this.rows = this.rows.filter((row) => row.label.toLocaleLowerCase().includes(search));
     this.table.classList.toggle("with-exact", exact !== null);
+    this.table.classList.toggle("with-before", this.before !== null);
     this.table.setAttribute("aria-rowcount", `${(snapshot.total_items ?? this.all) + 1}`);
     this.empty.hidden = this.rows.length > 0;
-    this.empty.textContent = this.all ? NOTHING.found : NOTHING.below;
+    this.empty.textContent = this.all ? NOTHING.found : nothing;
     this.moved = true;
     this.draw();
   }
@@ -85,8 +94,15 @@ export class Board {
     this.draw();
   }
 
+  // On paper there is no scrolling: all rows are drawn.
+  print(whole) {
+    this.whole = whole;
+    this.draw();
+  }
+
   scale(low, high) {
-    const step = nice((high - low) / TICKS);
+    const room = this.axis.clientWidth / (4.2 * parseFloat(getComputedStyle(this.axis).fontSize));
+    const step = nice((high - low) / Math.min(TICKS, Math.max(1, Math.floor(room))));
     this.low = low < 0 ? low : 0;
     this.high = high;
     this.at = (value) => Math.min(100, Math.max(0, (100 * (value - this.low)) / (this.high - this.low)));
@@ -119,8 +135,8 @@ export class Board {
   }
 
   draw() {
-    const first = Math.max(0, Math.floor(this.scroller.scrollTop / this.height) - AHEAD);
-    const last = Math.min(this.rows.length, Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / this.height) + AHEAD);
+    const first = this.whole ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / this.height) - AHEAD);
+    const last = this.whole ? this.rows.length : Math.min(this.rows.length, Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / this.height) + AHEAD);
     const shown = this.rows.slice(Math.min(first, last), last);
     const made = new Map();
     let after = this.above;
@@ -154,15 +170,18 @@ export class Board {
     tr.setAttribute("aria-rowindex", `${row.rank + 1}`);
     tr.classList.toggle("chosen", row.label === this.chosen);
     tr.button.setAttribute("aria-pressed", `${row.label === this.chosen}`);
-    set(c.rank, `${row.rank}`);
-    change(c.change, this.ranks, row);
+    rank(c.rank, row);
+    change(c.change, this.moves.of(row.label, row.value));
     set(c.count, count(row.value));
+    if (this.before) this.compare(c, row);
     set(c.sd, this.sd === null ? "" : about2sd(this.sd));
     const from = this.at(Math.min(0, row.value));
     place(c.fill, from, this.at(Math.max(0, row.value)) - from);
     c.error.hidden = this.sd === null;
+    // About its middle: one that is too short to be seen is drawn longer, to both sides.
     const left = this.at(row.value - 2 * (this.sd ?? 0));
-    place(c.error, left, this.at(row.value + 2 * (this.sd ?? 0)) - left);
+    const right = this.at(row.value + 2 * (this.sd ?? 0));
+    place(c.error, (left + right) / 2, right - left);
     c.limit.hidden = this.limit === null;
     if (this.limit !== null) place(c.limit, this.at(this.limit), null);
     c.zero.hidden = this.low >= 0;
@@ -172,6 +191,21 @@ export class Board {
       set(c.truth, truth === undefined ? "" : count(truth));
       place(c.true, this.at(0), truth === undefined ? 0 : this.at(truth) - this.at(0));
     }
+  }
+
+  compare(c, row) {
+    const was = this.before.counts.get(row.label);
+    const off = this.sd === null || this.before.sd === null ? null : TIMES * Math.hypot(this.sd, this.before.sd);
+    const by = was === undefined || off === null || Math.abs(row.value - was) <= off ? 0 : row.value - was;
+    const [then, since] = c.prev.children;
+    set(then, was === undefined ? "–" : count(was));
+    set(since, was === undefined ? "" : by === 0 ? "≈" : `${by > 0 ? "+" : ""}${count(by)}`);
+    since.className = by > 0 ? "up" : by < 0 ? "down" : "";
+    c.prev.title = was === undefined ? "Not shown then" : by === 0 ? "No difference that noise does not explain" : `${by > 0 ? "+" : ""}${count(by)} since then, more than noise explains (± ${count(off)})`;
+    c.before.hidden = was === undefined;
+    if (was === undefined) return;
+    const from = this.at(Math.min(0, was));
+    place(c.before, from, this.at(Math.max(0, was)) - from);
   }
 
   pick(label) {
@@ -200,13 +234,15 @@ function newRow(label) {
   tr.setAttribute("role", "row");
   tr.label = label;
   tr.parts = {};
-  for (const name of ["rank", "change", "label", "count", "sd", "truth", "bar"]) {
+  for (const name of ["rank", "change", "label", "count", "sd", "prev", "truth", "bar"]) {
     const td = document.createElement("td");
     td.className = name;
     td.setAttribute("role", "cell");
     tr.append(td);
     tr.parts[name] = td;
   }
+  tr.parts.rank.append(document.createElement("span"));
+  tr.parts.prev.append(document.createElement("span"), document.createElement("small"));
   tr.button = document.createElement("button");
   tr.button.type = "button";
   tr.button.className = label ? "pick" : "pick nothing";
@@ -217,7 +253,7 @@ function newRow(label) {
   const track = document.createElement("div");
   track.className = "track";
   track.setAttribute("aria-hidden", "true");
-  for (const name of ["fill", "true", "error", "limit", "zero"]) {
+  for (const name of ["fill", "before", "true", "error", "limit", "zero"]) {
     const part = document.createElement("i");
     part.className = name;
     tr.parts[name] = part;
@@ -236,23 +272,29 @@ function space() {
   return tr;
 }
 
-function set(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-
 function place(element, left, width) {
   element.style.left = `${left}%`;
   if (width !== null) element.style.width = `${width}%`;
 }
 
-function change(cell, ranks, row) {
-  const before = ranks?.get(row.label);
-  const by = before === undefined ? 0 : before - row.rank;
-  const isNew = ranks && before === undefined;
+// Where an item comes in the list is written; where noise may have put it is what is seen.
+function rank(cell, row) {
+  set(cell.firstChild, `${row.rank}`);
+  const [first, last] = row.places ?? [row.rank, row.rank];
+  const tied = first !== last;
+  cell.classList.toggle("tied", tied);
+  const words = tied ? `rank ${first} to ${last ?? "below what is shown"}: counts this close cannot be told apart` : `rank ${first}`;
+  if (cell.getAttribute("aria-label") === words) return;
+  cell.setAttribute("aria-label", words);
+  cell.title = tied ? words : "";
+  cell.dataset.places = placesWords([first, last]);
+}
+
+function change(cell, { isNew, by }) {
   set(cell, isNew ? "new" : by > 0 ? `▲${by}` : by < 0 ? `▼${-by}` : "");
   const kind = isNew ? "new" : by > 0 ? "up" : by < 0 ? "down" : "";
   cell.className = `change ${kind}`;
-  const words = isNew ? "new" : by > 0 ? `up ${by}` : by < 0 ? `down ${-by}` : "no change of rank";
+  const words = isNew ? "new" : by > 0 ? `up ${by}` : by < 0 ? `down ${-by}` : "no change of rank beyond the noise";
   if (cell.getAttribute("aria-label") !== words) cell.setAttribute("aria-label", words);
 }
 

@@ -1,34 +1,44 @@
-// The chart of one item: its published count over the last ticks, with a band of two standard deviations.
+// The chart: published counts of one item or of several over a range of time, each with a band of two standard deviations.
 
+import { marks } from "./axis.js";
 import { nice } from "./board.js";
+import { drawing, fillTable } from "./dom.js";
 import { count, measured, short, spread, time } from "./words.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-const MARGIN = { top: 10, right: 14, bottom: 24, left: 56 };
+const MARGIN = { top: 10, right: 14 };
+// A band that would be thinner than the line is drawn so much wider than it, to each side: it is there at every zoom.
+const BAND_PX = 4;
+const DRAG_PX = 8;
 
 export class Chart {
-  constructor(box, reading, numbers) {
-    this.box = box;
-    this.reading = reading;
-    this.numbers = numbers;
-    this.series = [];
-    this.at = null;
-    this.svg = make("svg", {});
+  // onZoom(from, to): a part of the time was marked with the pointer.
+  constructor(box, reading, numbers, onZoom) {
+    Object.assign(this, { box, reading, numbers, onZoom, lines: [], at: null, dragged: null });
+    this.svg = drawing("svg", {});
     box.append(this.svg);
     new ResizeObserver(() => this.draw()).observe(box);
-    box.addEventListener("pointermove", (event) => this.point(event.offsetX));
-    box.addEventListener("pointerleave", () => this.select(null));
+    box.addEventListener("pointerdown", (event) => (this.dragged = event.button ? null : { from: event.offsetX, to: event.offsetX }));
+    box.addEventListener("pointermove", (event) => this.move(event));
+    box.addEventListener("pointerup", () => this.drop());
+    box.addEventListener("pointerleave", () => {
+      this.dragged = null;
+      this.select(null);
+    });
     box.addEventListener("blur", () => this.select(null));
     box.addEventListener("keydown", (event) => this.key(event));
     numbers.closest("details").addEventListener("toggle", () => this.tabulate());
   }
 
-  // series: [{end, tick, id, value, half, threshold, exact}], oldest first; half: half the width of the band, or null.
-  // words.measured: values are no counts, and may have parts; then low and high are the ends of the band, or null.
-  show(series, words) {
-    this.series = series;
+  // lines: [{name, kind, points}], kind: a number that names its colour, or "before". points: [{end, tick, id, value, half, threshold,
+  // exact}], oldest first; half: half the width of the band, or null; value: null where nothing is shown; from: where an interval begins
+  // whose increase the value is. words.measured: values are no counts, and may have parts; then low and high are the ends of the band,
+  // or null. range: {from, to, step}, an end that is null is that of the points.
+  show(lines, words, range) {
+    this.lines = lines.map((line) => ({ ...line, shown: line.points.filter((p) => p.value !== null) }));
     this.words = words;
-    if (this.at !== null && !series.some((point) => point.end === this.at)) this.at = null;
+    this.range = range;
+    this.ends = [...new Set(this.lines.flatMap((line) => line.shown.map((p) => p.end)))].sort((a, b) => a - b);
+    if (this.at !== null && !this.ends.includes(this.at)) this.at = null;
     this.draw();
     this.tabulate();
   }
@@ -39,168 +49,252 @@ export class Chart {
     this.svg.replaceChildren();
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     if (width < 50 || height < 50) return;
-    if (!this.series.length) {
-      this.svg.append(make("text", { class: "message", x: width / 2, y: height / 2 }, this.words?.empty ?? ""));
+    if (!this.ends?.length) {
+      this.svg.append(drawing("text", { class: "message", x: width / 2, y: height / 2 }, this.words?.empty ?? ""));
       this.say(null);
       return;
     }
     const font = parseFloat(getComputedStyle(document.documentElement).fontSize);
     const m = { ...MARGIN, left: 3.4 * font, bottom: 1.6 * font };
-    const first = this.series[0].end;
-    const last = this.series.at(-1).end;
-    const x = (end) => (last === first ? (width + m.left - m.right) / 2 : m.left + ((end - first) / (last - first)) * (width - m.left - m.right));
-    const { low, high, step } = this.range();
-    const y = (value) => height - m.bottom - ((value - low) / (high - low)) * (height - m.top - m.bottom);
-    for (let value = low; value <= high + step / 2; value += step) {
-      this.svg.append(make("line", { class: "grid", x1: m.left, x2: width - m.right, y1: y(value), y2: y(value) }));
-      this.svg.append(make("text", { x: m.left - 8, y: y(value) + font * 0.26, "text-anchor": "end" }, this.words?.measured ? measured(value) : short(value)));
-    }
-    this.svg.append(make("text", { x: m.left, y: height - 4 }, time(first)));
-    if (last > first) this.svg.append(make("text", { x: width - m.right, y: height - 4, "text-anchor": "end" }, time(last)));
-    let before = null;
-    for (const run of this.runs()) {
-      if (before !== null && before !== run[0].id) {
-        this.svg.append(make("line", { class: "cut", x1: x(run[0].end), x2: x(run[0].end), y1: m.top, y2: height - m.bottom }));
-      }
-      before = run[0].id;
-      this.curves(run, x, y);
-    }
-    if (last === first) this.svg.append(make("circle", { class: "point", cx: x(last), cy: y(this.series[0].value), r: 4 }));
-    this.x = x;
-    this.y = y;
-    this.cursor = make("g", {});
+    this.plot = { left: m.left, right: width - m.right, top: m.top, bottom: height - m.bottom };
+    this.scaleTime();
+    this.scaleValues();
+    this.grid(font);
+    for (const line of [...this.lines].reverse()) this.curve(line);
+    this.cursor = drawing("g", {});
     this.svg.append(this.cursor);
     this.select(this.at);
   }
 
-  curves(run, x, y) {
-    const line = (points) => points.map(([a, b], i) => `${i ? "L" : "M"}${a.toFixed(1)} ${b.toFixed(1)}`).join("");
+  scaleTime() {
+    const { left, right } = this.plot;
+    const starts = this.lines.flatMap((line) => line.shown.slice(0, 1).map((p) => p.from ?? p.end));
+    // A range that has hardly begun to be filled is drawn as far as it is filled.
+    this.first = Math.min(...starts);
+    this.last = Math.max(this.ends.at(-1), this.range?.until ?? -Infinity);
+    const wide = this.last - this.first;
+    this.x = (end) => (wide === 0 ? (left + right) / 2 : left + ((end - this.first) / wide) * (right - left));
+    this.timeAt = (x) => this.first + ((Math.min(right, Math.max(left, x)) - left) / (right - left)) * wide;
+  }
+
+  scaleValues() {
+    const { low, high } = this.bounds();
+    const { top, bottom } = this.plot;
+    this.y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
+  }
+
+  grid(font) {
+    const { left, right, bottom } = this.plot;
+    const { low, high, step } = this.limits;
+    for (let value = low; value <= high + step / 2; value += step) {
+      this.svg.append(drawing("line", { class: "grid", x1: left, x2: right, y1: this.y(value), y2: this.y(value) }));
+      this.svg.append(drawing("text", { x: left - 8, y: this.y(value) + font * 0.26, "text-anchor": "end" }, this.words?.measured ? measured(value) : short(value)));
+    }
+    const y = bottom + 1.2 * font;
+    if (this.last === this.first) {
+      this.svg.append(drawing("text", { x: this.x(this.last), y, "text-anchor": "middle" }, time(this.last)));
+      return;
+    }
+    for (const { at, text } of marks(this.first, this.last, Math.max(2, Math.floor((right - left) / (5.5 * font))))) {
+      const x = this.x(at);
+      this.svg.append(drawing("line", { class: "tick", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
+      this.svg.append(drawing("text", { x, y, "text-anchor": x > right - 2 * font ? "end" : x < left + 2 * font ? "start" : "middle" }, text));
+    }
+  }
+
+  curve({ kind, points }) {
+    const group = drawing("g", { class: `series series-${kind}` });
+    this.svg.append(group);
+    let before = null;
+    for (const run of this.runs(points)) {
+      if (before !== null && before !== run[0].id && kind === 0) {
+        const x = this.x(run[0].from ?? run[0].end);
+        group.append(drawing("line", { class: "cut", x1: x, x2: x, y1: this.plot.top, y2: this.plot.bottom }));
+      }
+      before = run[0].id;
+      if (run[0].from !== undefined) this.steps(group, run);
+      else this.run(group, run);
+    }
+  }
+
+  run(group, run) {
+    const { x, y } = this;
     const banded = run.filter((p) => p.half !== null);
     if (banded.length > 1) {
-      const upper = banded.map((p) => [x(p.end), y(topOf(p))]);
-      const lower = banded.map((p) => [x(p.end), y(bottomOf(p))]).reverse();
-      this.svg.append(make("path", { class: "band", d: `${line([...upper, ...lower])}Z` }));
+      const upper = banded.map((p) => [x(p.end), this.topOf(p)]);
+      const lower = banded.map((p) => [x(p.end), this.bottomOf(p)]).reverse();
+      group.append(drawing("path", { class: "band", d: `${path([...upper, ...lower])}Z` }));
+    } else if (banded.length === 1) {
+      const [p] = banded;
+      group.append(drawing("rect", { class: "band", x: x(p.end) - 7, width: 14, y: this.topOf(p), height: this.bottomOf(p) - this.topOf(p) }));
     }
     const limits = run.filter((p) => p.threshold !== null && p.threshold !== undefined);
-    if (limits.length > 1 && limits.every((p) => this.inside(p.threshold))) {
-      this.svg.append(make("path", { class: "limit", fill: "none", d: line(limits.map((p) => [x(p.end), y(p.threshold)])) }));
+    if (limits.length > 1 && this.lines.length === 1 && limits.every((p) => this.inside(p.threshold))) {
+      group.append(drawing("path", { class: "limit", fill: "none", d: path(limits.map((p) => [x(p.end), y(p.threshold)])) }));
     }
-    if (run.length > 1) this.svg.append(make("path", { class: "line", d: line(run.map((p) => [x(p.end), y(p.value)])) }));
-    else this.svg.append(make("circle", { class: "point", cx: x(run[0].end), cy: y(run[0].value), r: 3 }));
+    if (run.length > 1) group.append(drawing("path", { class: "line", d: path(run.map((p) => [x(p.end), y(p.value)])) }));
+    else group.append(drawing("circle", { class: "point", cx: x(run[0].end), cy: y(run[0].value), r: 3 }));
     const exact = run.filter((p) => p.exact !== undefined);
-    if (exact.length > 1) this.svg.append(make("path", { class: "exact-line", d: line(exact.map((p) => [x(p.end), y(p.exact)])) }));
+    if (exact.length > 1) group.append(drawing("path", { class: "exact-line", d: path(exact.map((p) => [x(p.end), y(p.exact)])) }));
+  }
+
+  // Increases, each over its interval.
+  steps(group, run) {
+    const { x, y } = this;
+    for (const p of run) {
+      const [left, right] = [x(p.from), x(p.end)];
+      const wide = Math.max(1, right - left - 1);
+      if (p.half !== null) group.append(drawing("rect", { class: "band", x: left, width: wide, y: this.topOf(p), height: this.bottomOf(p) - this.topOf(p) }));
+      group.append(drawing("path", { class: "line", d: `M${left.toFixed(1)} ${y(p.value).toFixed(1)}h${wide.toFixed(1)}` }));
+    }
+  }
+
+  topOf(p) {
+    return Math.min(this.y(highOf(p)), this.y(p.value) - BAND_PX);
+  }
+
+  bottomOf(p) {
+    return Math.max(this.y(lowOf(p)), this.y(p.value) + BAND_PX);
   }
 
   inside(value) {
-    return value >= this.bounds.low && value <= this.bounds.high;
+    return value >= this.limits.low && value <= this.limits.high;
   }
 
-  range() {
+  bounds() {
     let low = Infinity;
     let high = -Infinity;
-    for (const p of this.series) {
-      low = Math.min(low, bottomOf(p), p.exact ?? Infinity);
-      high = Math.max(high, topOf(p), p.exact ?? -Infinity);
+    for (const p of this.lines.flatMap((line) => line.shown)) {
+      low = Math.min(low, lowOf(p), p.exact ?? Infinity);
+      high = Math.max(high, highOf(p), p.exact ?? -Infinity);
     }
     const least = Math.abs(high) * 1e-9;
     const step = this.words?.measured ? fine(Math.max((high - low) / 3, least) || 1) : nice((high - low) / 3 || Math.max(1, least));
-    this.bounds = { low: Math.floor(low / step) * step, high: Math.ceil(high / step) * step || step, step };
-    if (this.bounds.low === this.bounds.high) this.bounds.high += step;
-    return this.bounds;
+    this.limits = { low: Math.floor(low / step) * step, high: Math.ceil(high / step) * step || step, step };
+    if (this.limits.low === this.limits.high) this.limits.high += step;
+    return this.limits;
   }
 
-  // Pieces without a gap: of one series, and with no tick in between at which the item is not shown.
-  runs() {
+  // Pieces without a gap: of one series, and with no tick or step in between at which the item is not shown.
+  runs(points) {
     const runs = [];
     let before = null;
-    for (const p of this.series) {
-      if (before && p.id === before.id && p.tick === before.tick + 1) runs.at(-1).push(p);
-      else runs.push([p]);
-      before = p;
+    for (const p of points) {
+      if (p.value !== null) {
+        const near = before && p.id === before.id && (p.end - before.end <= 2.5 * (this.range?.step ?? 0) || p.tick === before.tick + 1);
+        if (near) runs.at(-1).push(p);
+        else runs.push([p]);
+      }
+      before = p.value === null ? null : p;
     }
     return runs;
   }
 
-  point(offset) {
-    if (!this.series.length || !this.x) return;
-    let best = this.series[0];
-    for (const p of this.series) if (Math.abs(this.x(p.end) - offset) < Math.abs(this.x(best.end) - offset)) best = p;
-    this.select(best.end);
+  move(event) {
+    if (this.dragged && event.buttons) {
+      this.dragged.to = event.offsetX;
+      this.mark();
+    }
+    if (!this.ends?.length || !this.x) return;
+    const near = (end) => Math.abs(this.x(end) - event.offsetX);
+    this.select(this.ends.reduce((best, end) => (near(end) < near(best) ? end : best)));
+  }
+
+  // Shows the time that is being marked.
+  mark() {
+    const { from, to } = this.dragged;
+    this.marked?.remove();
+    this.marked = null;
+    if (Math.abs(to - from) < DRAG_PX || !this.plot) return;
+    this.marked = drawing("rect", { class: "marked", x: Math.min(from, to), width: Math.abs(to - from), y: this.plot.top, height: this.plot.bottom - this.plot.top });
+    this.svg.append(this.marked);
+  }
+
+  drop() {
+    const { from, to } = this.dragged ?? { from: 0, to: 0 };
+    this.dragged = null;
+    this.marked?.remove();
+    if (Math.abs(to - from) < DRAG_PX || !this.timeAt || this.last === this.first) return;
+    this.onZoom(Math.round(this.timeAt(Math.min(from, to))), Math.round(this.timeAt(Math.max(from, to))));
   }
 
   key(event) {
-    const index = this.series.findIndex((p) => p.end === this.at);
-    const from = index < 0 ? this.series.length - 1 : index;
-    const to = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: this.series.length - 1 }[event.key];
-    if (to === undefined || !this.series.length) return;
+    if (!this.ends?.length) return;
+    const index = this.ends.indexOf(this.at);
+    const from = index < 0 ? this.ends.length - 1 : index;
+    const to = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: this.ends.length - 1 }[event.key];
+    if (to === undefined) return;
     event.preventDefault();
-    this.select(this.series[Math.min(this.series.length - 1, Math.max(0, to))].end);
+    this.select(this.ends[Math.min(this.ends.length - 1, Math.max(0, to))]);
   }
 
   select(end) {
     this.at = end;
-    const point = this.series.find((p) => p.end === end) ?? null;
     this.cursor?.replaceChildren();
-    if (point && this.cursor) {
-      const x = this.x(point.end);
-      this.cursor.append(make("line", { class: "cursor", x1: x, x2: x, y1: MARGIN.top, y2: this.box.clientHeight - MARGIN.bottom }));
-      this.cursor.append(make("circle", { class: "point", cx: x, cy: this.y(point.value), r: 4 }));
+    const at = this.lines.map((line) => ({ ...line, p: line.shown.find((p) => p.end === end) ?? null }));
+    const first = at.find((line) => line.p !== null);
+    if (first && this.cursor) {
+      const x = this.x(end);
+      this.cursor.append(drawing("line", { class: "cursor", x1: x, x2: x, y1: this.plot.top, y2: this.plot.bottom }));
+      for (const { p, kind } of at) if (p) this.cursor.append(drawing("circle", { class: `point point-${kind}`, cx: x, cy: this.y(p.value), r: 4 }));
     }
-    this.say(point ?? this.series.at(-1) ?? null);
+    const last = this.lines[0]?.shown.at(-1)?.end ?? Infinity;
+    this.say(first ? at : this.lines.map((line) => ({ ...line, p: line.shown.findLast((p) => p.end <= last) ?? null })));
   }
 
-  say(p) {
-    if (!p) {
+  say(lines) {
+    const said = (lines ?? []).filter((line) => line.p !== null);
+    const [main, ...others] = said;
+    if (!main) {
       this.reading.textContent = "";
       return;
     }
+    const when = main.p.from === undefined ? `Tick ${count(main.p.tick)}, ${time(main.p.end)}` : `From ${time(main.p.from)} to ${time(main.p.end)}`;
+    const name = this.lines.length > 1 ? `${main.name} ` : "";
+    this.reading.textContent = [`${when}: ${name}${this.valueWords(main.p)}`, ...others.map((line) => `${line.name} ${this.valueWords(line.p)}`)].join("; ");
+  }
+
+  valueWords(p) {
     if (this.words?.measured) {
       const { value, interval } = spread(p.value, p.low, p.high);
-      this.reading.textContent = `Tick ${count(p.tick)}, ${time(p.end)}: ${value} (${interval})`;
-      return;
+      return `${value} (${interval})`;
     }
     const off = p.half === null ? "" : ` ± ${count(p.half)}`;
     const exact = p.exact === undefined ? "" : `, exact ${count(p.exact)}`;
-    this.reading.textContent = `Tick ${count(p.tick)}, ${time(p.end)}: ${count(p.value)}${off}${exact}`;
+    return `${signed(p)}${off}${exact}`;
   }
 
+  // The first line as numbers, and the values of the others at the same times.
   tabulate() {
-    if (!this.numbers.closest("details").open) return;
-    const withExact = this.series.some((p) => p.exact !== undefined);
-    const head = ["Tick", "Ended", this.words?.measured ? "Value" : "Count", this.words?.half ?? "±", ...(withExact ? ["Exact"] : [])];
-    const rows = [...this.series].reverse().map((p) => this.words?.measured ? [count(p.tick), time(p.end), ...Object.values(spread(p.value, p.low, p.high))] : [count(p.tick), time(p.end), count(p.value), p.half === null ? "" : count(p.half), ...(withExact ? [p.exact === undefined ? "" : count(p.exact)] : [])]);
-    const thead = document.createElement("thead");
-    thead.append(cells(head, "th"));
-    const tbody = document.createElement("tbody");
-    tbody.append(...rows.map((row) => cells(row, "td")));
-    this.numbers.replaceChildren(thead, tbody);
+    if (!this.numbers.closest("details").open || !this.lines.length) return;
+    const [main, ...others] = this.lines;
+    const withExact = main.shown.some((p) => p.exact !== undefined);
+    const rate = main.shown.some((p) => p.from !== undefined);
+    const head = ["Tick", rate ? "Until" : "Ended", this.words?.measured ? "Value" : rate ? "Counted" : "Count", this.words?.half ?? "±", ...(withExact ? ["Exact"] : []), ...others.flatMap((line) => [line.name, "±"])];
+    const beside = others.map((line) => new Map(line.shown.map((p) => [p.end, p])));
+    const rows = [...main.shown].reverse().map((p) => [
+      count(p.tick),
+      time(p.end),
+      ...(this.words?.measured ? Object.values(spread(p.value, p.low, p.high)) : [signed(p), p.half === null ? "" : count(p.half)]),
+      ...(withExact ? [p.exact === undefined ? "" : count(p.exact)] : []),
+      ...beside.flatMap((points) => {
+        const one = points.get(p.end);
+        return one ? [this.words?.measured ? measured(one.value) : count(one.value), one.half === null ? "" : this.words?.measured ? measured(one.half) : count(one.half)] : ["", ""];
+      }),
+    ]);
+    fillTable(this.numbers, head, rows);
   }
 }
 
+const signed = (p) => `${p.from !== undefined && p.value > 0 ? "+" : ""}${count(p.value)}`;
+const path = (points) => points.map(([a, b], i) => `${i ? "L" : "M"}${a.toFixed(1)} ${b.toFixed(1)}`).join("");
+
 // Top and bottom of the band at a point; the point itself where the band is open, or there is none.
-const topOf = (p) => (p.high === undefined ? p.value + (p.half ?? 0) : (p.high ?? p.value));
-const bottomOf = (p) => (p.low === undefined ? p.value - (p.half ?? 0) : (p.low ?? p.value));
+const highOf = (p) => (p.high === undefined ? p.value + (p.half ?? 0) : (p.high ?? p.value));
+const lowOf = (p) => (p.low === undefined ? p.value - (p.half ?? 0) : (p.low ?? p.value));
 
 // 1, 2 or 5 times a power of ten, however small.
 function fine(step) {
   const power = 10 ** Math.floor(Math.log10(step));
   return ([1, 2, 5].find((times) => times * power >= step * 0.999) ?? 10) * power;
-}
-
-function cells(texts, kind) {
-  const tr = document.createElement("tr");
-  for (const text of texts) {
-    const cell = document.createElement(kind);
-    if (kind === "th") cell.scope = "col";
-    cell.textContent = text;
-    tr.append(cell);
-  }
-  return tr;
-}
-
-function make(name, attributes, text) {
-  const element = document.createElementNS(SVG, name);
-  for (const [attribute, value] of Object.entries(attributes)) element.setAttribute(attribute, `${value}`);
-  if (text !== undefined) element.textContent = text;
-  return element;
 }

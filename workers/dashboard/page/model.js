@@ -1,35 +1,15 @@
-// What is looked at, and what is known of it: the address bar, the catalogue, the last snapshots of one stream, one item's past.
+// The last snapshots of one stream, followed, and single ones of its past.
 
 import { answersOf } from "./answers.js";
-import { Events, ask } from "./net.js";
+import { Events, NoToken, ask, asked } from "./net.js";
+import { Moves } from "./noise.js";
+import { isTick } from "./view.js";
 
 // The largest items that are asked for: more than anybody reads, few enough to be quick.
 const TOP = 1000;
-const HISTORY = 120;
+// As many as the server holds in memory.
+const HELD = 120;
 const RANK_TICKS = 10;
-
-export class View {
-  constructor() {
-    this.read();
-  }
-
-  read() {
-    const query = new URLSearchParams(location.search);
-    this.histogram = query.get("histogram");
-    this.key = query.get("key");
-    this.item = query.get("item");
-    this.at = Number(query.get("at")) || null;
-  }
-
-  // again: this is the same place, so that "back" does not stop here.
-  write(again) {
-    const query = new URLSearchParams();
-    for (const name of ["histogram", "key", "item", "at"]) if (this[name] !== null) query.set(name, this[name]);
-    const address = `${location.pathname}?${query}`;
-    if (address === location.pathname + location.search) return;
-    history[again ? "replaceState" : "pushState"](null, "", address);
-  }
-}
 
 // One histogram and stream key, followed. onChange() is called when anything of it is new.
 export class Followed {
@@ -38,9 +18,6 @@ export class Followed {
     this.key = key;
     this.hooks = hooks;
     this.snapshots = [];
-    this.item = null;
-    this.series = [];
-    this.asked = 0;
     this.kafka = null;
     this.closed = false;
     this.known = false;
@@ -70,12 +47,11 @@ export class Followed {
     return this.snapshots.findLast(what) ?? null;
   }
 
-  // Ranks ten ticks before a snapshot, or as far back as is known of its epoch.
-  ranksBefore(snapshot) {
+  // How items have moved in the ten ticks before a snapshot, or as far back as is known of its epoch.
+  moves(snapshot) {
     const older = this.snapshots.filter((one) => one.id === snapshot.id && one.end < snapshot.end).slice(-RANK_TICKS)[0];
-    if (!older?.items) return null;
-    older.ranks ??= new Map(older.items.map(([label], index) => [label, index + 1]));
-    return older.ranks;
+    if (this.moved?.snapshot !== snapshot || this.moved.older !== older) this.moved = { snapshot, older, moves: new Moves(snapshot, older) };
+    return this.moved.moves;
   }
 
   async load() {
@@ -90,9 +66,10 @@ export class Followed {
     if (data.now) this.hooks.onClock(data.now);
     if (name === "state") this.stand(data);
     if (name === "streams") this.hooks.onStreams();
+    if (name === "history") this.hooks.onHistory(data);
     if (name !== "snapshot") return;
     this.keep(data);
-    if (this.item !== null) this.append(data);
+    this.hooks.onSnapshot(data);
     this.hooks.onChange();
   }
 
@@ -105,7 +82,7 @@ export class Followed {
 
   again() {
     this.load();
-    if (this.item !== null) this.follow(this.item);
+    this.hooks.onGap();
   }
 
   keep(snapshot) {
@@ -120,55 +97,43 @@ export class Followed {
     this.snapshots = this.snapshots.slice(-RANK_TICKS - 1);
   }
 
-  // The snapshot of the tick that ended at `end`, or null if it is no longer kept.
-  async pinned(end) {
+  // The snapshot of a tick: {snapshot}, or {snapshot: null, nearest}, the ends of ticks before and after that are kept.
+  async pinned(at, id) {
     await this.loaded;
-    const known = this.snapshots.find((one) => one.end === end);
-    if (known) return known;
-    const found = await this.quietly(ask("api/snapshots", { histogram: this.histogram, key: this.key, after: end - 1, limit: 1, top: TOP }));
-    return found?.snapshots[0] ?? null;
+    const known = this.snapshots.find((one) => (isTick(at) ? one.tick === at : one.end === at) && (id === null || one.id === id));
+    if (known && !isTick(at)) return { snapshot: known };
+    if (!this.hooks.hasHistory()) return this.held(at, known);
+    const query = { histogram: this.histogram, key: this.key, top: TOP, id, ...(isTick(at) ? { tick: at, epoch: this.newest?.epoch } : { at }) };
+    const found = await this.quietly(asked("api/snapshots", query));
+    if (found?.status === 200) return { snapshot: found.body.snapshots[0] ?? null, nearest: null };
+    if (found?.status === 404) return { snapshot: null, nearest: found.body.nearest ?? null };
+    return this.held(at, known);
   }
 
-  // The tick before or after the one that ended at `end`.
-  async beside(end, forward) {
-    const query = { histogram: this.histogram, key: this.key, top: 1 };
-    const found = await this.quietly(ask("api/snapshots", forward ? { ...query, after: end, limit: 1 } : { ...query, limit: HISTORY }));
-    const ends = (found?.snapshots ?? []).map((one) => one.end).filter((one) => (forward ? one > end : one < end));
-    return forward ? (ends[0] ?? null) : (ends.at(-1) ?? null);
+  // The same where there is no history: among the ticks that the server holds in memory.
+  async held(at, known) {
+    if (known) return { snapshot: known };
+    const query = { histogram: this.histogram, key: this.key };
+    const found = await this.quietly(ask("api/snapshots", { ...query, top: 1, limit: HELD }));
+    if (found === null) return null;
+    const match = found.snapshots.find((one) => (isTick(at) ? one.tick === at : one.start < at && at <= one.end));
+    if (!match) return { snapshot: null, nearest: { before: null, after: found.snapshots[0] ?? null } };
+    const whole = await this.quietly(ask("api/snapshots", { ...query, top: TOP, after: match.end - 1, limit: 1 }));
+    return { snapshot: whole?.snapshots[0] ?? null, nearest: null };
   }
 
-  // Loads an item's past; what comes from now on is added to it.
-  async follow(item) {
-    if (item !== this.item) this.series = [];
-    this.item = item;
-    if (item === null) return;
-    const asked = ++this.asked;
-    const query = { histogram: this.histogram, key: this.key, limit: HISTORY };
-    const found = await this.quietly(ask("api/snapshots", this.newest?.items ? { ...query, item } : query));
-    if (!found || asked !== this.asked || this.closed) return;
-    const points = found.snapshots.map((snapshot) => point(snapshot, item)).filter((one) => one !== null);
-    const last = points.at(-1)?.end ?? 0;
-    this.series = [...points, ...this.series.filter((one) => one.end > last)];
-    this.hooks.onChange();
-  }
-
-  append(snapshot) {
-    const one = point(snapshot, this.item);
-    const cut = snapshot.items && snapshot.total_items > snapshot.items.length;
-    if (one === null) {
-      if (cut) this.follow(this.item); // it may be among those that were not sent
-      return;
-    }
-    const last = this.series.at(-1);
-    if (last && one.end <= last.end && one.id !== last.id) this.series = this.series.filter((p) => p.end < one.end);
-    if (!this.series.length || one.end > this.series.at(-1).end) this.series = [...this.series, one].slice(-HISTORY);
+  // The end of the tick before or after a snapshot, or of the nearest one that is kept; null where there is none.
+  async beside(snapshot, forward) {
+    const width = snapshot.end - snapshot.start;
+    const found = await this.pinned(forward ? snapshot.end + width : snapshot.start, null);
+    return found?.snapshot ?? (forward ? found?.nearest?.after : found?.nearest?.before) ?? null;
   }
 
   async quietly(answer) {
     try {
       return await answer;
     } catch (error) {
-      if (error.name === "NoToken" || error.constructor.name === "NoToken") this.hooks.onNoToken();
+      if (error instanceof NoToken) this.hooks.onNoToken();
       return null; // the stream notices a server that is gone, and opens again
     }
   }
@@ -178,20 +143,22 @@ export class Followed {
 export const quantileItem = (q) => `q:${q}`;
 export const isQuantile = (item) => item.startsWith("q:");
 
-function point(snapshot, item) {
-  const { end, tick, id } = snapshot;
+// One item at one tick, as it is drawn: a value, and half the width of its band. Its value is null where it is not shown.
+export function point(snapshot, item) {
+  const { id, tick, start, end, windows } = snapshot;
+  const at = { id, tick, start, end, windows, sd: snapshot.sd ?? null, value: null, half: null, threshold: null };
   if (snapshot.edges && isQuantile(item)) {
     const found = snapshot.quantiles?.find((one) => quantileItem(one.q) === item);
-    if (!found || found.value === null) return null;
+    if (!found || found.value === null) return at;
     const { value, low, high } = found;
-    return { end, tick, id, value, low, high, half: low === null || high === null ? null : (high - low) / 2, threshold: null };
+    return { ...at, value, low, high, half: low === null || high === null ? null : (high - low) / 2 };
   }
   if (snapshot.items) {
     const found = snapshot.items.find(([label]) => label === item);
-    if (!found) return null;
-    return { end, tick, id, value: found[1], half: snapshot.sd === null ? null : 2 * snapshot.sd, threshold: snapshot.threshold };
+    if (!found) return { ...at, cut: snapshot.total_items > snapshot.items.length };
+    return { ...at, value: found[1], half: at.sd === null ? null : 2 * at.sd, threshold: snapshot.threshold };
   }
   const answer = answersOf(snapshot).find((one) => one.query === item);
-  if (typeof answer?.value !== "number" || snapshot.since === 0) return null;
-  return { end, tick, id, value: answer.value, half: typeof snapshot.error === "number" ? snapshot.error : null, threshold: null };
+  if (typeof answer?.value !== "number" || snapshot.since === 0) return at;
+  return { ...at, value: answer.value, half: typeof snapshot.error === "number" ? snapshot.error : null };
 }

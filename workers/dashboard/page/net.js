@@ -25,17 +25,25 @@ function headers() {
 
 function address(path, query) {
   const parameters = new URLSearchParams();
-  for (const [name, value] of Object.entries(query)) if (value !== null && value !== undefined) parameters.append(name, value);
+  for (const [name, values] of Object.entries(query)) {
+    for (const value of Array.isArray(values) ? values : [values]) if (value !== null && value !== undefined) parameters.append(name, value);
+  }
   const text = parameters.toString();
   return text ? `${path}?${text}` : path;
 }
 
 export async function ask(path, query = {}) {
+  const { status, body } = await asked(path, query);
+  if (status === 404) return null;
+  if (status !== 200) throw new Error(`the server answers with ${status}`);
+  return body;
+}
+
+// The same, with what a refusal says: {status, body}.
+export async function asked(path, query = {}) {
   const answer = await fetch(address(path, query), { headers: headers(), cache: "no-store", credentials: "same-origin" });
   if (answer.status === 401) throw new NoToken();
-  if (answer.status === 404) return null;
-  if (!answer.ok) throw new Error(`the server answers with ${answer.status}`);
-  return answer.json();
+  return { status: answer.status, body: await answer.json() };
 }
 
 // One stream of events that is opened again whenever it ends.

@@ -1,10 +1,10 @@
 // A histogram of numbers: a bar for each bucket, in the order of the edges, with the quantiles and their intervals.
 
 import { nice } from "./board.js";
+import { drawing, element, fillTable } from "./dom.js";
 import { quantileItem } from "./model.js";
 import { BUCKETS, about2sd, bucketWords, count, edge, quantileWords, short } from "./words.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const NAME_ROWS = 3;
 // Narrower bars have a band in place of error bars, which would run into each other.
 const WHISKER_PX = 7;
@@ -20,7 +20,7 @@ export class Bins {
   // onPick(label): a bucket was chosen.
   constructor(box, reading, list, numbers, onPick) {
     Object.assign(this, { box, reading, list, numbers, onPick, snapshot: null, chosen: null });
-    this.svg = make("svg", { "aria-hidden": "true" });
+    this.svg = drawing("svg", { "aria-hidden": "true" });
     box.append(this.svg);
     new ResizeObserver(() => this.draw()).observe(box);
     box.addEventListener("pointermove", (event) => this.say(this.bucketAt(event.offsetX)));
@@ -88,18 +88,18 @@ export class Bins {
     const step = nice((most - least) / 4);
     const y = (value) => bottom - ((value - least) / (most - least)) * (bottom - top);
     for (let value = Math.ceil(least / step) * step; value <= most; value += step) {
-      this.svg.append(make("line", { class: "grid", x1: this.left, x2: this.right, y1: y(value), y2: y(value) }));
-      this.svg.append(make("text", { x: this.left - 8, y: y(value) + font * 0.26, "text-anchor": "end" }, short(value)));
+      this.svg.append(drawing("line", { class: "grid", x1: this.left, x2: this.right, y1: y(value), y2: y(value) }));
+      this.svg.append(drawing("text", { x: this.left - 8, y: y(value) + font * 0.26, "text-anchor": "end" }, short(value)));
     }
     for (const one of this.quantiles) this.interval(one, top, bottom);
     this.bars(y);
-    if (least < 0) this.svg.append(make("line", { class: "base", x1: this.left, x2: this.right, y1: y(0), y2: y(0) }));
+    if (least < 0) this.svg.append(drawing("line", { class: "base", x1: this.left, x2: this.right, y1: y(0), y2: y(0) }));
     for (const one of this.quantiles) {
       if (one.value === null) continue;
       const x = this.x(one.value);
-      this.svg.append(make("line", { class: "quantile", x1: x, x2: x, y1: top, y2: bottom }));
+      this.svg.append(drawing("line", { class: "quantile", x1: x, x2: x, y1: top, y2: bottom }));
     }
-    for (const one of names) this.svg.append(make("text", { class: "quantile-name", x: one.x, y: 0.85 * font + one.row * 1.1 * font, "text-anchor": "middle" }, one.text));
+    for (const one of names) this.svg.append(drawing("text", { class: "quantile-name", x: one.x, y: 0.85 * font + one.row * 1.1 * font, "text-anchor": "middle" }, one.text));
     this.axis(bottom, font);
   }
 
@@ -142,7 +142,7 @@ export class Bins {
       const open = index === 0 || index === this.buckets.length - 1;
       const kind = `${open ? "open" : "fill"}${index === this.chosen ? " chosen" : ""}`;
       const top = Math.min(y(value), y(0));
-      this.svg.append(make("rect", { class: kind, x: start + edgeOf, width: Math.max(0.2, stop - start - 2 * edgeOf), y: top, height: Math.abs(y(value) - y(0)) }));
+      this.svg.append(drawing("rect", { class: kind, x: start + edgeOf, width: Math.max(0.2, stop - start - 2 * edgeOf), y: top, height: Math.abs(y(value) - y(0)) }));
       if (this.half === 0) continue;
       const [above, below, middle] = [y(value + this.half), y(value - this.half), (start + stop) / 2];
       if (narrow && !open) {
@@ -151,16 +151,16 @@ export class Bins {
         continue;
       }
       const arm = Math.min(5, (stop - start) / 4);
-      this.svg.append(make("path", { class: "whisker", d: `M${middle} ${above}V${below}M${middle - arm} ${above}h${2 * arm}M${middle - arm} ${below}h${2 * arm}` }));
+      this.svg.append(drawing("path", { class: "whisker", d: `M${middle} ${above}V${below}M${middle - arm} ${above}h${2 * arm}M${middle - arm} ${below}h${2 * arm}` }));
     }
-    if (upper.length) this.svg.append(make("path", { class: "noise", d: `M${[...upper, ...lower].map((point) => point.map((one) => one.toFixed(1)).join(" ")).join("L")}Z` }));
+    if (upper.length) this.svg.append(drawing("path", { class: "noise", d: `M${[...upper, ...lower].map((point) => point.map((one) => one.toFixed(1)).join(" ")).join("L")}Z` }));
   }
 
   interval(one, top, bottom) {
     if (one.bucket === null) return;
     const start = one.low === null ? this.left : this.x(one.low);
     const stop = one.high === null ? this.right : this.x(one.high);
-    this.svg.append(make("rect", { class: "interval", x: start, width: Math.max(1, stop - start), y: top, height: bottom - top }));
+    this.svg.append(drawing("rect", { class: "interval", x: start, width: Math.max(1, stop - start), y: top, height: bottom - top }));
   }
 
   // The names of the quantile lines, in rows in which they do not run into each other; what has no room is in the list only.
@@ -186,11 +186,11 @@ export class Bins {
     const stride = Math.max(1, Math.ceil(room / this.wide));
     for (let k = 0; k < edges.length; k += stride) {
       const x = this.first + k * this.wide;
-      this.svg.append(make("line", { class: "tick", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
-      this.svg.append(make("text", { x, y: bottom + 1.15 * font, "text-anchor": "middle" }, texts[k]));
+      this.svg.append(drawing("line", { class: "tick", x1: x, x2: x, y1: bottom, y2: bottom + 4 }));
+      this.svg.append(drawing("text", { x, y: bottom + 1.15 * font, "text-anchor": "middle" }, texts[k]));
     }
-    this.svg.append(make("text", { x: this.left, y: bottom + 2.35 * font }, `◂ below ${texts[0]}`));
-    this.svg.append(make("text", { x: this.right, y: bottom + 2.35 * font, "text-anchor": "end" }, `${texts.at(-1)} and above ▸`));
+    this.svg.append(drawing("text", { x: this.left, y: bottom + 2.35 * font }, `◂ below ${texts[0]}`));
+    this.svg.append(drawing("text", { x: this.right, y: bottom + 2.35 * font, "text-anchor": "end" }, `${texts.at(-1)} and above ▸`));
   }
 
   bucketAt(offset) {
@@ -224,33 +224,6 @@ export class Bins {
     if (!this.snapshot || !this.numbers.closest("details").open) return;
     const off = this.snapshot.sd === null ? "" : about2sd(this.snapshot.sd);
     const rows = this.buckets.map(({ value }, index) => [bucketWords(index, this.snapshot.edges), value === null ? BUCKETS.hidden : count(value), value === null ? "" : off]);
-    const thead = document.createElement("thead");
-    thead.append(cells(["Bucket", "Count", "± 2 sd"], "th"));
-    const tbody = document.createElement("tbody");
-    tbody.append(...rows.map((row) => cells(row, "td")));
-    this.numbers.replaceChildren(thead, tbody);
+    fillTable(this.numbers, ["Bucket", "Count", "± 2 sd"], rows);
   }
-}
-
-function cells(texts, kind) {
-  const tr = document.createElement("tr");
-  for (const text of texts) {
-    const cell = element(kind, text);
-    if (kind === "th") cell.scope = "col";
-    tr.append(cell);
-  }
-  return tr;
-}
-
-function element(name, text) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  return made;
-}
-
-function make(name, attributes, text) {
-  const made = document.createElementNS(SVG, name);
-  for (const [attribute, value] of Object.entries(attributes)) made.setAttribute(attribute, `${value}`);
-  if (text !== undefined) made.textContent = text;
-  return made;
 }

@@ -116,6 +116,12 @@ export function thresholdIsCount(mechanism) {
   return say === ONCE || say === EACH;
 }
 
+// Whether what is shown once stays until the epoch ends: then whatever is shown for the first time is new, beyond all noise.
+export const thresholdStays = (mechanism) => (MECHANISMS.get(mechanism) ?? [])[2] === ONCE;
+
+// The places that an item may have without noise: [first, last], the last null where nobody can say.
+export const placesWords = ([first, last]) => (last === null ? `${first}+` : first === last ? `${first}` : `${first}–${last}`);
+
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const day = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric" });
@@ -215,7 +221,33 @@ export const KAFKA = {
 export const NOTHING = {
   asking: "Asking for the last ticks ...",
   none: "Nothing has been published for this yet. It appears as soon as the first tick has ended.",
-  below: "No item has passed the threshold yet, so nothing is shown. That too is part of the protection.",
   found: "No item here has this in its name.",
   empty: "(no name)",
 };
+
+// Why a snapshot shows no item; began: when the epoch did, or null for counts of one tick.
+export function nothingShown(snapshot, began) {
+  const limit = snapshot.threshold !== null && thresholdIsCount(snapshot.mechanism) ? count(Math.ceil(snapshot.threshold)) : null;
+  const words = [limit === null ? "No item stands out from the noise, so nothing is shown." : `No item has passed the threshold of ${limit} yet, so nothing is shown. That too is part of the protection.`];
+  if (began !== null) words.push(`Counting began ${span(snapshot.end - began) || "just"} before this tick ended.`);
+  return words.join(" ");
+}
+
+// Whether a mechanism counts from the beginning of an epoch, and not each tick alone.
+export const isRunning = (mechanism) => (MECHANISMS.get(mechanism) ?? [RUNNING])[0] !== OF_TICK;
+
+// What has been counted in the time before a tick: {text, kind}. by: {value, half}, or null where the item was not shown then.
+export function changeWords(ms, by) {
+  const when = ms === 3600e3 ? "In the last hour" : ms === 86400e3 ? "In the last day" : `In the last ${span(ms)}`;
+  if (by === null) return { text: `${when}: not shown before`, kind: "none" };
+  const number = `${by.value > 0 ? "+" : ""}${count(by.value)} ± ${count(by.half)}`;
+  if (Math.abs(by.value) <= by.half) return { text: `${when}: no change beyond the noise (${number})`, kind: "none" };
+  return { text: `${when}: ${number}`, kind: by.value > 0 ? "up" : "down" };
+}
+
+// A share of the total: {part, half}, with as many places as its error lets stand.
+export function shareWords({ part, half }) {
+  const places = Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(100 * half))));
+  const percent = (one) => (100 * one).toFixed(places).replace("-", "−");
+  return `${percent(part)} % ± ${percent(half)} % of the total of what is shown.`;
+}

@@ -1,0 +1,154 @@
+"""One day in fast motion, over three epochs and a new generation: every total that was ever final is found by clicking."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+from playwright.sync_api import Browser, Page
+
+from tests.dashboard.browser import Window, browser, text
+from tests.dashboard.feeding import Topics, message
+from tests.worker.harness import until
+from workers.dashboard.server import Background, Dashboard
+from workers.kafka.clients import Connection
+from workers.kafka.reading import read_partition
+
+HOUR_MS = 3_600_000
+#: A midnight in UTC; a day of hourly ticks from there, three epochs of eight.
+MIDNIGHT_MS = 1_700_006_400_000
+HORIZON = 8
+ITEMS = ("tea", "cup", "pot")
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    """One browser for all tests here."""
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def topics(bootstrap: str) -> Iterator[Topics]:
+    """A histogram topic on a real broker that keeps what is older than its retention would be; gone afterwards."""
+    found = Topics(Connection(bootstrap), f"day{uuid.uuid4().hex[:10]}")
+    admin = found.connection.admin()
+    name = f"{found.prefix}.products"
+    admin.create_topics([NewTopic(name, 1, 1, config={"retention.ms": "-1"})])[name].result()
+    yield found
+    admin.delete_topics([name])[name].result()
+
+
+def day() -> list[dict[str, Any]]:
+    """The day's snapshots: in the last epoch a new generation begins after its third tick, and counts from zero."""
+    found = []
+    for hour in range(24):
+        epoch, tick = hour // HORIZON + 1, hour % HORIZON + 1
+        generation = "b" if hour >= 2 * HORIZON + 3 else "a"
+        since = tick - 3 if generation == "b" else tick
+        items = [(label, 1_000 * since * (3 - place) + 100 * epoch + hour) for place, label in enumerate(ITEMS)]
+        start = MIDNIGHT_MS + hour * HOUR_MS
+        found.append(
+            message(tick, items, epoch=epoch, id=generation * 31 + f"{epoch}", start=start, end=start + HOUR_MS, sd=20.0)
+        )
+    return found
+
+
+def finals_on(topics: Topics) -> dict[tuple[str, int], list[list[Any]]]:
+    """Items of the last snapshot of each series, as the topic itself has them: (id, end) -> items."""
+    last: dict[str, dict[str, Any]] = {}
+    for record in read_partition(topics.connection, f"{topics.prefix}.products", 0):
+        snapshot = json.loads(record.value() or b"")
+        last[snapshot["id"]] = snapshot
+    return {(one["id"], one["end"]): one["items"] for one in last.values()}
+
+
+def listed(page: Page) -> list[tuple[str, int]]:
+    """The totals that can be clicked, newest first."""
+    return [
+        (one["id"], int(one["end"]))
+        for one in page.evaluate('[...document.querySelectorAll("#epochs-list button")].map((e) => ({ ...e.dataset }))')
+    ]
+
+
+def test_every_total_that_was_final_is_found_by_clicking(chrome: Browser, topics: Topics) -> None:
+    """The page once forgot them: at 120 ticks, at an epoch's end, at a new generation."""
+    window = Window(chrome)
+    snapshots = day()
+    topics.send(snapshots[0])
+    with Background(Dashboard(topics.settings("products", horizon=HORIZON), port=0)) as dashboard:
+        page = window.open(f"{dashboard.url}?histogram=products&key=s1")
+        # Each epoch's end and each beginning is seen for itself, and what lies between in one go.
+        for first, last in ((1, 6), (7, 7), (8, 8), (9, 15), (16, 18), (19, 19), (20, 23)):
+            topics.send(*snapshots[first : last + 1])
+            newest = text(snapshots[last]["items"][0][1])
+            window.shows(f'document.querySelector("tr.item .count")?.textContent === "{newest}"')
+        finals = finals_on(topics)
+        assert len(finals) == 4, "three epochs, the last of which was begun twice"
+        assert list(finals.values()) == [snapshots[at]["items"] for at in (7, 15, 18, 23)]
+        # What has just begun is in the history a little later than on the page.
+        until(lambda: listed(page) == list(reversed(finals)), "the totals")
+        for (series, end), items in list(finals.items())[:-1]:
+            page.click("#epochs summary")
+            page.click(f'#epochs-list button[data-id="{series}"]')
+            window.shows(f'document.querySelector("tr.item .count").textContent === "{text(items[0][1])}"')
+            assert [(label, count) for _, label, count in window.rows()] == [
+                (label, text(count)) for label, count in items
+            ]
+            assert f"at={end}" in page.url
+        # What is clicked can be sent to somebody, who sees the same.
+        other = Window(chrome)
+        other.open(page.url)
+        assert other.rows() == window.rows()
+        assert other.wrong == []
+        other.context.close()
+        page.click("#follow")
+        window.shows(f'document.querySelector("tr.item .count").textContent === "{text(snapshots[-1]["items"][0][1])}"')
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_after_a_restart_all_of_it_is_still_there(chrome: Browser, topics: Topics) -> None:
+    """What a new dashboard has not seen it reads from the topic's beginning."""
+    window = Window(chrome)
+    topics.send(*day())
+    with Background(Dashboard(topics.settings("products", horizon=HORIZON), port=0)) as dashboard:
+        page = window.open(f"{dashboard.url}?histogram=products&key=s1")
+        finals = finals_on(topics)
+        until(lambda: listed(page) == list(reversed(finals)), "the totals")
+        # The line of an item over all that is kept has every tick, and its sums by hour lose none at an epoch's end.
+        page.click('#ranges button[data-range="all"]')
+        page.click("#history summary")
+        window.shows('document.querySelectorAll("#numbers tbody tr").length === 24')
+        counts = page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
+        assert counts == [text(one["items"][0][1]) for one in reversed(day())]
+        page.select_option("#unit", "hour")
+        window.shows('document.querySelector("#numbers thead").textContent.includes("Counted")')
+        counted = [
+            int(one.replace(",", "").replace("\u2212", "-"))
+            for one in page.locator("#numbers tbody tr td:nth-child(3)").all_inner_texts()
+        ]
+        assert sum(counted) == sum(items[0][1] for items in finals.values())
+        assert len(counted) == 24
+        # A tick that is not kept is said not to be there, and not replaced.
+        page.goto(f"{dashboard.url}?histogram=products&key=s1&at={MIDNIGHT_MS - HOUR_MS}")
+        window.shows('document.querySelector("#missing").textContent.startsWith("No tick is kept here that holds")')
+        assert window.rows() == []
+        page.click('#missing button:has-text("nearest after")')
+        window.shows(f'document.querySelector("tr.item .count")?.textContent === "{text(day()[0]["items"][0][1])}"')
+        page.goto(f"{dashboard.url}?histogram=products&key=s1&at=2023-11-15T05:30:00Z")
+        window.shows(f'document.querySelector("tr.item .count")?.textContent === "{text(day()[5]["items"][0][1])}"')
+        for query, said in (
+            ("histogram=nothing&key=s1", "There is no histogram \u201cnothing\u201d here."),
+            ("histogram=products&key=nobody", "Nothing has been published for a stream key \u201cnobody\u201d"),
+        ):
+            page.goto(f"{dashboard.url}?{query}")
+            window.shows(f'document.querySelector("#unknown").textContent.includes("{said}")')
+            assert window.rows() == []
+            assert query in page.url, "the address is never replaced by another"
+    assert all("404" in line and "api/snapshots" in line for line in window.wrong), window.wrong
+    window.context.close()

@@ -1,0 +1,203 @@
+"""No noise as news: what noise may have done looks like nothing, and its band is seen at every zoom. In a real browser."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from math import sqrt
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.dashboard.browser import Window, browser
+from tests.dashboard.feeding import embedded, message, recent
+from workers.dashboard.server import Background, Dashboard
+
+SD = 17.25
+#: Two counts of one snapshot differ by more than this only beyond two standard deviations of their difference.
+APART = 2 * sqrt(2) * SD
+
+#: Calls the page's own module, as the page has loaded it.
+NOISE = """async ([call, ...given]) => {
+    const noise = await import("/page/noise.js");
+    if (call === "moves") {
+        const [snapshot, older] = given;
+        const moves = new noise.Moves(snapshot, older);
+        return snapshot.items.map(([label, value]) => moves.of(label, value));
+    }
+    return noise[call](...given);
+}"""
+#: Every colour of the style sheets' variables, in both themes, as red, green and blue.
+COLOURS = """() => {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const found = [];
+    for (const sheet of document.styleSheets) for (const rule of sheet.cssRules) {
+        if (!rule.selectorText?.startsWith(":root")) continue;
+        for (const name of rule.style) {
+            if (!name.startsWith("--")) continue;
+            canvas.fillStyle = rule.style.getPropertyValue(name);
+            canvas.fillRect(0, 0, 1, 1);
+            found.push([name, ...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)]);
+        }
+    }
+    return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    """One browser for all tests here."""
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def window(chrome: Browser) -> Iterator[Window]:
+    """A page whose modules can be called."""
+    found = Window(chrome)
+    with embedded("products") as topics, Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
+        found.page.goto(dashboard.url)
+        yield found
+
+
+def board(counts: dict[str, int], tick: int = 1, sd: float = SD, **changes: Any) -> dict[str, Any]:
+    items = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return message(tick, items, sd=sd, **changes)
+
+
+def test_places_are_all_that_noise_leaves_possible(window: Window) -> None:
+    """Against a count of all pairs; what was cut off may be equal to the last that is seen."""
+    rng = random.Random(5)
+    for total in (40, 60):
+        items = sorted(((f"i{i}", rng.randrange(0, 900)) for i in range(40)), key=lambda item: -item[1])
+        values = [value for _, value in items]
+        expected = [
+            [
+                1 + sum(other > value + APART for other in values),
+                None if total > 40 and values[-1] >= value - APART else sum(other >= value - APART for other in values),
+            ]
+            for value in values
+        ]
+        assert window.page.evaluate(NOISE, ["places", items, total, SD]) == expected
+    assert window.page.evaluate(NOISE, ["places", [["a", 9], ["b", 8]], 2, None]) == [None, None]
+
+
+def test_noise_alone_moves_nothing_and_a_real_change_is_seen(window: Window) -> None:
+    """A pair swaps places by noise alone only if its difference moves by 4 sqrt(2) sd: 2.8 standard deviations of that movement even if
+    nothing is shared, which both of its ends must reach from one side to the other. 200 equal items make 19,900 pairs: the chance of
+    one is 2 P(Z < -2)^2 = 0.001, so about 21 pairs are marked by the pairwise rule if all counts are equal, and the marks of one item are
+    what it has passed less what has passed it. Half of the margin marks 2 P(Z < -1)^2 = 5 % of the pairs: 1,000.
+    """
+    rng = random.Random(11)
+    labels = [f"i{i}" for i in range(200)]
+
+    def noisy(sd: float) -> dict[str, int]:
+        return {label: round(5_000 + rng.gauss(0, sd)) for label in labels}
+
+    def marked(sd: float) -> int:
+        moves = window.page.evaluate(NOISE, ["moves", board(noisy(sd), 2), board(noisy(sd), 1)])
+        return sum(abs(one["by"]) for one in moves)
+
+    # Twice the expected 41 marks (two a pair), plus 6 of their standard deviation, taken for 3 times that of independent pairs: 117.
+    assert marked(SD) <= 117
+    # Noise of twice what is said marks 2 P(Z < -1)^2 of the pairs, less what cancels: far above.
+    assert marked(2 * SD) > 300
+    before, now = board({"a": 1_000, "b": 990, "c": 300}), board({"a": 990, "b": 1_000, "c": 2_000}, 2)
+    assert [one["by"] for one in window.page.evaluate(NOISE, ["moves", now, before])] == [2, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "value", "is_new"),
+    [
+        ({"mechanism": "unk_base"}, 125, True),  # it stays from now on: noise alone is not shown
+        ({"mechanism": "positive_gauss"}, 125, False),  # comes and goes with its noise about the threshold
+        ({"mechanism": "positive_gauss"}, 121 + 70, True),
+        ({"mechanism": "known_gumbel", "threshold": None}, 510, False),  # one of the largest by chance
+        ({"mechanism": "known_gumbel", "threshold": None}, 500 + 70, True),
+        ({"mechanism": "known_gumbel", "threshold": None, "sd": None}, 9_000, False),
+    ],
+)
+def test_new_is_what_was_not_hidden_by_noise(
+    window: Window, changes: dict[str, Any], value: int, is_new: bool
+) -> None:
+    """Without windows two standard deviations of a difference are at most those of both counts together: 69."""
+    before = board({"a": 1_000, "b": 500}, **changes)
+    now = message(2, [("a", 1_000), ("b", 500), ("new", value)], **{"sd": SD, **changes})
+    found = window.page.evaluate(NOISE, ["moves", now, before])
+    assert [one["isNew"] for one in found] == [False, False, is_new]
+
+
+def test_a_difference_has_the_published_error_where_there_is_one(window: Window) -> None:
+    """Else a bound that holds whatever the two share; of two epochs nothing is shared."""
+    older, newer = board({"a": 1}), board({"a": 2}, 31, windows=[{"ms": 300_000, "ticks": 30, "sd": 12.5}])
+    for one, other, sd in (
+        (newer, older, 12.5),
+        (newer, board({"a": 1}, 2), 2 * SD),
+        (newer, board({"a": 1}, id="f" * 32), sqrt(2) * SD),
+        (newer, board({"a": 1}) | {"sd": None}, None),
+    ):
+        assert window.page.evaluate(NOISE, ["differenceSd", one, other]) == (None if sd is None else pytest.approx(sd))
+
+
+def test_the_error_of_a_share_is_that_of_simulated_shares(window: Window) -> None:
+    """2,000 runs: the standard deviation of an estimate of sd is 1.6 %; 6 of them are 10 %, so half and double are rejected."""
+    true = [3_000, 2_000, 1_000, 500]
+    rng = random.Random(3)
+    shares = []
+    for _ in range(2_000):
+        noisy = [value + rng.gauss(0, SD) for value in true]
+        shares.append(noisy[0] / sum(noisy))
+    mean = sum(shares) / len(shares)
+    measured = sqrt(sum((one - mean) ** 2 for one in shares) / len(shares))
+    items = [[f"i{i}", value] for i, value in enumerate(true)]
+    found = window.page.evaluate(NOISE, ["share", true[0], items, SD])
+    assert found["part"] == pytest.approx(3_000 / 6_500)
+    assert found["half"] / 2 == pytest.approx(measured, rel=0.1)
+    assert window.page.evaluate(NOISE, ["share", 10, [["a", 10], ["b", -3]], SD]) is None
+
+
+def test_equal_within_noise_looks_equal_and_the_band_is_seen_at_every_zoom(chrome: Browser) -> None:
+    """Two items whose order noise has made show both places; error bars and band of a count of a million are still there."""
+    window = Window(chrome)
+    with embedded("products") as topics:
+        for tick in (1, 2, 3):
+            counts = {"first": 1_000_000 + 300_000 * tick, "tea": 5_010 + tick % 2, "cup": 5_000, "last": 900}
+            topics.send(recent(tick, list(counts.items()), ticks=3, sd=4.0))
+        with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
+            page = window.open(f"{dashboard.url}?histogram=products&key=s1")
+            window.shows('document.querySelectorAll("#chart .band").length === 1')
+            ranks = page.evaluate(
+                """[...document.querySelectorAll("tr.item .rank")].map((e) =>
+                    e.classList.contains("tied") ? getComputedStyle(e, "::after").content : e.textContent)"""
+            )
+            assert ranks == ["1", '"2\u20133"', '"2\u20133"', "4"]
+            assert "rank 2 to 3" in (page.locator("tr.item .rank").nth(1).get_attribute("aria-label") or "")
+            assert page.locator("tr.item .change").all_inner_texts() == [""] * 4
+            error = page.locator("tr.item .error").first.bounding_box()
+            assert error is not None
+            assert error["width"] >= 6
+            band, line = page.evaluate(
+                """["band", "line"].map((name) => document.querySelector(`#chart .${name}`).getBBox()).map((b) => b.height)"""
+            )
+            assert band >= line + 7.5
+            # Sixteen of nearly two millions: without help it would be far thinner than a pixel.
+            assert page.inner_text("#reading").endswith(": 1,900,000 \u00b1 8")
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_red_means_exact_data_and_nothing_else(window: Window) -> None:
+    """A falling count or a broken connection in red would be taken for what the demo shows in red."""
+    found = window.page.evaluate(COLOURS)
+    assert len(found) > 20
+    red = set()
+    for name, *parts in found:
+        r, g, b = (part / 255 for part in parts)
+        most, least = max(r, g, b), min(r, g, b)
+        if most - least < 0.25 or most != r:
+            continue
+        hue = 60 * ((g - b) / (most - least)) % 360
+        if hue < 22 or hue > 330:
+            red.add(name)
+    assert red == {"--exact"}

@@ -1,0 +1,240 @@
+"""What people notice in passing: titles, empty boards, many keys, a telephone, paper, walls and frames. In a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.request import urlopen
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.dashboard.browser import Window, browser, text
+from tests.dashboard.feeding import PATIENCE_S, RECENT_MS, Topics, embedded, recent
+from workers.dashboard.guard import framed_by
+from workers.dashboard.server import Background, Dashboard
+
+ITEMS = [("tea", 2_086), ("cup", 1_462), ("pot", 793), ("spoon", 300), ("lid", 180)]
+#: Notes every word that the connection is called, and lets no stream be opened until it is told to.
+HOLD = """window.words = new Set();
+    window.opened = new Promise((resume) => (window.goOn = resume));
+    const now = window.fetch;
+    window.fetch = async (address, options) => {
+        if (address.includes("api/stream")) await window.opened;
+        return now(address, options);
+    };
+    addEventListener("DOMContentLoaded", () => {
+        const look = () => window.words.add(document.querySelector("#connection").textContent);
+        new MutationObserver(look).observe(document.querySelector("#connection"), { childList: true, characterData: true, subtree: true });
+        look();
+    });"""
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    """One browser for all tests here."""
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def topics() -> Iterator[Topics]:
+    """Three ticks of one key, of a second one with nothing above the threshold, and of many more."""
+    with embedded("products") as found:
+        for tick in (1, 2, 3):
+            found.send(recent(tick, [(label, count + tick) for label, count in ITEMS], ticks=3))
+            found.send(recent(tick, [], ticks=3, key="quiet"))
+        found.send(*(recent(3, [("tea", 500 + i)], ticks=3, key=f"shop {i:02}") for i in range(40)))
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url(topics: Topics) -> Iterator[str]:
+    """Where they are shown."""
+    with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
+        yield dashboard.url
+
+
+def whole(window: Window) -> Page:
+    """The page once its chart is there."""
+    window.shows('document.querySelectorAll("#chart .band").length === 1')
+    return window.page
+
+
+def test_a_page_that_was_just_opened_is_connecting(chrome: Browser, url: str) -> None:
+    """"Reconnecting", with the mark of trouble, was what everybody saw first on a slow line."""
+    window = Window(chrome)
+    window.page.add_init_script(HOLD)
+    page = window.open(f"{url}?histogram=products&key=s1")
+    assert page.inner_text("#connection") == "Connecting"
+    assert page.get_attribute("#state", "data-state") == "connecting"
+    page.evaluate("window.goOn()")
+    window.shows('["Live", "Waiting"].includes(document.querySelector("#connection").textContent)')
+    assert "Reconnecting" not in page.evaluate("[...window.words]")
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_the_tab_names_what_it_shows(chrome: Browser, url: str) -> None:
+    """Ten tabs of one dashboard are told apart by their titles."""
+    window = Window(chrome)
+    page = window.open(f"{url}?histogram=products&key=s1")
+    assert page.title() == "s1 \u00b7 products \u2013 orders \u2013 Quietcount"
+    page.select_option("#key", "shop 07")
+    window.shows('document.title.startsWith("shop 07 ")')
+    window.context.close()
+
+
+def test_a_key_among_many_is_found_by_a_part_of_its_name(chrome: Browser, url: str) -> None:
+    """With the mouse and with the keyboard; nobody scrolls through five hundred."""
+    window = Window(chrome)
+    page = window.open(f"{url}?histogram=products&key=s1")
+    window.shows('document.querySelectorAll("#key option").length === 42')
+    page.fill("#key-find", "OP 3")
+    window.shows('document.querySelectorAll("#key-list [role=option]").length === 10')
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    window.shows('document.querySelector("#board-title").textContent.startsWith("products of shop 31")')
+    assert page.input_value("#key") == "shop 31"
+    page.fill("#key-find", "17")
+    page.click('#key-list [role="option"]')
+    window.shows('document.querySelector("#board-title").textContent.startsWith("products of shop 17")')
+    page.fill("#key-find", "zzz")
+    window.shows('document.querySelector("#key-list").textContent.includes("No stream key")')
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_an_empty_board_says_why(chrome: Browser, url: str) -> None:
+    """Nothing above the threshold is not the same as nothing at all."""
+    window = Window(chrome)
+    page = window.page
+    page.goto(f"{url}?histogram=products&key=quiet")
+    window.shows('document.querySelector("#empty").textContent.includes("No item has passed the threshold of 121 yet")')
+    window.shows('document.querySelector("#empty").textContent.includes("Counting began 3 minutes before")')
+    page.goto(f"{url}?histogram=products&key=s1")
+    page.wait_for_selector("tr.item")
+    page.fill("#find", "nothing like it")
+    window.shows('document.querySelector("#empty").textContent === "No item here has this in its name."')
+    window.context.close()
+
+
+def test_a_telephone_shows_counts_without_scrolling(chrome: Browser, url: str) -> None:
+    """The first row used to be below the fold, under the words."""
+    window = Window(chrome, width=390, height=664)  # what a telephone of 844 leaves between its bars
+    page = window.open(f"{url}?histogram=products&key=s1")
+    whole(window)
+    for index in (0, 1):
+        box = page.locator("tr.item").nth(index).bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 664
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.click("#how summary")
+    assert "19 times out of 20" in page.inner_text("#sd-words")
+    window.context.close()
+
+
+def test_time_is_said_as_people_say_it(chrome: Browser, url: str, topics: Topics) -> None:
+    """Since when and until when; that it is tick 3 of an epoch is a detail."""
+    window = Window(chrome)
+    page = window.open(f"{url}?histogram=products&key=s1")
+    begin = topics.sent[0]["start"]
+    local = page.evaluate(
+        """(ms) => new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }).format(ms)""", begin
+    )
+    since = f"Since {'midnight UTC' if begin % 86_400_000 == 0 else local}"
+    assert page.inner_text("#period").startswith(since)
+    assert "until" in page.inner_text("#period")
+    details = page.get_attribute("#period", "title") or ""
+    assert details.startswith("Times are in ")
+    assert details.endswith(". Epoch 1, tick 3.")
+    window.context.close()
+
+
+def test_several_items_and_keys_are_lines_of_one_chart(chrome: Browser, url: str) -> None:
+    """And the address names them, so that they can be sent."""
+    window = Window(chrome)
+    page = window.open(f"{url}?histogram=products&key=s1&item=tea")
+    whole(window)
+    for name in ("cup", "shop 03"):
+        page.fill("#add-name", name)
+        page.click("#add button")
+    window.shows('document.querySelectorAll("#series li").length === 3')
+    assert "with=cup&keys=shop+03" in page.url
+    said = "tea 2,089 \u00b1 35; cup 1,465 \u00b1 35; shop 03 503 \u00b1 35"
+    window.shows(f'document.querySelector("#reading").textContent.endsWith("{said}")')
+    page.reload()
+    window.shows('document.querySelectorAll("#series li").length === 3')
+    page.click('#series [aria-label="Take cup out of the chart"]')
+    window.shows('document.querySelectorAll("#series li").length === 2')
+    page.fill("#add-name", "nothing")
+    page.click("#add button")
+    assert page.is_visible("#add-wrong")
+    total = sum(count + 3 for _, count in ITEMS)
+    assert f"{100 * 2_089 / total:.2f} % \u00b1 " in page.inner_text("#item-words")
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_old_data_is_seen_on_the_tab(chrome: Browser) -> None:
+    """Who has the page in another tab sees that it stands still."""
+    window = Window(chrome)
+    with embedded("products") as topics:
+        old = recent(1, ITEMS)
+        topics.send(old | {"start": old["start"] - 60 * RECENT_MS, "end": old["end"] - 60 * RECENT_MS})
+        with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
+            page = window.open(dashboard.url)
+            window.shows('document.querySelector("#icon").getAttribute("href") === "page/icon-stale.svg"')
+            topics.send(recent(1, ITEMS, ticks=1, key="s1") | {"tick": 61})
+            window.shows('document.querySelector("#icon").getAttribute("href") === "page/icon.svg"')
+            for name in ("icon.svg", "icon-stale.svg"):
+                with urlopen(f"{dashboard.url}page/{name}", timeout=PATIENCE_S) as answer:
+                    assert answer.headers["Content-Type"].startswith("image/svg+xml")
+            assert page.title().startswith("s1 ")
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_paper_has_every_row_and_no_button(chrome: Browser) -> None:
+    """On the screen only rows in sight are in the document."""
+    window = Window(chrome)
+    with embedded("products") as topics:
+        topics.send(recent(1, [(f"item {i:03}", 9_000 - 10 * i) for i in range(300)]))
+        with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
+            page = window.open(dashboard.url)
+            assert page.locator("tr.item").count() < 100
+            page.emulate_media(media="print")
+            page.evaluate('dispatchEvent(new Event("beforeprint"))')
+            assert page.locator("tr.item").count() == 300
+            assert page.locator("#follow").is_hidden()
+            assert "Noise is added on purpose" in page.inner_text(".frame-foot")
+            page.evaluate('dispatchEvent(new Event("afterprint"))')
+            assert page.locator("tr.item").count() < 100
+    window.context.close()
+
+
+def test_a_wall_and_a_frame_show_counts_and_nothing_to_press(chrome: Browser, url: str) -> None:
+    """A wall has no mouse, a frame no room; both say that there is noise."""
+    for query in ("view=wall", "embed", "embed=board"):
+        window = Window(chrome, width=1000, height=700)
+        page = window.open(f"{url}?histogram=products&key=s1&{query}")
+        assert [row[2] for row in window.rows()][:2] == [text(2_089), text(1_465)]
+        assert page.locator("tr.item").first.is_visible()
+        for part in ("#key", "#follow", "#theme", "#find", "#add", "#range-open"):
+            assert page.locator(part).is_hidden(), (query, part)
+        assert page.inner_text("#lead").startswith("Noise is added to every number on purpose")
+        assert page.locator("#chart").is_visible() == (query != "embed=board")
+        if query != "view=wall":
+            link = page.get_attribute("#frame-link", "href") or ""
+            assert "key=s1" in link
+            assert "embed" not in link
+        window.context.close()
+
+
+def test_only_an_embedded_page_may_be_framed(url: str) -> None:
+    """What only this machine may read, only pages of this machine may frame; nothing else may be framed at all."""
+    for path, allowed in (("", "'none'"), ("?embed", "'self' http://localhost:* http://127.0.0.1:*"), ("api/histograms", "'none'")):
+        with urlopen(url + path, timeout=PATIENCE_S) as answer:
+            policy = answer.headers["Content-Security-Policy"]
+            assert policy.endswith(f"frame-ancestors {allowed}")
+            assert answer.headers["X-Frame-Options"] == (None if path == "?embed" else "DENY")
+    assert framed_by("0.0.0.0", None) == framed_by("127.0.0.1", "a-token-of-16-bytes") == "*"

@@ -1,0 +1,259 @@
+// One item: its count and share, what has come lately, and its line over a range of time, alone or beside others.
+
+import { isQuantile, point } from "./model.js";
+import { byId, button, element, named, set } from "./dom.js";
+import { Lines, stepOf } from "./lines.js";
+import { NoToken, asked } from "./net.js";
+import { share } from "./noise.js";
+import { CHOSEN, RANGES, bounds, increase, rangeName, rates } from "./ranges.js";
+import { beginning, capital, moment, timeZone } from "./when.js";
+import { NOTHING, changeWords, isRunning, oneLine, shareWords, span } from "./words.js";
+
+const HOUR_MS = 3600e3;
+const MOST = 6;
+const AGO_MS = 5000;
+const UNITS = ["tick", "hour", "epoch"];
+
+export class Item {
+  // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords()
+  constructor(chart, view, hooks) {
+    Object.assign(this, { chart, view, hooks, ago: new Map(), agoAt: -Infinity, finals: [], finalsOf: "" });
+    this.lines = new Lines(hooks);
+    this.ranges();
+    byId("unit").addEventListener("change", (event) => hooks.onView({ unit: event.target.value || null }));
+    byId("add").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.add(byId("add-name").value);
+    });
+    byId("range-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      const [from, to] = ["range-from", "range-to"].map((id) => new Date(byId(id).value).getTime());
+      if (!(from < to)) return;
+      this.choosing(false);
+      hooks.onView({ range: `${from}-${to}` });
+    });
+    byId("range-open").addEventListener("click", () => this.choosing(byId("range-form").hidden));
+    byId("range-form").addEventListener("keydown", (event) => event.key === "Escape" && this.choosing(false));
+  }
+
+  choosing(open) {
+    byId("range-form").hidden = !open;
+    byId("range-open").setAttribute("aria-expanded", `${open}`);
+    if (open) byId("range-from").focus();
+  }
+
+  ranges() {
+    this.buttons = [...RANGES].map(([name, [text]]) => {
+      const made = button(text, "chip", () => this.hooks.onView({ range: name === "epoch" ? null : name }));
+      made.dataset.range = name;
+      return made;
+    });
+    byId("ranges").replaceChildren(...this.buttons);
+  }
+
+  // What is added may be an item, which goes before a stream key of the same name.
+  add(text) {
+    const { view } = this;
+    const isItem = this.names?.includes(text) && text !== this.shown?.item;
+    const isKey = !isItem && this.hooks.keys().includes(text) && text !== view.key;
+    byId("add-wrong").hidden = isItem || isKey;
+    if (!isItem && !isKey) return;
+    byId("add-name").value = "";
+    const name = isItem ? "with" : "keys";
+    if (view.with.length + view.keys.length + 2 > MOST || view[name].includes(text)) return;
+    this.hooks.onView({ [name]: [...view[name], text] });
+  }
+
+  take(snapshot) {
+    this.lines.take(snapshot);
+  }
+
+  again() {
+    this.lines.again();
+    this.agoAt = -Infinity;
+    this.finalsOf = "";
+  }
+
+  // snapshot: what the board shows; item: whose line; texts: {words, empty, half, measured}; exact: Exact or null; before: the epoch
+  // before it that is drawn beside it, {shift, name}, or null; paused: no newer tick is wanted; origin: when the series began.
+  show(snapshot, item, texts, { exact, before, paused, origin }) {
+    this.origin = origin;
+    this.shown = { snapshot, item };
+    this.names = snapshot.items?.map(([label]) => label) ?? [];
+    const counts = Boolean(snapshot.items) && !(snapshot.edges && isQuantile(item));
+    const running = counts && isRunning(snapshot.mechanism);
+    const unit = running && this.view.unit !== null && UNITS.includes(this.view.unit) ? this.view.unit : null;
+    this.controls(snapshot, running, unit);
+    this.changes(snapshot, item, running && !paused);
+    set(byId("item-words"), [texts.words, counts ? this.shareOf(snapshot, item) : ""].filter((one) => one).join(" "));
+    const wanted = this.wanted(snapshot, item, { before: unit === null ? before : null, paused, unit });
+    this.lines.follow(wanted);
+    this.loadFinals(wanted, unit !== null);
+    this.draw(wanted, snapshot, texts, { exact, unit, before });
+  }
+
+  wanted(snapshot, item, { before, paused, unit }) {
+    const { view } = this;
+    const width = snapshot.end - snapshot.start;
+    const name = rangeName(view.range);
+    const { from, to } = bounds(name, snapshot, this.origin, paused);
+    // Beside an epoch so far is all of the one before it.
+    const until = before && name === "epoch" && to === null ? beginning(snapshot) + before.shift : (to ?? snapshot.end);
+    const span = until - (from ?? Math.min(beginning(snapshot), this.lines.of[0]?.[0]?.end ?? Infinity));
+    const step = unit === "hour" ? Math.max(HOUR_MS, width) : unit === "tick" ? null : stepOf(from === null ? Math.max(span, HOUR_MS) : span, width);
+    const lines = [
+      { key: view.key, item, shift: 0 },
+      ...view.with.filter((one) => one !== item).map((one) => ({ key: view.key, item: one, shift: 0 })),
+      ...view.keys.filter((one) => one !== view.key).map((one) => ({ key: one, item, shift: 0 })),
+      ...(before ? [{ key: view.key, item, shift: before.shift }] : []),
+    ].slice(0, MOST);
+    const sliding = to === null && from !== null && name !== "epoch" ? name : from;
+    return { name: JSON.stringify([view.histogram, lines, sliding, to, step]), histogram: view.histogram, lines, from, to, until, step, width };
+  }
+
+  draw(wanted, snapshot, texts, { exact, unit, before }) {
+    const lines = wanted.lines.map(({ key, item, shift }, index) => {
+      let points = this.lines.points(index);
+      if (unit === "epoch") points = [...(this.finals[index] ?? []).filter((one) => one.id !== snapshot.id), ...points.slice(-1)];
+      else if (unit !== null) points = rates(points, this.finals[index] ?? [], wanted.step ?? wanted.width, { id: snapshot.id, at: this.origin });
+      if (exact && index === 0 && unit === null) points = points.map((one) => ({ ...one, exact: exact.at(one.end)?.counts.get(item) }));
+      const name = shift ? (before?.name ?? "before") : key !== this.view.key ? oneLine(key) : texts.name && index === 0 ? texts.name : oneLine(item) || NOTHING.empty;
+      return { name, kind: shift ? "before" : index, points, key, item, shift };
+    });
+    const loading = this.lines.loading && !lines.some((line) => line.points.some((p) => p.value !== null));
+    this.chart.show(lines, { ...texts, empty: loading ? NOTHING.asking : texts.empty }, { step: unit === "epoch" ? Infinity : (wanted.step ?? wanted.width) });
+    this.legend(lines);
+    this.note(wanted, unit);
+  }
+
+  legend(lines) {
+    const list = byId("series");
+    list.hidden = lines.length < 2;
+    const text = JSON.stringify(lines.map((line) => [line.name, line.kind, line.key, line.item]));
+    if (text === this.legendText) return;
+    this.legendText = text;
+    list.replaceChildren(
+      ...lines.map((line, index) => {
+        const entry = element("li", undefined, `series-${line.kind}`);
+        entry.append(element("i", "", "swatch"), named(line.name));
+        if (index > 0) {
+          const off = button("×", "plain small", () => this.remove(line));
+          off.setAttribute("aria-label", `Take ${line.name} out of the chart`);
+          entry.append(off);
+        }
+        return entry;
+      }),
+    );
+  }
+
+  remove(line) {
+    const { view } = this;
+    if (line.shift) this.hooks.onView({ beside: null });
+    else if (line.key !== view.key) this.hooks.onView({ keys: view.keys.filter((one) => one !== line.key) });
+    else this.hooks.onView({ with: view.with.filter((one) => one !== line.item) });
+  }
+
+  note(wanted, unit) {
+    const words = [];
+    const { lines } = this;
+    if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
+    else if (!lines.complete) words.push("Ticks may be missing: the beginning of the topic had gone before it was read.");
+    if (wanted.step !== null && unit === null) words.push(`The last tick of every ${span(wanted.step)} is drawn.`);
+    words.push(`Times are in ${timeZone()}.`);
+    set(byId("chart-note"), words.join(" "));
+  }
+
+  controls(snapshot, running, unit) {
+    const name = rangeName(this.view.range);
+    const begin = this.origin;
+    for (const made of this.buttons) {
+      made.hidden = !this.hooks.hasHistory() && !["hour", "epoch"].includes(made.dataset.range);
+      made.setAttribute("aria-pressed", `${made.dataset.range === name}`);
+      if (made.dataset.range === "epoch") set(made, isRunning(snapshot.mechanism) ? capital(`since ${begin % 86400e3 === 0 ? "midnight UTC" : moment(begin, this.hooks.now())}`) : "Last ticks");
+    }
+    byId("range-details").hidden = !this.hooks.hasHistory();
+    byId("range-open").setAttribute("aria-pressed", `${CHOSEN.test(name)}`);
+    byId("unit-label").hidden = !running || !this.hooks.hasHistory();
+    byId("unit").value = unit ?? "";
+    const options = [...this.names.slice(0, 200), ...this.hooks.keys().filter((one) => one !== this.view.key).slice(0, 200)];
+    const text = JSON.stringify(options);
+    byId("add").hidden = options.length < 2 || !snapshot.items;
+    if (text === this.optionsText) return;
+    this.optionsText = text;
+    byId("add-names").replaceChildren(
+      ...options.map((one) => {
+        const made = document.createElement("option");
+        made.value = one;
+        return made;
+      }),
+    );
+  }
+
+  shareOf(snapshot, item) {
+    const found = snapshot.items.find(([label]) => label === item);
+    if (!found || snapshot.items.length < 2) return "";
+    const part = share(found[1], snapshot.items, snapshot.sd);
+    return part === null ? "" : shareWords(part);
+  }
+
+  // What has been counted in the windows that the snapshot names, or in the last hour.
+  changes(snapshot, item, live) {
+    const list = byId("changes");
+    const width = snapshot.end - snapshot.start;
+    const windows = live ? (snapshot.windows ?? [{ ms: HOUR_MS, ticks: Math.round(HOUR_MS / width) }]).filter((one) => one.ticks >= 1 && one.ticks < snapshot.tick) : [];
+    this.loadAgo(snapshot, item, windows);
+    const now = point(snapshot, item);
+    const texts = windows.map((window) => {
+      const older = this.ago.get(JSON.stringify([snapshot.id, item, window.ms]));
+      // The count of then belongs to an earlier tick than this one's: it is said for that one.
+      return older ? changeWords(window.ms, older.then.value === null ? null : increase(older.now.end === snapshot.end ? now : older.now, older.then)) : null;
+    });
+    const said = texts.filter((one) => one !== null && now.value !== null);
+    list.hidden = !said.length;
+    if (list.textContent === said.map((one) => one.text).join("")) return;
+    list.replaceChildren(...said.map((one) => element("li", one.text, one.kind)));
+  }
+
+  async loadAgo(snapshot, item, windows) {
+    const name = JSON.stringify([snapshot.id, item, this.view.key, this.view.histogram]);
+    if (!this.hooks.hasHistory() || (name === this.agoOf && performance.now() - this.agoAt < AGO_MS)) return;
+    [this.agoOf, this.agoAt] = [name, performance.now()];
+    const now = point(snapshot, item);
+    for (const { ms, ticks } of windows) {
+      const end = snapshot.end - ticks * (snapshot.end - snapshot.start);
+      let found;
+      try {
+        found = await asked("api/history", { histogram: this.view.histogram, key: this.view.key, item, from: end - 1, to: end });
+      } catch (error) {
+        if (error instanceof NoToken) this.hooks.onNoToken();
+        return;
+      }
+      const entry = found.status === 200 ? found.body.entries.find((one) => one.end === end && one.id === snapshot.id) : null;
+      if (!entry || entry.counts === undefined) continue;
+      this.ago.set(JSON.stringify([snapshot.id, item, ms]), { now, then: point({ ...entry, items: entry.counts[0] === null ? [] : [[item, entry.counts[0]]] }, item) });
+      this.hooks.onChange();
+    }
+  }
+
+  // The last points of the epochs, for rates.
+  async loadFinals(wanted, needed) {
+    const name = JSON.stringify([wanted.histogram, wanted.lines]);
+    if (!needed || name === this.finalsOf || !this.hooks.hasHistory()) return;
+    this.finalsOf = name;
+    this.finals = [];
+    const found = await Promise.all(
+      wanted.lines.map(async ({ key, item }) => {
+        try {
+          const answer = await asked("api/epochs", { histogram: wanted.histogram, key, item, limit: 1000 });
+          return answer.status === 200 ? answer.body.epochs.map((one) => point(one, item)) : [];
+        } catch (error) {
+          if (error instanceof NoToken) this.hooks.onNoToken();
+          return [];
+        }
+      }),
+    );
+    if (name !== this.finalsOf) return;
+    this.finals = found;
+    this.hooks.onChange();
+  }
+}

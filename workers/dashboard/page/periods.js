@@ -1,0 +1,127 @@
+// What was final: the last tick of every epoch that is kept, and a way to any tick of the past.
+
+import { byId, button, element } from "./dom.js";
+import { NoToken, asked } from "./net.js";
+import { beginning, capital, epochName, fromTo, moment } from "./when.js";
+import { isRunning } from "./words.js";
+
+const PAGE = 100;
+const SOON_MS = 2000;
+
+export class Periods {
+  // hooks: onPick(end, id), onNewest(), onChange(), onNoToken(), now(), horizonOf(histogram), hasHistory()
+  constructor(hooks) {
+    this.hooks = hooks;
+    this.box = byId("periods");
+    this.row = byId("periods-row");
+    this.list = byId("epochs-list");
+    this.older = byId("epochs-older");
+    this.stream = null;
+    this.epochs = [];
+    this.more = false;
+    this.newest = null;
+    this.drawn = "";
+    this.timer = 0;
+    this.older.addEventListener("click", () => this.load(true));
+    byId("moment-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      const at = new Date(byId("moment").value).getTime();
+      if (!Number.isNaN(at)) this.pick(at, null);
+    });
+  }
+
+  follow(histogram, key) {
+    this.stream = { histogram, key };
+    this.epochs = [];
+    this.more = false;
+    this.newest = null;
+    this.load();
+  }
+
+  pick(end, id) {
+    byId("epochs").open = false;
+    this.hooks.onPick(end, id);
+  }
+
+  // A snapshot of another series has come: what was the newest one until now is final.
+  take(snapshot) {
+    const changed = this.newest?.id !== snapshot.id;
+    this.newest = snapshot;
+    this.grow();
+    if (changed) this.load();
+  }
+
+  // The newest epoch reaches as far as its newest tick, also where that is not in the history yet.
+  grow() {
+    const last = this.epochs.at(-1);
+    const { id, tick, start, end } = this.newest ?? {};
+    if (last && last.id === id && end > last.end) Object.assign(last, { tick, start, end });
+  }
+
+  async load(older = false) {
+    const { stream } = this;
+    clearTimeout(this.timer);
+    if (!stream || !this.hooks.hasHistory()) return;
+    const to = older && this.epochs.length ? this.epochs[0].end - 1 : null;
+    let found;
+    try {
+      found = await asked("api/epochs", { ...stream, top: 1, limit: PAGE, to });
+    } catch (error) {
+      if (error instanceof NoToken) this.hooks.onNoToken();
+      return; // asked again with the next epoch, or when the connection is back
+    }
+    if (stream !== this.stream || found.status !== 200) return;
+    const answered = new Set(found.body.epochs.map((one) => one.id));
+    const first = found.body.epochs[0]?.end ?? 0;
+    const kept = this.epochs.filter((one) => !answered.has(one.id) && (to !== null || one.end < first));
+    this.epochs = to === null ? [...kept, ...found.body.epochs] : [...found.body.epochs, ...kept];
+    if (to !== null || !kept.length) this.more = found.body.more;
+    this.grow();
+    // An epoch that has just begun is in the history a little later than on the stream.
+    if (this.newest !== null && this.epochs.at(-1)?.id !== this.newest.id) this.timer = setTimeout(() => this.load(), SOON_MS);
+    this.hooks.onChange();
+  }
+
+  // shown: the snapshot that is looked at; paused: whether it is held.
+  draw(shown, paused) {
+    const now = this.hooks.now();
+    const running = this.epochs.filter((one) => isRunning(one.mechanism));
+    this.box.hidden = !this.hooks.hasHistory() || (shown === null && !this.epochs.length);
+    const text = JSON.stringify([running.map((one) => [one.id, one.end, one.final]), shown?.id, shown?.end, paused, this.more, Math.floor(now / 60e3)]);
+    if (text === this.drawn) return;
+    this.drawn = text;
+    const newest = running.at(-1) ?? null;
+    const chips = running.slice(-3).reverse();
+    this.row.replaceChildren(...chips.map((one) => this.chip(one, one === newest, shown, paused, now)));
+    this.list.replaceChildren(...[...running].reverse().map((one) => this.entry(one, shown, now)));
+    byId("epochs-none").hidden = running.length > 0;
+    this.older.hidden = !this.more;
+  }
+
+  chip(epoch, newest, shown, paused, now) {
+    const chosen = shown?.id === epoch.id && (newest ? !paused : shown.end === epoch.end);
+    const made = button(capital(this.name(epoch, now)), "chip", () => (newest ? this.hooks.onNewest() : this.pick(epoch.end, epoch.id)));
+    made.setAttribute("aria-pressed", `${chosen}`);
+    made.title = newest ? "The newest tick" : `The last counts of it, at ${moment(epoch.end, now)}`;
+    return made;
+  }
+
+  entry(epoch, shown, now) {
+    const made = button("", "epoch", () => this.pick(epoch.end, epoch.id));
+    made.append(element("span", capital(this.name(epoch, now))), element("small", `${epoch.final ? "final" : "so far"}, ${moment(epoch.end, now)}`));
+    made.dataset.id = epoch.id;
+    made.dataset.end = epoch.end;
+    made.setAttribute("aria-pressed", `${shown?.id === epoch.id && shown.end === epoch.end}`);
+    const item = document.createElement("li");
+    item.append(made);
+    return item;
+  }
+
+  name(epoch, now) {
+    const horizon = this.hooks.horizonOf(epoch.histogram);
+    const begin = beginning(epoch);
+    const whole = horizon ? begin + horizon * (epoch.end - epoch.start) : null;
+    if (whole === null || (epoch.final && epoch.end < whole)) return fromTo(begin, epoch.end, now);
+    return epochName(begin, whole, now);
+  }
+}

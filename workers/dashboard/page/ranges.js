@@ -1,0 +1,68 @@
+// The range of time that the chart shows, and the rates that running counts have in it.
+
+import { TIMES, differenceSd } from "./noise.js";
+import { isRunning } from "./words.js";
+
+const HOUR_MS = 3600e3;
+
+// name: [what it is called, ms]; the epoch has the length that it has, and "all" is all that is kept.
+export const RANGES = new Map(Object.entries({
+  hour: ["Last hour", HOUR_MS],
+  epoch: ["Since it began", null],
+  day: ["24 hours", 24 * HOUR_MS],
+  week: ["7 days", 7 * 24 * HOUR_MS],
+  month: ["30 days", 30 * 24 * HOUR_MS],
+  year: ["A year", 365 * 24 * HOUR_MS],
+  all: ["All", null],
+}));
+export const CHOSEN = /^(\d{1,16})-(\d{1,16})$/;
+
+// What the address says, or the range of what the board shows.
+export const rangeName = (text) => (RANGES.has(text) || CHOSEN.test(text ?? "") ? text : "epoch");
+
+// {from, to, live} in ms around a snapshot; from: null for all that is kept. Ticks with from < end <= to are shown.
+export function bounds(name, snapshot, origin, paused) {
+  const chosen = CHOSEN.exec(name);
+  if (chosen) return { from: Number(chosen[1]), to: Number(chosen[2]) };
+  const to = paused ? snapshot.end : null;
+  if (name === "all") return { from: null, to };
+  if (name === "epoch") return { from: epochStart(snapshot, origin), to };
+  return { from: snapshot.end - RANGES.get(name)[1], to };
+}
+
+// Counts of one tick alone have no beginning to go back to: an hour is shown.
+function epochStart(snapshot, origin) {
+  return isRunning(snapshot.mechanism) ? origin : Math.min(snapshot.start, snapshot.end - HOUR_MS);
+}
+
+// What was counted between two points of running counts, with two standard deviations; null where that cannot be said.
+// older: null where the counts began at zero.
+export function increase(newer, older) {
+  if (newer.value === null || newer.sd === null) return null;
+  if (older === null) return { value: newer.value, half: TIMES * newer.sd };
+  if (older.value === null || older.id !== newer.id) return null;
+  return { value: newer.value - older.value, half: TIMES * differenceSd(newer, older) };
+}
+
+// Rates: for each interval between consecutive points what was counted in it. finals: the last points of the epochs, so that
+// what came between the last step and the end of an epoch is not lost; step: the width of an interval; origin: {id, at}, when the
+// series that is shown began.
+export function rates(points, finals, step, origin) {
+  if (!points.length) return [];
+  const [first, last] = [points[0].end, points.at(-1).end];
+  const all = new Map([...points, ...finals.filter((one) => one.end > first && one.end < last)].map((one) => [`${one.id} ${one.end}`, one]));
+  const found = [];
+  let before = null;
+  for (const newer of [...all.values()].sort((a, b) => a.end - b.end)) {
+    const grid = newer.id === origin.id ? origin.at : newer.end - newer.tick * (newer.end - newer.start);
+    const older = before?.id === newer.id ? before : null;
+    // A series that follows another within an epoch began after it.
+    const began = Math.max(grid, before?.end ?? grid);
+    before = newer;
+    // The first one that is known of an epoch counts from its beginning, which may be long before.
+    if (older === null && newer.end - began > 1.5 * step) continue;
+    const by = increase(newer, older);
+    found.push({ ...newer, from: older?.end ?? began, value: by?.value ?? null, half: by?.half ?? null, threshold: null });
+  }
+  return found;
+}

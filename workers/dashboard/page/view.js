@@ -1,0 +1,43 @@
+// What is looked at, as the address bar names it: it can be sent to somebody, and "back" goes back.
+
+// A smaller number is a tick, a larger one a time in ms since 1970.
+const TICKS_BELOW = 1e10;
+// Fields with one value, and those with several.
+const ONE = ["histogram", "key", "item", "at", "id", "range", "unit", "beside"];
+const SEVERAL = ["with", "keys"];
+
+export class View {
+  constructor() {
+    this.read();
+  }
+
+  read() {
+    const query = new URLSearchParams(location.search);
+    for (const name of ONE) this[name] = query.get(name);
+    for (const name of SEVERAL) this[name] = query.getAll(name);
+    this.at = this.at === null || this.at === "" ? null : place(this.at);
+    this.embed = query.get("embed");
+    this.look = query.get("view");
+  }
+
+  // again: this is the same place, so that "back" does not stop here.
+  write(again) {
+    const query = new URLSearchParams();
+    for (const name of ONE) if (this[name] !== null) query.set(name, this[name]);
+    for (const name of SEVERAL) for (const one of this[name]) query.append(name, one);
+    if (this.embed !== null) query.set("embed", this.embed);
+    if (this.look !== null) query.set("view", this.look);
+    const address = `${location.pathname}?${query}`;
+    if (address === location.pathname + location.search) return;
+    history[again ? "replaceState" : "pushState"](null, "", address);
+  }
+}
+
+// A tick, a time in ms, or one as people write it; what is none of these stays, so that it can be said.
+function place(text) {
+  if (/^\d+$/.test(text)) return Number(text);
+  const time = Date.parse(text);
+  return Number.isNaN(time) ? text : time;
+}
+
+export const isTick = (at) => typeof at === "number" && at < TICKS_BELOW;

@@ -1,0 +1,71 @@
+// Time as people say it. Epochs and ticks are how counts are made; a reader asks since when, and until when.
+
+import { isRunning } from "./words.js";
+
+const DAY_MS = 86400e3;
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone ?? "local time";
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const dayAndMonth = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short" });
+const withYear = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric" });
+const utcDay = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", timeZone: "UTC" });
+const offset = new Intl.DateTimeFormat("en", { timeZoneName: "shortOffset" });
+
+export const timeZone = () => {
+  const shift = offset.formatToParts(new Date()).find((part) => part.type === "timeZoneName")?.value.replace("GMT", "UTC") ?? "";
+  return zone === "UTC" ? "UTC" : `${zone} (${shift})`;
+};
+
+const isMidnight = (ms) => ms % DAY_MS === 0;
+const sameDay = (a, b) => new Date(a).toDateString() === new Date(b).toDateString();
+
+// When the counts of a snapshot began by the grid of ticks: with its epoch, or with its tick. A series that was begun within an epoch
+// begins later (origins.js).
+export function beginning(snapshot) {
+  const width = snapshot.end - snapshot.start;
+  return isRunning(snapshot.mechanism) ? snapshot.end - snapshot.tick * width : snapshot.start;
+}
+
+// A moment, as short as it can be said at a time.
+export function moment(ms, now, exactly = false) {
+  const hour = (exactly || ms % 60000 ? seconds : clock).format(ms);
+  if (sameDay(ms, now)) return hour;
+  if (sameDay(ms, now - DAY_MS)) return `${hour} yesterday`;
+  const day = Math.abs(now - ms) < 300 * DAY_MS ? dayAndMonth.format(ms) : withYear.format(ms);
+  return `${hour}, ${day}`;
+}
+
+// The day that a UTC midnight begins.
+function dayWords(ms, now) {
+  const days = Math.floor(now / DAY_MS) - ms / DAY_MS;
+  if (days === 0) return "today";
+  return days === 1 ? "yesterday" : utcDay.format(ms);
+}
+
+// Since when and until when a snapshot counts; begin: when its series began.
+export function periodWords(snapshot, begin, horizon, now) {
+  const width = snapshot.end - snapshot.start;
+  const whole = begin === beginning(snapshot);
+  if (!isRunning(snapshot.mechanism)) return `From ${moment(begin, snapshot.end, true)} to ${moment(snapshot.end, now, true)}`;
+  if (horizon && snapshot.tick === horizon && !whole) return `${capital(fromTo(begin, snapshot.end, now))}: counts are final`;
+  if (horizon && snapshot.tick === horizon) return `${capital(epochName(begin, begin + horizon * width, now))}, all of it: counts are final`;
+  const midnight = isMidnight(begin);
+  const local = midnight && zone !== "UTC" ? ` (${clock.format(begin)} here)` : "";
+  const since = midnight ? `midnight UTC${local}${dayWords(begin, now) === "today" ? "" : `, ${dayWords(begin, now)}`}` : moment(begin, now);
+  return `Since ${since}, until ${moment(snapshot.end, now, true)}`;
+}
+
+// What an epoch from begin to end is called.
+export function epochName(begin, end, now) {
+  if (isMidnight(begin) && end - begin === DAY_MS) return `${dayWords(begin, now)} (UTC day)`;
+  if (isMidnight(begin) && isMidnight(end) && end - begin > DAY_MS) return `${utcDay.format(begin)} to ${utcDay.format(end - 1)} (UTC)`;
+  return fromTo(begin, end, now);
+}
+
+// A day is said once where both ends are of it.
+export function fromTo(begin, end, now) {
+  const from = sameDay(begin, end) ? (begin % 60000 ? seconds : clock).format(begin) : moment(begin, now);
+  return `${from} to ${moment(end, now)}`;
+}
+
+export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
