@@ -80,7 +80,7 @@ const keys = () => catalogue.histograms.find((one) => one.histogram === view.his
 // While the history is being read the last ticks are shown, and how far it is; then it is asked, for keys that there are.
 const hasHistory = () => ["live", "waiting"].includes(catalogue.history?.state) && (Boolean(followed?.newest) || keys().includes(view.key));
 hooks.hasHistory = hasHistory;
-const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, readWords: () => readWords() });
+const item = new Item(chart, view, { onView: changeView, onChange: later, onNoToken: showLogin, now, keys, hasHistory, readWords: () => readWords(), first: () => periods.first });
 const origins = new Origins({ onChange: later, onNoToken: showLogin, hasHistory });
 const periods = new Periods({ onPick: (at, id) => changeTick(at, id), onNewest: () => changeTick(null, null), onChange: later, onNoToken: showLogin, now, horizonOf, hasHistory });
 

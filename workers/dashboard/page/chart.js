@@ -9,6 +9,8 @@ const MARGIN = { top: 10, right: 14 };
 // A band that would be thinner than the line is drawn so much wider than it, to each side: it is there at every zoom.
 const BAND_PX = 4;
 const DRAG_PX = 8;
+// With more series than this their beginnings are not marked.
+const CUTS = 40;
 
 export class Chart {
   // onZoom(from, to): a part of the time was marked with the pointer.
@@ -32,7 +34,8 @@ export class Chart {
   // lines: [{name, kind, points}], kind: a number that names its colour, or "before". points: [{end, tick, id, value, half, threshold,
   // exact}], oldest first; half: half the width of the band, or null; value: null where nothing is shown; from: where an interval begins
   // whose increase the value is. words.measured: values are no counts, and may have parts; then low and high are the ends of the band,
-  // or null. range: {from, to, step}, an end that is null is that of the points.
+  // or null. range: {step, joined, current}: the width
+  // of a step; whether lines go on from epoch to epoch, up to the current one.
   show(lines, words, range) {
     this.lines = lines.map((line) => ({ ...line, shown: line.points.filter((p) => p.value !== null) }));
     this.words = words;
@@ -71,7 +74,7 @@ export class Chart {
     const starts = this.lines.flatMap((line) => line.shown.slice(0, 1).map((p) => p.from ?? p.end));
     // A range that has hardly begun to be filled is drawn as far as it is filled.
     this.first = Math.min(...starts);
-    this.last = Math.max(this.ends.at(-1), this.range?.until ?? -Infinity);
+    this.last = this.ends.at(-1);
     const wide = this.last - this.first;
     this.x = (end) => (wide === 0 ? (left + right) / 2 : left + ((end - this.first) / wide) * (right - left));
     this.timeAt = (x) => this.first + ((Math.min(right, Math.max(left, x)) - left) / (right - left)) * wide;
@@ -106,8 +109,9 @@ export class Chart {
     const group = drawing("g", { class: `series series-${kind}` });
     this.svg.append(group);
     let before = null;
-    for (const run of this.runs(points)) {
-      if (before !== null && before !== run[0].id && kind === 0) {
+    const runs = this.runs(points);
+    for (const run of runs) {
+      if (runs.length <= CUTS && before !== null && before !== run[0].id && kind === 0) {
         const x = this.x(run[0].from ?? run[0].end);
         group.append(drawing("line", { class: "cut", x1: x, x2: x, y1: this.plot.top, y2: this.plot.bottom }));
       }
@@ -181,7 +185,8 @@ export class Chart {
     let before = null;
     for (const p of points) {
       if (p.value !== null) {
-        const near = before && p.id === before.id && (p.end - before.end <= 2.5 * (this.range?.step ?? 0) || p.tick === before.tick + 1);
+        const same = before && (p.id === before.id || (this.range?.joined && p.id !== this.range.current));
+        const near = same && (p.end - before.end <= 2.5 * (this.range?.step ?? 0) || p.tick === before.tick + 1);
         if (near) runs.at(-1).push(p);
         else runs.push([p]);
       }

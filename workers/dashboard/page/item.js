@@ -12,10 +12,12 @@ import { NOTHING, changeWords, isRunning, oneLine, shareWords, span } from "./wo
 const HOUR_MS = 3600e3;
 const MOST = 6;
 const AGO_MS = 5000;
+const MANY = 10;
 const UNITS = ["tick", "hour", "epoch"];
 
 export class Item {
-  // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords()
+  // hooks: onView(changes), onChange(), onNoToken(), now(), keys(), hasHistory(), readWords(),
+  // first(): when the oldest tick that is kept ended, or null
   constructor(chart, view, hooks) {
     Object.assign(this, { chart, view, hooks, ago: new Map(), agoAt: -Infinity, finals: [], finalsOf: "" });
     this.lines = new Lines(hooks);
@@ -96,11 +98,14 @@ export class Item {
     const { view } = this;
     const width = snapshot.end - snapshot.start;
     const name = rangeName(view.range);
-    const { from, to } = bounds(name, snapshot, this.origin, paused);
+    const range = bounds(name, snapshot, this.origin, paused);
+    const { to } = range;
     // Beside an epoch so far is all of the one before it.
     const until = before && name === "epoch" && to === null ? beginning(snapshot) + before.shift : (to ?? snapshot.end);
-    const span = until - (from ?? Math.min(beginning(snapshot), this.lines.of[0]?.[0]?.end ?? Infinity));
-    const step = unit === "hour" ? Math.max(HOUR_MS, width) : unit === "tick" ? null : stepOf(from === null ? Math.max(span, HOUR_MS) : span, width);
+    const span = Math.max(width, until - (range.from ?? this.hooks.first() ?? beginning(snapshot)));
+    const step = unit === "hour" ? (stepOf(span, Math.max(HOUR_MS, width)) ?? Math.max(HOUR_MS, width)) : stepOf(span, width);
+    // Steps end at whole hours and days, where epochs end too, so that of an ended epoch the last step shows what was final.
+    const from = step === null || range.from === null ? range.from : Math.floor(range.from / step) * step;
     const lines = [
       { key: view.key, item, shift: 0 },
       ...view.with.filter((one) => one !== item).map((one) => ({ key: view.key, item: one, shift: 0 })),
@@ -108,20 +113,24 @@ export class Item {
       ...(before ? [{ key: view.key, item, shift: before.shift }] : []),
     ].slice(0, MOST);
     const sliding = to === null && from !== null && name !== "epoch" ? name : from;
-    return { name: JSON.stringify([view.histogram, lines, sliding, to, step]), histogram: view.histogram, lines, from, to, until, step, width };
+    return { name: JSON.stringify([view.histogram, lines, sliding, to, step]), histogram: view.histogram, lines, from, to, until, step, width, whole: from === null || name === "epoch" };
   }
 
   draw(wanted, snapshot, texts, { exact, unit, before }) {
     const lines = wanted.lines.map(({ key, item, shift }, index) => {
       let points = this.lines.points(index);
-      if (unit === "epoch") points = [...(this.finals[index] ?? []).filter((one) => one.id !== snapshot.id), ...points.slice(-1)];
+      if (unit === "epoch") points = [...(this.finals[index] ?? []).filter((one) => one.id !== snapshot.id && one.end > (wanted.whole ? -Infinity : wanted.from)), ...points.slice(-1)];
       else if (unit !== null) points = rates(points, this.finals[index] ?? [], wanted.step ?? wanted.width, { id: snapshot.id, at: this.origin });
       if (exact && index === 0 && unit === null) points = points.map((one) => ({ ...one, exact: exact.at(one.end)?.counts.get(item) }));
       const name = shift ? (before?.name ?? "before") : key !== this.view.key ? oneLine(key) : texts.name && index === 0 ? texts.name : oneLine(item) || NOTHING.empty;
       return { name, kind: shift ? "before" : index, points, key, item, shift };
     });
     const loading = this.lines.loading && !lines.some((line) => line.points.some((p) => p.value !== null));
-    this.chart.show(lines, { ...texts, empty: loading ? NOTHING.asking : texts.empty }, { step: unit === "epoch" ? Infinity : (wanted.step ?? wanted.width) });
+    this.chart.show(lines, { ...texts, empty: loading ? NOTHING.asking : texts.empty }, {
+      step: unit === "epoch" ? Infinity : (wanted.step ?? wanted.width),
+      joined: manyEpochs(lines[0].points),
+      current: snapshot.id,
+    });
     this.legend(lines);
     this.note(wanted, unit);
   }
@@ -158,6 +167,7 @@ export class Item {
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
     else if (!lines.complete) words.push("Ticks may be missing: the beginning of the topic had gone before it was read.");
+    if (wanted.step !== null && ["hour", "tick"].includes(unit) && wanted.step !== HOUR_MS) words.push(`For so long a range, what was counted in every ${span(wanted.step)} is drawn.`);
     if (wanted.step !== null && unit === null) words.push(`The last tick of every ${span(wanted.step)} is drawn.`);
     words.push(`Times are in ${timeZone()}.`);
     set(byId("chart-note"), words.join(" "));
@@ -256,4 +266,10 @@ export class Item {
     this.finals = found;
     this.hooks.onChange();
   }
+}
+
+// Whether hardly more than one point of each epoch is drawn: then the epochs are what a line goes along.
+function manyEpochs(points) {
+  const ids = new Set(points.map((one) => one.id)).size;
+  return ids > MANY && ids > points.length / 2;
 }

@@ -20,6 +20,7 @@ export class Periods {
     this.epochs = [];
     this.more = false;
     this.newest = null;
+    this.first = null;
     this.drawn = "";
     this.timer = 0;
     this.older.addEventListener("click", () => this.load(true));
@@ -34,7 +35,7 @@ export class Periods {
     this.stream = { histogram, key };
     this.epochs = [];
     this.more = false;
-    this.newest = null;
+    this.newest = this.first = null;
     this.load();
   }
 
@@ -71,6 +72,7 @@ export class Periods {
       return; // asked again with the next epoch, or when the connection is back
     }
     if (stream !== this.stream || found.status !== 200) return;
+    this.first = found.body.kept?.first ?? null;
     const answered = new Set(found.body.epochs.map((one) => one.id));
     const first = found.body.epochs[0]?.end ?? 0;
     const kept = this.epochs.filter((one) => !answered.has(one.id) && (to !== null || one.end < first));
