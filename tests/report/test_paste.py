@@ -80,12 +80,16 @@ def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(chrome
     pictures = text[text.index("<figure") :]
     assert not [color for color in (INK, PALE, *COLORS, "#FFFFFF") if f": {color.lower()}" in pictures], "a colour that stays"
     found = {}
+    wrong: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        wrong.append(message.text)
+
     for dark, width in ((False, 390), (True, 1400)):
         context = chrome.new_context(color_scheme="dark" if dark else "light", viewport={"width": width, "height": 900})
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = context.new_page()
-        wrong: list[ConsoleMessage] = []
-        page.on("console", wrong.append)
+        page.on("console", note)
         page.goto((tmp_path / "report.html").as_uri())
         of = "(e => [getComputedStyle(document.body).backgroundColor, getComputedStyle(e).fill, getComputedStyle(document.body).color])"
         found[dark] = page.evaluate(f"{of}(document.querySelector('figure svg path'))")
