@@ -2,7 +2,7 @@
 
 Every mechanism's proof has one form (docs/decisions/0009-derivations.md, 0): with one event more,
 but for a failure of probability p (an item that is there because of this event alone is shown), the
-outputs are rho-zCDP apart. For k events (docs/decisions/0016-words-and-people.md proves it):
+outputs are rho-zCDP apart. For k events (docs/decisions/0017-words-and-people.md proves it):
 
     k^2 rho      zCDP: shifts of noise, and lengths of intervals of losses, add up to k times one's
     p_k          failures: sum over i < k of g(i), g(0) = p,

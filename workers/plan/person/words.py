@@ -1,6 +1,6 @@
 """What (epsilon, delta) promises, in words that are true for every value of both.
 
-Limits, and where they are from (docs/decisions/0016-words-and-people.md):
+Limits, and where they are from (docs/decisions/0017-words-and-people.md):
 
     epsilon <= 1     little is learned (Dwork, Roth 2014; Ponomareva et al. 2023, tier 1)
     epsilon <= 5     "a conservative choice" (Near, Darais, NIST 2022); above, `plan`, `run` warn
