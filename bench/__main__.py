@@ -25,10 +25,10 @@ import os
 import platform
 import sys
 
-<<<<<<< HEAD
 from bench import (
     columns,
     coverage,
+    history,
     mechanism_step,
     per_item,
     release_columns,
@@ -40,13 +40,7 @@ from bench import (
 )
 from bench.throughput import table
 
-NAMES = (*table.NAMES, "core", "coverage", "items", "replay", "sweep", "users", "sqlp", "utility")
-=======
-from bench import columns, history, mechanism_step, per_item, release_columns, replay, sweep, users_table, utility
-from bench.throughput import table
-
-NAMES = (*table.NAMES, "core", "history", "items", "replay", "sweep", "users", "utility")
->>>>>>> h-e
+NAMES = (*table.NAMES, "core", "coverage", "history", "items", "replay", "sweep", "users", "sqlp", "utility")
 
 
 def bench_core(rows: int, ticks: int) -> None:
@@ -86,13 +80,10 @@ def main() -> None:
     if "items" in given.only:
         per_item.table(given.rows, ticks=8, horizon=1_024, only=())
         kept = columns.table(columns=1_000, ticks=20_000, touched=3, horizon=1 << 16)
-<<<<<<< HEAD
     if "coverage" in given.only:
         coverage.table()
-=======
     if "history" in given.only:
         kept = history.table(given.history_days) and kept
->>>>>>> h-e
     if "replay" in given.only:
         replay.table(given.replay_events)
     if "sweep" in given.only:
