@@ -28,13 +28,15 @@ from workers.kafka.records import Outgoing
 
 AWAY, BACK = "Kafka is away: ", "Kafka is back: it was away for"
 TIMEOUT_MS = 1_000
+#: So that it ends transactions soon, and does not take ten seconds to look; and so that its controller, frozen with it, does not take
+#: it for dead when both go on: clients that are told of no broker at all, the tests' too, go on with none for a while.
+PROPERTIES = "transaction.abort.timed.out.transaction.cleanup.interval.ms=500\nbroker.session.timeout.ms=3600000\n"
 
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[OwnBroker]:
     """One that may be killed; the other tests' must not be."""
-    # So that it ends transactions soon, and does not take ten seconds to look.
-    with own_broker("transaction.abort.timed.out.transaction.cleanup.interval.ms=500\n", port=fixed_port()) as running:
+    with own_broker(PROPERTIES, port=fixed_port()) as running:
         yield running
 
 

@@ -96,6 +96,9 @@ class Connection:
         """Return librdkafka's configuration: the operator's names, then ours, then `extra`."""
         return {
             "log_level": 4,
+            # A client that knows no broker any more begins again with `bootstrap`; by default after
+            # five minutes.
+            "metadata.recovery.rebootstrap.trigger.ms": 10_000,
             **self.client,
             "bootstrap.servers": self.bootstrap,
             "error_cb": _log_error,

@@ -49,9 +49,12 @@ _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _CALL_S = 1.0
 # Between two calls that ask for the same thing.
 _AGAIN_S = 0.05
-# A shard that has waited for so long says so, and again after as long: Kafka is there, or it would
-# have been given up (`outages/watch.py`), but does not do this.
-_LONG_S = 30.0
+# A shard that has waited for so long says so: Kafka is there, or it would have been given up
+# (`outages/watch.py`), but does not do this.
+_LONG_S = 20.0
+# After so long without progress it begins again, with a new client: a client that was told by a
+# broker that has just come back that there are no brokers may believe it for minutes (seen).
+_STUCK_S = 60.0
 # Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million
 # new items is about 700 MB, which at 5 MB/s takes 140 s. Whoever takes a partition over ends its
 # open transaction at once. The broker allows 15 minutes, unless told otherwise.
@@ -134,7 +137,8 @@ class Transactions:
             Fenced: a newer owner exists; the transaction was not committed.
             ShardClosed: the owner was given up. Whether it was committed is not known then: its
                 next owner reads that in the changelog.
-            KafkaAway: the broker ended it, for it had not heard of it for too long.
+            KafkaAway: the broker ended it, for it had not heard of it for too long; or nothing has
+                moved for a minute. Whether it was committed is not known then either.
             KafkaException: it cannot be committed (too large, not authorised).
         """
         producer = self._producer
@@ -252,7 +256,8 @@ class Transactions:
 
         Nothing else may be asked meanwhile: librdkafka takes up a call only where it was left.
         """
-        began_s = said_s = time.monotonic()
+        began_s = said_s = going_s = time.monotonic()
+        left = self._waiting()
         while True:
             try:
                 call(_CALL_S)
@@ -266,12 +271,20 @@ class Transactions:
             self._owner.check_open()
             self._owner.goes_on()
             now_s = time.monotonic()
+            if self._waiting() < left:  # large and under way
+                left, going_s = self._waiting(), now_s
+            if now_s - going_s >= _STUCK_S:
+                raise KafkaAway(f"{self._id}: to {name} has taken {now_s - began_s:.0f} s: {error.str()}")
             if now_s - said_s >= _LONG_S:
                 said_s = now_s
                 logger.warning(
                     "%s: Kafka answers, but to %s has taken %.0f s so far: %s", self._id, name, now_s - began_s, error.str()
                 )
             time.sleep(_AGAIN_S)
+
+    def _waiting(self) -> int:
+        """Return how many messages the producer has to send."""
+        return 0 if self._producer is None else len(self._producer)
 
     def _raise_if_fenced(self, error: KafkaError) -> None:
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:

@@ -17,7 +17,7 @@ _AIOKAFKA = (
     "OffsetCommit failed", "No broker metadata found", "Unexpected error in coordinator routine",
     "Unexpected error in fetcher routine",
 )  # fmt: skip
-_LIBRDKAFKA = ("FAIL", "GETPID", "REQTMOUT", "TIMEOUT", "TXNERR", "COORDQUERY", "TXNCOORD")
+_LIBRDKAFKA = ("FAIL", "METADATAUPDATE", "GETPID", "REQTMOUT", "TIMEOUT", "TXNERR", "COORDQUERY", "TXNCOORD")
 _OURS = ("Kafka client: _TRANSPORT", "Kafka client: _ALL_BROKERS_DOWN", "Kafka client: _TIMED_OUT", "Kafka client: _RESOLVE")
 _FAUST = ("Thread keepalive is not responding", "No active partitions for")
 _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECASE)
