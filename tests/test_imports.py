@@ -26,6 +26,7 @@ LAYERS = (
     "topics",
     "guessing",
     "dashboard",
+    "ceiling",
     "plan",
     "monitor",
     "agents",

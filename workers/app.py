@@ -20,6 +20,10 @@ from workers.agents.rekey import ByUser, RekeyShard
 from workers.agents.release import ReleaseShard
 from workers.agents.sources import SourceTopic
 from workers.agents.watermark import Watermark
+from workers.ceiling.ceiling import Ceiling
+from workers.ceiling.guard import CeilingGuard
+from workers.ceiling.others import OtherWorkers
+from workers.ceiling.refusing import check_ceiling
 from workers.errors import SettingsError
 from workers.events.forms import Forms
 from workers.events.user_reader import UserReader
@@ -57,6 +61,8 @@ class Factory:
         self.metrics = Metrics()
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
+        check_ceiling(settings, self.mechanisms)
+        self._ceiling, self._others = Ceiling.of(settings.privacy), OtherWorkers(settings, connection)
         self._reader = reader_of(settings)
         self._forms = Forms(settings, self._reader, self.metrics)
         contributions = settings.contributions_topic
@@ -157,6 +163,11 @@ class Factory:
             directory=self._data_dir,
         )
         name, store = self._own("release", partition, state)
+        guard = None
+        if self._ceiling is not None:
+            guard = CeilingGuard(
+                self._ceiling, self._settings, self._connection, partition, self._stream.owners, self._others
+            )
         return ReleaseShard(
             self._connection,
             name,
@@ -165,6 +176,7 @@ class Factory:
             store,
             contributions=contributions,
             merge=merge,
+            guard=guard,
             metrics=self.metrics,
         )
 

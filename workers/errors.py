@@ -21,6 +21,10 @@ class StateRefused(QuietcountError):
     """Stored state is of another configuration or log: to go on could publish twice (exit 2)."""
 
 
+class CeilingReached(QuietcountError):
+    """What comes next would exceed the ceiling of the settings: it is not published (exit 2)."""
+
+
 class Fenced(QuietcountError):
     """A newer owner holds this partition's transactional id: nothing more may be published here."""
 

@@ -33,10 +33,11 @@ class Taken(NamedTuple):
 
 
 @contextmanager
-def reader(connection: Connection) -> Iterator[Consumer]:
-    """Yield a consumer for `take`, closed in the end."""
+def reader(connection: Connection, *, uncommitted: bool = False) -> Iterator[Consumer]:
+    """Yield a consumer for `take`, closed in the end; of committed records, or of all."""
     consumer = connection.consumer(
         **{
+            "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 10,  # the default 500 ms would be waited out at the end
             "fetch.queue.backoff.ms": 10,
@@ -51,7 +52,7 @@ def reader(connection: Connection) -> Iterator[Consumer]:
 
 
 def bounds_of(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Return the first offset that a log has and its last stable offset now."""
+    """Return the first offset that a log has, and where it ends for this reader."""
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_ASK_S)
     return low, high
 
