@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.kafka.harness import settled
 from tests.worker.harness import Site
+from workers.agents.release import ReleaseShard
 from workers.app import Factory
+from workers.errors import CeilingReached, QuietcountError
 from workers.kafka.ends import End
 from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Records
@@ -62,23 +63,40 @@ class Stages:
             shard.close()
             assert shard.partition == number
 
-    def release(self, owner: int, factory: Factory | None = None) -> None:
-        """Take an owner partition over, and publish what is complete in it."""
+    def take_over(self, owner: int, factory: Factory | None = None) -> ReleaseShard:
+        """Open an owner partition, as a worker does when it is assigned it."""
         shard = (factory or self.factory()).release(owner)
         try:
             shard.open()
-            shard.offset = shard.offset or 0
-            self._feed(shard, self.site.settings.contributions_topic, owner)
+        except QuietcountError:
+            shard.close()
+            raise
+        shard.offset = shard.offset or 0
+        return shard
+
+    def release(self, shard: ReleaseShard) -> None:
+        """Publish what is complete in an owner partition, and give it up."""
+        try:
+            self._feed(shard, self.site.settings.contributions_topic, shard.partition)
             shard.idle()
         finally:
             shard.close()
 
-    def go(self, now_ms: int, events: Iterable[object] = ()) -> None:
-        """All of it."""
-        self.contribute(now_ms, events)
-        factory = self.factory()
+    def go(self, now_ms: int, events: Iterable[object] = ()) -> list[str]:
+        """All of it, as one worker that was there from before the events; returns what each owner partition refused."""
+        factory, refused, shards = self.factory(), [], []
         for owner in range(factory._stream.owners):
-            self.release(owner, factory)
+            try:
+                shards.append(self.take_over(owner, factory))
+            except CeilingReached as error:
+                refused.append(str(error))
+        self.contribute(now_ms, events)
+        for shard in shards:
+            try:
+                self.release(shard)
+            except CeilingReached as error:
+                refused.append(str(error))
+        return refused
 
     def _feed(self, shard: Shard, topic: str, partition: int) -> None:
         start = shard.offset or 0
@@ -93,14 +111,6 @@ class Stages:
                 offsets=offsets,
             )
             shard.feed(Batch(start, offsets[-1] + 1, found))
-
-    def epochs(self, topic: str) -> dict[str, set[int]]:
-        """The days of which something was published, by mechanism and first tick's price."""
-        found: dict[str, set[int]] = {}
-        for message in self.site.read(topic):
-            body = json.loads(message.value() or b"{}")
-            found.setdefault(body["histogram"], set()).add(1 + (body["start"] - FIRST_MS) // DAY_MS)
-        return found
 
 
 def order(at_ms: int, number: int = 0) -> dict[str, Any]:

@@ -82,19 +82,20 @@ class CeilingGuard:
             [charge] = [one for one in own if (one.histogram, one.generation) == (name, config.generation)]
             held = self._ceiling.fullest(charges, *charge.span(epoch))
             if not self._ceiling.holds(held.epsilon):
-                raise CeilingReached(self._says(charge, epoch, held, charges))
+                begin, _ = charge.span(epoch)
+                raise CeilingReached(
+                    f"{self._ceiling}: epoch {epoch:,} of histogram {charge.histogram!r}{_dated(begin)} would bring one "
+                    f"{self._ceiling.unit} to {self._sum(held, charges)}, with {named(charges, held, self._ceiling.unit)}. No tick "
+                    "of it is published, and its contributions wait: raise the ceiling, take back what was added, or begin "
+                    "later (docs/budget.md)"
+                )
 
-    def _says(self, charge: Charge, epoch: int, held: Held, charges: Sequence[Charge]) -> str:
-        begin, _ = charge.span(epoch)
-        dated = "" if begin == -EVER else f", from {moment(begin)},"
-        sum_ = "no epsilon at all" if held.epsilon is None else f"epsilon {held.epsilon:.6g}"
-        unlike = [one for one, count in zip(charges, held.counts, strict=True) if count and one.unit != self._ceiling.unit]
-        why = f" ({unlike[0]} protected another unit)" if unlike else ""
-        return (
-            f"{self._ceiling}: epoch {epoch:,} of histogram {charge.histogram!r}{dated} would bring one {self._ceiling.unit} "
-            f"to {sum_} at that delta{why}, with {named(charges, held, self._ceiling.unit)}. No tick of it is published, and "
-            "its contributions wait: raise the ceiling, take back what was added, or begin later (docs/budget.md)"
-        )
+    def _sum(self, held: Held, charges: Sequence[Charge]) -> str:
+        if held.epsilon is not None:
+            return f"epsilon {held.epsilon:.6g} at that delta"
+        paid = [charge for charge, count in zip(charges, held.counts, strict=True) if count]
+        unlike = next((charge for charge in paid if charge.unit != self._ceiling.unit), None)
+        return "no epsilon at that delta" + ("" if unlike is None else f" ({unlike} protected another unit)")
 
     def _published(self) -> str | None:
         """Return an output topic with records of this worker; None where there is none."""
@@ -117,6 +118,10 @@ def named(charges: Iterable[Charge], held: Held, unit: str) -> str:
     ]
     more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
     return ", ".join(found[:_NAMED]) + more
+
+
+def _dated(begin: int) -> str:
+    return "" if begin == -EVER else f", from {moment(begin)},"
 
 
 def moment(milliseconds: int) -> str:

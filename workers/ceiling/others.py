@@ -51,7 +51,8 @@ class OtherWorkers:
                     if states:
                         self._elsewhere.add(worker)
                     continue
-                self._tell(worker, "worker %s counts the same events: what it charges counts under this ceiling")
+                if self._untold(worker):
+                    logger.warning("worker %s counts the same events: what it charges counts under this ceiling", worker)
                 found += [charge for state in states for charge in charges_of(worker, state)]
             return found
 
@@ -80,7 +81,10 @@ class OtherWorkers:
                 return []
             if forbidden(error) is None:
                 raise
-            self._tell(worker, "what worker %s has charged may not be read here, so it does not count under this ceiling")
+            if self._untold(worker):
+                logger.warning(
+                    "what worker %s has charged may not be read here, so it does not count under this ceiling", worker
+                )
             return []
 
     def _workers(self, there: Mapping[str, int]) -> Iterator[str]:
@@ -90,10 +94,11 @@ class OtherWorkers:
             if worker not in (topic, own, *left_out, *self._elsewhere) and all(name in there for name in internal_topics(worker)[:3]):
                 yield worker
 
-    def _tell(self, worker: str, text: str) -> None:
-        if worker not in self._told:
-            self._told.add(worker)
-            logger.warning(text, worker)
+    def _untold(self, worker: str) -> bool:
+        """Return whether nothing was said of a worker yet."""
+        told = worker in self._told
+        self._told.add(worker)
+        return not told
 
 
 def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
