@@ -96,10 +96,13 @@ class Ceiling:
             worst = max(worst, epsilon)
         return worst
 
-    def fullest(self, charges: Sequence[Charge], begin: int, end: int) -> Held:
-        """Return the window that holds most, among those that touch the time from begin to end."""
+    def fullest(self, charges: Sequence[Charge], begin: int, end: int, *, named: bool = False) -> Held:
+        """Return the window that holds most, among those that touch the time from begin to end.
+
+        Unless it is to be `named`, it is enough to know that none holds too much.
+        """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
-        if self.period_ms is not None and self.holds(epsilon := self.epsilon_of(charges, most)):
+        if not named and self.period_ms is not None and self.holds(epsilon := self.epsilon_of(charges, most)):
             # None holds more. Which one holds most does not matter.
             return Held(None, None, epsilon, most)
         windows = list(_windows(charges, self.period_ms, begin, end))

@@ -110,7 +110,7 @@ def charges_of(
             Charge(
                 worker=worker, histogram=name, generation=life.generation,
                 identity=msgspec.json.encode([name, life.description], order="sorted"), grid=grid, unit=life.unit,
-                price=price_of(life), key=str(_events(life).get("key")), keys=None if keys == "public" else frozenset(keys),
+                price=price_of(life), key=key_field(life), keys=None if keys == "public" else frozenset(keys),
                 first=min(epochs), last=max(epochs),
             )
         )  # fmt: skip
@@ -151,6 +151,11 @@ def price_of(life: Life, times: int = 1) -> Part:
         rho=life.rho, epsilon=life.epsilon, delta=life.delta, failures=life.deltas,
         pure=life.description.get("accounting") == "pure", times=times,
     )  # fmt: skip
+
+
+def key_field(life: Life) -> str:
+    """Return where an event has the stream key that a generation counts it under."""
+    return str(_events(life).get("key"))
 
 
 def topics_of(progress: ReleaseProgress) -> set[str]:
