@@ -27,6 +27,7 @@ LAYERS = (
     "state",
     "guessing",
     "dashboard",
+    "ceiling",
     "plan",
     "monitor",
     "outages",

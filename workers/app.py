@@ -25,6 +25,10 @@ from workers.agents.rekey import ByUser, RekeyShard
 from workers.agents.release import ReleaseShard
 from workers.agents.sources import SourceTopic
 from workers.agents.watermark import Watermark
+from workers.ceiling.ceiling import Ceiling
+from workers.ceiling.guard import CeilingGuard
+from workers.ceiling.others import OtherWorkers
+from workers.ceiling.refusing import check_ceiling
 from workers.errors import SettingsError
 from workers.events.forms import Forms
 from workers.events.user_reader import UserReader
@@ -74,6 +78,8 @@ class Factory:
         self.metrics = Metrics() if metrics is None else metrics
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
+        check_ceiling(settings, self.mechanisms)
+        self._ceiling, self._others = Ceiling.of(settings.privacy), OtherWorkers(settings, connection)
         self._reader = reader_of(settings)
         self._forms = Forms(settings, self._reader, self.metrics)
         contributions = settings.contributions_topic
@@ -159,6 +165,11 @@ class Factory:
         """Return stage 2 of an owner partition."""
         state = self._settings.release_state_topic
         name, store = self._own("release", partition, state)
+        guard = None
+        if self._ceiling is not None:
+            guard = CeilingGuard(
+                self._ceiling, self._settings, self._connection, partition, self._stream.owners, self._others
+            )
         return ReleaseShard(
             self._connection,
             name,
@@ -167,6 +178,7 @@ class Factory:
             store,
             contributions=self._stream.contributions,
             merge=self.merge(partition),
+            guard=guard,
             metrics=self.metrics,
         )
 

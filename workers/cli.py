@@ -190,13 +190,13 @@ def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
 
 
 @cli.command()
-@config_option
+@click.option("-c", "--config", "configs", type=PATH, required=True, multiple=True, metavar="FILE", help="The settings file; repeatable.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/budget.md) instead of text.")
 @click.pass_context
-def budget(context: click.Context, config: Path, as_json: bool) -> int:
+def budget(context: click.Context, configs: tuple[Path, ...], as_json: bool) -> int:
     """Show the budget spent so far, by histogram, generation and epoch, and what it promises in
-    total."""
-    settings = _load(config)
+    total; of several workers on the same events also together."""
+    settings = [_load(config) for config in configs]
     _only_one_line(context)
     from workers.commands.budget import show_budget
 

@@ -33,6 +33,10 @@ class CopyFailed(QuietcountError):
     """A local copy of state cannot be read or written: the state itself is in Kafka."""
 
 
+class CeilingReached(QuietcountError):
+    """What comes next would exceed the ceiling of the settings: it is not published (exit 2)."""
+
+
 class Fenced(QuietcountError):
     """A newer owner holds this partition's transactional id: nothing more may be published here."""
 

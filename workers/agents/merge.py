@@ -61,10 +61,14 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Released:
-    """The ticks that one call released, of all histograms together, and their snapshots."""
+    """The ticks that one call released, of all histograms together, and their snapshots.
+
+    The next tick begins epochs of the histograms in `beginning`, which must be charged before it.
+    """
 
     ticks: int
     snapshots: list[Snapshot]
+    beginning: Sequence[Histogram] = ()
 
 
 class Merge:
@@ -102,6 +106,8 @@ class Merge:
         self._retired: list[tuple[str, Life]] = []
         self._gone: list[Change] = []
         self.waiting = Waiting(directory, waiting_bytes_max)
+        #: Whether an epoch is charged before its first tick: only under a ceiling.
+        self.reserving = False
 
     # ---- in --------------------------------------------------------------------------------------
 
@@ -200,6 +206,10 @@ class Merge:
                 break
             *_, lane = min(due)
             tick = min(h.next for h in self._lanes[lane] if h.next is not None)
+            if self.reserving:
+                released.beginning = [h for h in self._lanes[lane] if h.next == tick and not h.reserved]
+                if released.beginning:
+                    break
             parts = [part.contributions(self._key) for part in self.waiting.get(lane, tick)]
             for histogram in self._lanes[lane]:
                 if histogram.next == tick:
@@ -318,8 +328,8 @@ class Merge:
         Args:
             progress: the stored record.
             items: the stored pairs whose key begins with a prefix, in key order.
-            begin_ms: the end of all that an older generation may have worked on; one that takes its
-                place begins after it. None: the stored watermarks.
+            begin_ms: the end of all that a generation that ends here may have worked on; one that
+                takes its place begins after it. None: the stored watermarks.
 
         Raises:
             StateRefused: by `check`, or stream keys that were served are not declared any more.
@@ -334,7 +344,7 @@ class Merge:
         names = {histogram.name for histogram in self.histograms}
         for name, life in progress.histograms.items():
             if name not in names:  # nothing of it was published
-                self._retire(name, life, items)
+                self._retire(name, life, items, begin_ms)
 
     def _resume(
         self, histogram: Histogram, life: Life | None, replaces: bool, items: Pairs, begin_ms: int | None
@@ -343,14 +353,17 @@ class Merge:
             histogram.restore(life, items(histogram.prefix.encode()))
             return
         if life is not None:
-            self._retire(histogram.name, life, items)
+            self._retire(histogram.name, life, items, begin_ms)
         # One that takes nobody's place begins where the state is: so does every owner until one has
         # committed.
         begin = begin_ms if replaces and begin_ms is not None else self._complete()
         if begin is not None:
             histogram.start_at(max(1, histogram.grid.holding(begin)))
 
-    def _retire(self, name: str, life: Life, items: Pairs) -> None:
+    def _retire(self, name: str, life: Life, items: Pairs, end_ms: int | None) -> None:
+        """End a generation, which may have published up to a time, whatever was stored of it."""
+        if end_ms is not None:
+            life.until = end_ms
         self._retired.append((name, life))
         self._gone += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]
 

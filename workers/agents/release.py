@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 from workers.agents.contributions import decode
 from workers.agents.merge import Merge, Released, ReleaseProgress
 from workers.errors import StateRefused
+from workers.histogram.histogram import Histogram
 from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
@@ -31,6 +34,20 @@ from workers.kafka.store import Store
 from workers.metrics import RELEASE, Metrics
 
 PROGRESS = b"progress"
+
+
+class Guard(Protocol):
+    """Keeps the ceiling of one owner partition."""
+
+    def look(self) -> None:
+        """Read what everybody else has charged by now."""
+
+    def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
+        """Check the periods that touch an epoch of each histogram, by what was looked at last.
+
+        Raises:
+            CeilingReached: one would hold more than it may.
+        """
 
 
 class ReleaseShard(Shard):
@@ -48,11 +65,16 @@ class ReleaseShard(Shard):
         *,
         contributions: str,
         merge: Merge,
+        guard: Guard | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """Take what `Shard` takes, the contributions topic, and the histograms before any tick."""
+        """Take what `Shard` takes, the contributions topic, and the histograms before any tick.
+
+        `guard` keeps the ceiling, if there is one.
+        """
         super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
-        self.merge, self._contributions = merge, contributions
+        self.merge, self._contributions, self._guard = merge, contributions, guard
+        merge.reserving = guard is not None
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
         for histogram in merge.histograms:
             self.metrics.expect_histogram(histogram.name)
@@ -64,6 +86,9 @@ class ReleaseShard(Shard):
                 "a changed partition count needs a new worker name (a new stream, charged again)"
             )
         super().open()
+        if self._guard is not None:
+            self._guard.look()
+            self._guard.check(self.merge.progress(), _next_epochs(self.merge.histograms))
 
     def restore(self) -> None:
         value = joined(PROGRESS, self.store.get)
@@ -73,14 +98,15 @@ class ReleaseShard(Shard):
             self.offset = progress.offset
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
-        """Return the end of what all contributions complete; None if no generation was raised.
+        """Return the end of what all contributions complete; None if no generation ends here.
 
         The older owner is fenced by now, and what it worked on was in the topic before.
         """
         older = [*progress.retired, *progress.histograms.items()]
         running = {(name, life.generation) for name, life in progress.histograms.items()}
-        raised = {h.name for h in self.merge.histograms if (h.name, h.config.generation) not in running}
-        if raised.isdisjoint(name for name, _ in older):
+        wanted = {(h.name, h.config.generation) for h in self.merge.histograms}
+        raised = {name for name, _ in wanted - running}
+        if raised.isdisjoint(name for name, _ in older) and running <= wanted:
             return None
         marks = list(progress.watermarks)
         for record in read_partition(self.connection, self._contributions, self.partition, since=progress.position):
@@ -109,17 +135,36 @@ class ReleaseShard(Shard):
         while True:
             before, started = self._ticks(), time.perf_counter()
             released = self.merge.release(after_tick=self.goes_on)
-            if not released.ticks:
+            if released.ticks:
+                self.metrics.release_seconds.observe(time.perf_counter() - started)
+                self._commit(
+                    [
+                        Outgoing(snapshot.topic, None, snapshot.key.encode(), snapshot.value, (), snapshot.end_ms)
+                        for snapshot in released.snapshots
+                    ]
+                )
+                self._count(released, before)
+            if released.beginning:
+                self._reserve(released.beginning)
+            elif not released.ticks:
                 return
-            self.metrics.release_seconds.observe(time.perf_counter() - started)
-            messages = [
-                Outgoing(snapshot.topic, None, snapshot.key.encode(), snapshot.value, (), snapshot.end_ms)
-                for snapshot in released.snapshots
-            ]
-            progress = self.merge.progress()
-            changes = [*self.merge.changes(), *pages(PROGRESS, msgspec.json.encode(progress))]
-            self.transact(messages, changes, progress.offset)
-            self._count(released, before)
+
+    def _commit(self, messages: Sequence[Outgoing]) -> None:
+        progress = self.merge.progress()
+        changes = [*self.merge.changes(), *pages(PROGRESS, msgspec.json.encode(progress))]
+        self.transact(messages, changes, progress.offset)
+
+    def _reserve(self, histograms: Sequence[Histogram]) -> None:
+        """Charge the epochs that the next tick begins, before it."""
+        if self._guard is None:
+            raise RuntimeError(f"{self.transactional_id}: nothing keeps the ceiling")
+        epochs = _next_epochs(histograms)
+        self._guard.check(self.merge.progress(), epochs)  # by what is known: then nothing is charged in vain
+        for histogram in histograms:
+            histogram.reserve()
+        self._commit([])
+        self._guard.look()
+        self._guard.check(self.merge.progress(), epochs)
 
     def _ticks(self) -> dict[str, int]:
         """Return how many ticks of each histogram were released here in its life."""
@@ -151,3 +196,7 @@ def read_progress(value: bytes) -> ReleaseProgress:
         raise StateRefused(
             f"the stored progress cannot be read ({error}): was it written by another version?"
         ) from error
+
+
+def _next_epochs(histograms: Sequence[Histogram]) -> dict[str, int]:
+    return {h.name: epoch for h in histograms if (epoch := h.next_epoch) is not None}

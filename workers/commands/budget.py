@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -13,13 +13,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from workers.agents.merge import ReleaseProgress
+from workers.ceiling.charges import Charge
+from workers.ceiling.others import OtherWorkers, overlap
+from workers.commands.budget_left import show_ceiling
 from workers.durations import format_duration
+from workers.errors import SettingsError
 from workers.plan.person.table import explained, rows_of
 from workers.plan.person.words import cautions
 from workers.progress import ProgressLine
 from workers.settings import Settings
-from workers.spending.model import Budget, Counted, Epoch, Generation, Histogram, Total
-from workers.spending.spent import budget_of
+from workers.spending.model import AllBudgets, Budget, Counted, Epoch, Generation, Histogram, Total
+from workers.spending.spent import budget_of, budget_of_all
 from workers.state.reading import read_states
 from workers.topics import connection_of
 
@@ -28,25 +33,82 @@ WIDTH = 100
 OLDEST, NEWEST = 2, 8
 
 
-def show_budget(settings: Settings, *, as_json: bool) -> int:
+def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
     """Print what was spent, as one JSON object (docs/budget.md) if `as_json`.
+
+    Args:
+        settings: of a worker, or of several on the same events.
 
     Returns:
         The exit code, 0, also if nothing was spent yet.
 
     Raises:
-        SettingsError: no broker answers.
+        SettingsError: no broker answers, or the workers count other events.
         StateRefused: the state is of another version.
         KafkaException: it cannot be read.
     """
+    _check_together(settings)
     with ProgressLine() as progress:
-        states = read_states(connection_of(settings), settings.worker.name, progress.update)
-    budget = budget_of(settings, states)
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(budget), indent=1).decode() + "\n")
+        read = [_read(one, progress) for one in settings]
+    console = Console(highlight=False)
+    if len(read) == 1:
+        budget = budget_of(*read[0])
+        _print(budget, as_json, lambda: show(budget, console, settings[0].release_state_topic))
     else:
-        show(budget, Console(highlight=False), settings.release_state_topic)
+        budgets = budget_of_all(read)
+        _print(budgets, as_json, lambda: show_all(budgets, console, [one.release_state_topic for one in settings]))
     return 0
+
+
+def _read(settings: Settings, progress: ProgressLine) -> tuple[Settings, list[ReleaseProgress | None] | None, list[Charge]]:
+    connection = connection_of(settings)
+    states = read_states(connection, settings.worker.name, progress.update)
+    # Only a ceiling counts what other workers spend.
+    others = [] if settings.privacy.max_epsilon is None else OtherWorkers(settings, connection).charges()
+    return settings, states, others
+
+
+def _check_together(settings: Sequence[Settings]) -> None:
+    first, named = settings[0], set[str]()
+    for one in settings:
+        if one.worker.name in named:
+            raise SettingsError(f"worker.name = {one.worker.name!r} is in two of the settings files: each worker once")
+        named.add(one.worker.name)
+        counted = {one.events.topics.pattern} if one.events.topics.pattern else set(one.events.topics.names)
+        if not overlap({name for name in counted if name}, first.events.topics):
+            raise SettingsError(
+                f"worker {one.worker.name} counts {one.events.topics}, and worker {first.worker.name} counts "
+                f"{first.events.topics}: no event is in both, so nothing adds up"
+            )
+
+
+def _print(found: Budget | AllBudgets, as_json: bool, as_text: Callable[[], None]) -> None:
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n")
+    else:
+        as_text()
+
+
+def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> None:
+    """Print the budgets of several workers, and what they promise together."""
+    for budget, topic in zip(budgets.workers, topics, strict=True):
+        show(budget, console, topic)
+        console.print()
+    names = ", ".join(budget.worker for budget in budgets.workers)
+    _line(console, f"workers {names}, all together, for one {budgets.unit}", style="bold")
+    if budgets.total is not None:
+        _total(budgets.total, console)
+    elif budgets.not_in_total:
+        outside = ", ".join(budgets.not_in_total)
+        _line(console, f"no total can be stated for one {budgets.unit}: {outside} protected another unit", 2)
+    else:
+        _line(console, "nothing has been published yet, so nothing is spent", 2)
+    _line(
+        console,
+        "- not included: workers whose settings were not given, earlier workers whose topics were deleted, and anything "
+        "else published about these events; all of it adds up",
+        2,
+    )
 
 
 def show(budget: Budget, console: Console, topic: str) -> None:
@@ -72,6 +134,8 @@ def show(budget: Budget, console: Console, topic: str) -> None:
         _together(budget, console)
         if budget.person:
             _person(budget, console)
+    if budget.ceiling is not None:
+        show_ceiling(budget.ceiling, budget.unit, lambda text, indent=0, style="": _line(console, text, indent, style=style))
     for sentence in _unseen(budget):
         _line(console, f"- {sentence}", 2)
 
@@ -174,7 +238,8 @@ def _total(total: Total, console: Console) -> None:
 def _parts(parts: Sequence[Counted]) -> Iterator[str]:
     for part in parts:
         times = f" ({part.epochs:,} epochs)" if part.epochs > 1 else ""
-        yield f"{part.histogram} generation {part.generation}{times}"
+        whose = "" if part.worker is None else f" of worker {part.worker}"
+        yield f"{part.histogram} generation {part.generation}{whose}{times}"
 
 
 def _unseen(budget: Budget) -> Iterator[str]:
@@ -186,6 +251,11 @@ def _unseen(budget: Budget) -> Iterator[str]:
             yield "a person with many events pays for each of them; histograms that continue charge later events alike"
         else:
             yield "every further epoch of a running histogram adds its price"
+    if budget.ceiling is not None:
+        yield (
+            "the ceiling counts other workers on the same events as well, where their state is on this cluster and may be "
+            "read; the total above is of this one"
+        )
     yield (
         "not included: other workers on the same events, an earlier worker of this name whose topics were deleted, "
         "and anything else published about these events; all of it adds up"

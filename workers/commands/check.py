@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from rich.console import Console
 
+from workers.ceiling.refusing import check_ceiling
 from workers.check.examine import Examined, Nearest, OfHistogram, Spread, Why, examine
 from workers.check.expect import Expected
 from workers.check.sample import Sample, of_file, of_topics
@@ -29,6 +30,7 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     Raises:
         SettingsError: nothing can be read, or a budget cannot be met.
     """
+    check_ceiling(settings)
     ensure_compiled()
     sample = of_topics(settings, records) if source is None else of_file(settings, source, records)
     if not len(sample):

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from workers.ceiling.refusing import check_ceiling
 from workers.plan.make import make_plan
 from workers.plan.text import show
 from workers.settings import Settings
@@ -28,6 +29,7 @@ def show_plan(settings: Settings, *, as_json: bool, report: Path | None = None, 
         from workers.backtest.results import prepare
 
         prepare(report, force=force)
+    check_ceiling(settings)
     plan = make_plan(settings)
     if report is not None:
         from workers.report.plan import write_plan_report

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from workers.ceiling.refusing import check_ceiling
 from workers.durations import format_duration
 from workers.kafka.topics import (
     INFINITE,
@@ -33,6 +34,7 @@ def show_topics(settings: Settings, *, create: bool) -> int:
     Returns:
         The exit code: 0; 1 if an existing topic is not as it must be; else 3 if one is missing.
     """
+    check_ceiling(settings)
     connection = connection_of(settings)
     found = look_at_topics(settings, connection)
     plan, existing = found.plan, found.existing

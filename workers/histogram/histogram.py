@@ -52,6 +52,8 @@ class Life(msgspec.Struct, kw_only=True):
     """The stored identity, position and price of one (histogram, generation).
 
     `deltas` are the named parts of delta that are not converted; older versions stored none.
+    `reserved` is the last epoch that was charged before its first tick; only under a ceiling.
+    `until` is the time, ms, up to which a generation that has ended may have published.
     """
 
     generation: int
@@ -64,6 +66,8 @@ class Life(msgspec.Struct, kw_only=True):
     delta: float
     unit: str
     deltas: dict[str, float] | None = None
+    reserved: int | msgspec.UnsetType = msgspec.UNSET
+    until: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Histogram:
@@ -150,6 +154,17 @@ class Histogram:
         return self.life.next
 
     @property
+    def next_epoch(self) -> int | None:
+        """The epoch of that tick."""
+        return None if self.life.next is None else self.grid.split(self.life.next)[0]
+
+    @property
+    def reserved(self) -> bool:
+        """Whether the epoch of that tick is charged already, under a ceiling."""
+        epoch, reserved = self.next_epoch, self.life.reserved
+        return epoch is not None and isinstance(reserved, int) and reserved >= epoch
+
+    @property
     def id(self) -> str:
         """The running epoch's mechanism id, in hex."""
         return self._id.hex()
@@ -167,6 +182,13 @@ class Histogram:
         tick = max(1, self.grid.holding(time_ms))
         _, t = self.grid.split(tick)
         return tick - t + 1 if self.config.start_given and t <= LEADING_TICKS_MAX else tick
+
+    def reserve(self) -> None:
+        """Charge the epoch of the next tick; it counts once that is stored."""
+        epoch = self.next_epoch
+        if epoch is None:
+            raise StateRefused(f"histogram {self.name!r}: an epoch is charged before its first tick is known")
+        self.life.reserved = epoch
 
     def start_at(self, tick: int) -> None:
         """Make `tick` the first one published."""
@@ -245,6 +267,7 @@ class Histogram:
         """
         self.check(life)
         self.life.first, self.life.next, self.life.epochs = life.first, life.next, life.epochs
+        self.life.reserved = life.reserved
         if life.next is None:
             return
         epoch, _ = self.grid.split(max(1, life.next - 1))

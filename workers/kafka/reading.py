@@ -34,10 +34,11 @@ class Taken(NamedTuple):
 
 
 @contextmanager
-def reader(connection: Connection) -> Iterator[Consumer]:
-    """Yield a consumer for `take`, closed in the end."""
+def reader(connection: Connection, *, uncommitted: bool = False) -> Iterator[Consumer]:
+    """Yield a consumer for `take`, closed in the end; of committed records, or of all."""
     consumer = connection.consumer(
         **{
+            "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 10,  # the default 500 ms would be waited out at the end
             "fetch.queue.backoff.ms": 10,
@@ -54,7 +55,7 @@ def reader(connection: Connection) -> Iterator[Consumer]:
 def bounds_of(
     consumer: Consumer, topic: str, partition: int, waiting: Callable[[], None] = lambda: None
 ) -> tuple[int, int]:
-    """Return the first offset that a log has and its last stable offset now; half a minute of
+    """Return the first offset that a log has and where it ends for this reader; half a minute of
     nothing raises. While it waits it calls `waiting` every second, which may raise too.
     """
     deadline = time.monotonic() + _ASK_S

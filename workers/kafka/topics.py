@@ -189,9 +189,14 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
 
 def names_on(connection: Connection) -> list[str]:
     """Return the topics that the cluster shows this principal, in order, without Kafka's own."""
+    return list(partitions_on(connection))
+
+
+def partitions_on(connection: Connection) -> dict[str, int]:
+    """Return how many partitions each of these topics has."""
     _, metadata = _introduce(connection)
-    shown = (name for name, topic in metadata.topics.items() if topic.error is None)
-    return sorted(name for name in shown if not name.startswith(KAFKAS_OWN))
+    shown = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+    return {name: shown[name] for name in sorted(shown) if not name.startswith(KAFKAS_OWN)}
 
 
 def current_id(connection: Connection, topic: str) -> str:

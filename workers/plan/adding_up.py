@@ -105,6 +105,24 @@ def together(parts: Sequence[Part], delta: float | None = None) -> Together:
     )
 
 
+def epsilon_at(parts: Sequence[Part], delta: float) -> float | None:
+    """Return the epsilon that parts promise together at a delta of any size, rounded up.
+
+    Unlike in `together`, delta may be below the sum of the parts' own: what they convert rho at is
+    then less. None where nothing is promised at this delta.
+    """
+    if not parts:
+        return 0.0
+    ways = _composed(parts, delta)
+    if delta_together(parts) <= delta:
+        ways.append(_sum((part.epsilon, part.times) for part in parts))
+    pure, others = [part for part in parts if part.pure], [part for part in parts if not part.pure]
+    if pure and others:
+        left = Fraction(delta) - Fraction(delta_together(pure))
+        ways += [_sum([(way, 1), *((p.epsilon, p.times) for p in pure)]) for way in _composed(others, float(left))]
+    return min(ways, default=None)
+
+
 def _composed(parts: Sequence[Part], delta: float) -> list[float]:
     """Return the epsilon of all composed in zCDP; none where no delta is left to convert with."""
     spent = _sum((probability, part.times) for part in parts for probability in part.named.values())

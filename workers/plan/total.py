@@ -1,7 +1,8 @@
 """What the histograms of a worker promise together, at the sum of their deltas.
 
 An event has one stream key, so it counts in those histograms that serve its key: the total is that
-of the key with the largest one. A user may come with every key, so all histograms count; each
+of the key with the largest one. Where histograms take the key from different fields it has one of
+each, and all histograms count. A user may come with every key, so all histograms count; each
 bounds a user's items over all its keys together. Epochs of a histogram do not add for one event,
 for it lies in one of them; generations do, and so does a new worker name.
 """
@@ -48,6 +49,8 @@ class Built:
 def total_of(built: Sequence[Built]) -> Total:
     """Return the total of the stream key that pays most; for users, of all histograms."""
     if built[0].mechanism.guarantee.unit != "event":
+        return _together(built, None)
+    if len({one.config.key for one in built}) > 1:
         return _together(built, None)
     declared = {key for one in built if one.config.keys != "public" for key in one.config.keys}
     groups: dict[tuple[str, ...], tuple[list[Built], str | None]] = {}

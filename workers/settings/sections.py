@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from workers.durations import format_duration
+from workers.durations import format_duration, parse_duration
 from workers.mechanisms.checked import Checked, display
 from workers.mechanisms.config import Conditions, Duration, FieldPath
 from workers.settings.topic_names import ALLOWED as TOPIC_ALLOWED
@@ -26,6 +26,8 @@ KEEP_MAX_MS = 36_500 * DAY_MS
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
 FIELD = f"{SYNTAX}, at most 1,000 characters"
 _KEY = f'{FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
+_PERIOD_MIN, _PERIOD_MAX = 1_000, 3_653 * 86_400_000
+_PERIOD = '"epoch", or a duration from "1s" to "3653d", such as "30d"'
 _USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
 
 
@@ -171,7 +173,35 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
-    """[privacy]: the unit of protection."""
+    """[privacy]: the unit of protection, and the most that it may lose in any period."""
 
     unit: Annotated[Literal["event", "user"], _says('"event" or "user"')] = "event"
     rekey: Annotated[bool, _says("true or false")] = False
+    max_epsilon: Annotated[
+        Annotated[float, Meta(gt=0, le=1_000)] | None, _says("a number above 0 and at most 1000")
+    ] = None
+    max_delta: Annotated[
+        Annotated[float, Meta(ge=1e-50, le=0.5)] | None, _says("a number from 1e-50 to 0.5, such as 1e-8")
+    ] = None
+    period: Annotated[str, _says(_PERIOD)] = "epoch"
+    uncounted_workers: Annotated[tuple[str, ...], _says('a list of names of workers, such as ["old-orders"]')] = ()
+
+    @property
+    def period_ms(self) -> int | None:
+        """Return how long a period lasts; None where it is an epoch."""
+        return None if self.period == "epoch" else parse_duration(self.period)
+
+    def complaints(self) -> Iterator[str]:
+        try:
+            lasts = self.period_ms
+        except ValueError:
+            lasts = 0
+        if lasts is not None and not _PERIOD_MIN <= lasts <= _PERIOD_MAX:
+            yield f"period = {display(self.period)}: {_PERIOD}"
+        if (self.max_epsilon is None) != (self.max_delta is None):
+            given, lacks = ("max_epsilon", "max_delta") if self.max_delta is None else ("max_delta", "max_epsilon")
+            yield f"{lacks} is missing: a ceiling is both, and {given} is given"
+        elif self.max_epsilon is None:
+            for name, value, default in (("period", self.period, "epoch"), ("uncounted_workers", self.uncounted_workers, ())):
+                if value != default:
+                    yield f"{name} = {display(value)}: only with max_epsilon and max_delta"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workers.durations import ALLOWED, format_duration, parse_duration
-from workers.mechanisms.config import display
+from workers.mechanisms.checked import display
 
 #: Settings of a histogram that count ticks.
 COUNTED_IN_TICKS = ("horizon", "every")

@@ -62,11 +62,12 @@ class Histogram(Record, frozen=True, kw_only=True):
 
 
 class Counted(Record, frozen=True, kw_only=True):
-    """One part of the total."""
+    """One part of the total; `worker` where it is not the one that the budget is of."""
 
     histogram: str
     generation: int
     epochs: int
+    worker: str | None = None
 
 
 class Total(Record, frozen=True, kw_only=True):
@@ -82,6 +83,35 @@ class Total(Record, frozen=True, kw_only=True):
     key: str | None
 
 
+class NextEpoch(Record, frozen=True, kw_only=True):
+    """The epoch that a histogram begins next, and what the fullest period then holds."""
+
+    histogram: str
+    epoch: int
+    begins: int | None
+    epsilon: float | None
+    fits: bool
+
+
+class Left(Record, frozen=True, kw_only=True):
+    """The ceiling of the settings, and what is left of it.
+
+    `begins`, `ends` and `epsilon` are of the fullest period that touches the newest epochs, and
+    `rho_left` is how much more zCDP fits into it.
+    """
+
+    max_epsilon: float
+    max_delta: float
+    period: str
+    begins: int | None
+    ends: int | None
+    epsilon: float | None
+    rho_left: float
+    parts: tuple[Counted, ...]
+    next: tuple[NextEpoch, ...]
+    other_workers: tuple[str, ...]
+
+
 class Budget(Record, frozen=True, kw_only=True):
     """The budget of one worker."""
 
@@ -93,3 +123,13 @@ class Budget(Record, frozen=True, kw_only=True):
     not_in_total: tuple[Counted, ...]
     not_begun: tuple[str, ...]
     person: tuple[Span, ...] = ()
+    ceiling: Left | None = None
+
+
+class AllBudgets(Record, frozen=True, kw_only=True):
+    """The budgets of several workers on the same events, and what all of it promises together."""
+
+    workers: tuple[Budget, ...]
+    unit: str
+    total: Total | None
+    not_in_total: tuple[str, ...]

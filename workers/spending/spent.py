@@ -10,21 +10,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workers.agents.merge import ReleaseProgress
+from workers.ceiling.charges import Charge
 from workers.mechanisms.identity import mechanism_id
 from workers.mechanisms.ticks import TickGrid
 from workers.plan.adding_up import together
 from workers.plan.model import Share
 from workers.settings import Settings
-from workers.spending.model import Budget, Charged, Epoch, Generation, Histogram
+from workers.spending.left import left_of
+from workers.spending.model import AllBudgets, Budget, Charged, Epoch, Generation, Histogram
 from workers.spending.state import Entry, entries_of, generations_in
-from workers.spending.total import person_of, total_of
+from workers.spending.total import person_of, total_of, total_of_all
 
 # If there are more, only the newest epochs are listed; all of them are charged.
 EPOCHS_LISTED = 1_000
 
 
-def budget_of(settings: Settings, states: Sequence[ReleaseProgress | None] | None) -> Budget:
-    """Return what was spent, from the states that `read_states` returned."""
+def budget_of(
+    settings: Settings, states: Sequence[ReleaseProgress | None] | None, others: Sequence[Charge] = ()
+) -> Budget:
+    """Return what was spent, from the states that `read_states` returned.
+
+    `others` is what other workers on the same events have charged, which a ceiling counts too.
+    """
     entries = entries_of(states or (), settings)
     wanted = generations_in(settings)
     begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
@@ -46,6 +53,22 @@ def budget_of(settings: Settings, states: Sequence[ReleaseProgress | None] | Non
         not_in_total=outside,
         not_begun=tuple(name for name, generation in wanted.items() if (name, generation) not in begun),
         person=person_of(entries, settings, len(states or ())),
+        ceiling=left_of(settings, states or (), others),
+    )
+
+
+def budget_of_all(
+    all_: Sequence[tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[Charge]]],
+) -> AllBudgets:
+    """Return what several workers on the same events have spent, each and all together."""
+    total, outside = total_of_all(
+        {one.worker.name: (entries_of(states or (), one), one, len(states or ())) for one, states, _ in all_}
+    )
+    return AllBudgets(
+        workers=tuple(budget_of(*one) for one in all_),
+        unit=all_[0][0].privacy.unit,
+        total=total,
+        not_in_total=outside,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from workers.agents.merge import ReleaseProgress
-from workers.errors import StateRefused
+from workers.ceiling.charges import grid_of, price_of
 from workers.histogram.histogram import Life
 from workers.mechanisms.ticks import TickGrid
 from workers.plan.adding_up import Part
@@ -52,16 +52,7 @@ class Entry:
     @property
     def grid(self) -> TickGrid:
         """Its ticks."""
-        description = self.life.description
-        tick_ms, start_ms = description.get("tick_ms"), description.get("start_ms")
-        if not isinstance(tick_ms, int) or not isinstance(start_ms, int):
-            raise StateRefused(f"histogram {self.name!r}: its state does not give the width of its ticks")
-        return TickGrid(tick_ms=tick_ms, start_ms=start_ms, horizon=self._horizon())
-
-    def _horizon(self) -> int | None:
-        counter = self.life.description.get("counter")
-        found = (counter if isinstance(counter, dict) else self.life.description).get("horizon")
-        return found if isinstance(found, int) else None
+        return grid_of(self.name, self.life)
 
     @property
     def first(self) -> int:
@@ -88,11 +79,7 @@ class Entry:
     @property
     def part(self) -> Part:
         """What this generation costs one event or user."""
-        life = self.life
-        return Part(
-            rho=life.rho, epsilon=life.epsilon, delta=life.delta, failures=life.deltas,
-            pure=life.description.get("accounting") == "pure", times=self.charged_epochs,
-        )  # fmt: skip
+        return price_of(self.life, self.charged_epochs)
 
     @property
     def charge(self) -> Charge:

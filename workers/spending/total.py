@@ -4,9 +4,10 @@ One event. Its time, as the worker took it (late events count in the tick that w
 same for all histograms, so it lies in one tick, and one epoch, of each generation that published at
 that time. It has one stream key, and one owner partition. So the total is the largest, over stream
 keys and times, of what the generations that counted it cost together; generations of one histogram
-meet in time only where the width or the start of their ticks changed. A running generation goes on,
-so its time has no end. All these totals are converted at one delta, the largest sum that any of
-them needs, so that the epsilon stated holds for every event.
+meet in time only where the width or the start of their ticks changed. Where histograms take the
+stream key from different fields it has one of each, and all of them count. A running generation
+goes on, so its time has no end. All these totals are converted at one delta, the largest sum that
+any of them needs, so that the epsilon stated holds for every event.
 
 One user may come in every epoch, with every key: every epoch of every generation adds up.
 
@@ -18,8 +19,12 @@ events at the same price. Then no total is stated.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 
+from msgspec import structs
+
+from workers.ceiling.charges import key_field
 from workers.histogram.owners import owner_of
 from workers.plan.adding_up import Together, delta_together, together
 from workers.plan.model import Span
@@ -27,6 +32,9 @@ from workers.plan.person.table import spans_of
 from workers.settings import Settings
 from workers.spending.model import Counted, Total
 from workers.spending.state import Entry
+
+# Of more combinations of what one event can count in, everything counts.
+_CHOICES_MAX = 4_096
 
 
 def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Total | None, tuple[Counted, ...]]:
@@ -75,12 +83,46 @@ def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tupl
     return spans_of(*([entry.charge for entry in _of(running, group)] for group in sorted(groups)))
 
 
+def total_of_all(found: Mapping[str, tuple[Sequence[Entry], Settings, int]]) -> tuple[Total | None, tuple[str, ...]]:
+    """Return the total of several workers on the same events, and whose promise is to another unit.
+
+    Args:
+        found: by worker, what `total_of` takes.
+    """
+    unit = next(iter(found.values()))[1].privacy.unit
+    published = {worker: [e for e in entries if e.pieces] for worker, (entries, _, _) in found.items()}
+    outside = tuple(worker for worker, entries in published.items() if any(e.life.unit != unit for e in entries))
+    published = {worker: entries for worker, entries in published.items() if entries}
+    if outside or not published:
+        return None, outside
+    choices: list[list[tuple[str, Entry]]] = []
+    if unit == "event":
+        sets = {
+            worker: [_of(entries, group) for group, _ in _sets(entries, found[worker][1], found[worker][2])]
+            for worker, entries in published.items()
+        }
+        if math.prod(map(len, sets.values())) <= _CHOICES_MAX:
+            for choice in product(*sets.values()):
+                choices.append([(w, e) for w, group in zip(sets, choice, strict=True) for e in group])
+    if not choices:  # of users; or too many to try, so all that there is
+        choices.append([(worker, entry) for worker, entries in published.items() for entry in entries])
+    delta = max(delta_together([entry.part for _, entry in choice]) for choice in choices)
+    sums = [together([entry.part for _, entry in choice], delta) for choice in choices]
+    worst = max(range(len(sums)), key=lambda i: (math.inf if (e := sums[i].epsilon) is None else e, sums[i].rho))
+    parts = tuple(structs.replace(_counted(entry), worker=worker) for worker, entry in choices[worst])
+    return structs.replace(_total(unit, (), sums[worst], None), parts=parts), ()
+
+
 def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
     return [entries[i] for i in sorted(group)]
 
 
 def _sets(entries: Sequence[Entry], settings: Settings, owners: int) -> Iterator[tuple[frozenset[int], str | None]]:
     """Yield every set of generations that counts one event, with its key, None if not declared."""
+    if len({key_field(entry.life) for entry in entries}) > 1:
+        # It has a stream key, and an owner partition, for each field.
+        yield from ((group, None) for group in _at_one_time(entries, range(len(entries)), None))
+        return
     declared = [_keys(entry, settings) for entry in entries]
     names = sorted({key for keys in declared if keys is not None for key in keys})
     seen: set[tuple[int, frozenset[int]]] = set()
@@ -102,13 +144,13 @@ def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:
     return None
 
 
-def _at_one_time(entries: Sequence[Entry], serving: Iterable[int], owner: int) -> Iterator[frozenset[int]]:
-    """Yield the sets of generations that published at one time in one owner partition."""
+def _at_one_time(entries: Sequence[Entry], serving: Iterable[int], owner: int | None) -> Iterator[frozenset[int]]:
+    """Yield the sets of generations that published at one time, in one owner partition or any."""
     spans = [
         (entries[i].grid.start(piece.first), math.inf if piece.running else entries[i].grid.end(piece.last), i)
         for i in serving
         for piece in entries[i].pieces
-        if piece.owner == owner
+        if owner is None or piece.owner == owner
     ]
     # The largest sets begin where a generation begins.
     for begin, _, _ in spans:

@@ -7,6 +7,7 @@ twice it changes nothing the second time, so what a crash left over is ended by 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import msgspec
@@ -92,6 +93,8 @@ class _Owner(Shard):
         progress = self._progress
         if progress is None or (life := progress.histograms.pop(name, None)) is None:
             return
+        # Who died before a commit may have published up to now, for readers of uncommitted ones.
+        life.until = time.time_ns() // 1_000_000
         progress.retired.append((name, life))
         kept = self.store.items(f"{name}/{life.generation}/".encode())
         changes: list[Change] = [(key, None) for key, _ in kept]

@@ -1,0 +1,118 @@
+"""Both stages of a worker on a real broker, in this process, at times that a test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.kafka.harness import settled
+from tests.worker.harness import Site
+from workers.agents.release import ReleaseShard
+from workers.app import Factory
+from workers.errors import CeilingReached, QuietcountError
+from workers.kafka.ends import End
+from workers.kafka.reading import read_partition
+from workers.kafka.records import Batch, Records
+from workers.kafka.shard import Shard
+from workers.topics import check_topics
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+#: 2026-01-01, before which nothing happens here: day 1 begins with it.
+FIRST_MS = 1_767_225_600_000
+
+
+def day(number: float) -> int:
+    """When a day begins, or at which time of it something is."""
+    return FIRST_MS + round((number - 1) * DAY_MS)
+
+
+def daily(name: str = "items", **changes: object) -> dict[str, object]:
+    """A histogram with an epoch a day, in four ticks."""
+    return {
+        "name": name, "mechanism": "unk_base", "tick": "6h", "horizon": 4, "max_items": 1, "epsilon": 1.0, "delta": 1e-6,
+        "keys": ["k0", "k1", "k2", "k3"],
+    } | changes  # fmt: skip
+
+
+class Stages:
+    """A worker whose stages run when they are asked to, each time taken over anew, as after a restart."""
+
+    def __init__(self, site: Site, data: Path | None = None) -> None:
+        """`data`: where copies of the state are; None: nowhere, as if each start had lost them."""
+        self.site, self.data = site, data
+
+    def factory(self) -> Factory:
+        """What a worker with the site's settings starts with."""
+        site = self.site
+        return Factory(site.settings, site.connection, check_topics(site.settings, site.connection), site.key, self.data)
+
+    def contribute(self, now_ms: int, events: Iterable[object] = ()) -> None:
+        """Send events to every source partition, and close all ticks up to a time by the clock."""
+        for partition in range(self.site.partitions):
+            self.site.produce(partition, events)
+        factory = self.factory()
+        for number, (topic, partition) in enumerate(self.site.places):
+            shard = factory.contribute(next(t for t in factory.sources.topics if t.name == topic), partition)
+            shard.open()
+            shard.offset = shard.offset or 0
+            self._feed(shard, topic, partition)
+            shard._last_commit_s = -1e9  # it is always time to commit
+            shard.reached(End(now_ms, shard.offset or 0))
+            shard.close()
+            assert shard.partition == number
+
+    def take_over(self, owner: int, factory: Factory | None = None) -> ReleaseShard:
+        """Open an owner partition, as a worker does when it is assigned it."""
+        shard = (factory or self.factory()).release(owner)
+        try:
+            shard.open()
+        except QuietcountError:
+            shard.close()
+            raise
+        shard.offset = shard.offset or 0
+        return shard
+
+    def release(self, shard: ReleaseShard) -> None:
+        """Publish what is complete in an owner partition, and give it up."""
+        try:
+            self._feed(shard, self.site.settings.contributions_topic, shard.partition)
+            shard.idle()
+        finally:
+            shard.close()
+
+    def go(self, now_ms: int, events: Iterable[object] = ()) -> list[str]:
+        """All of it, as one worker that was there from before the events; returns what each owner partition refused."""
+        factory, refused, shards = self.factory(), [], []
+        for owner in range(factory._stream.owners):
+            try:
+                shards.append(self.take_over(owner, factory))
+            except CeilingReached as error:
+                refused.append(str(error))
+        self.contribute(now_ms, events)
+        for shard in shards:
+            try:
+                self.release(shard)
+            except CeilingReached as error:
+                refused.append(str(error))
+        return refused
+
+    def _feed(self, shard: Shard, topic: str, partition: int) -> None:
+        start = shard.offset or 0
+        settled(self.site.connection, topic, partition)
+        records = list(read_partition(self.site.connection, topic, partition, since=start))
+        if records:
+            offsets = [record.offset() or 0 for record in records]
+            found = Records.of(
+                [record.value() for record in records],
+                keys=[record.key() for record in records],
+                times=[record.timestamp()[1] for record in records],
+                offsets=offsets,
+            )
+            shard.feed(Batch(start, offsets[-1] + 1, found))
+
+
+def order(at_ms: int, number: int = 0) -> dict[str, Any]:
+    """An event of user u0."""
+    return {"key": f"k{number % 4}", "items": ["tea"], "user": "u0", "ts": at_ms}
