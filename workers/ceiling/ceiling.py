@@ -21,7 +21,7 @@ from itertools import product
 
 from workers.ceiling.charges import EVER, Charge
 from workers.durations import format_duration
-from workers.mechanisms.config import display
+from workers.mechanisms.checked import display
 from workers.plan.adding_up import Part, epsilon_at
 from workers.settings import PrivacySettings
 
