@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -32,6 +33,8 @@ GIVE_UP_S = 15.0
 REFUSED_S = 30.0
 #: Between two questions.
 LOOK_S = 1.0
+# How soon a question is left, and how long that may take.
+_SLICE_S, _END_S = 0.1, 10.0
 #: A broker that is back should be found soon, and a connection that hangs be made again.
 _EAGER = {"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 6_000}
 
@@ -54,6 +57,8 @@ def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> It
         yield
     finally:
         ended.set()
+        # Its client calls into Python from a thread of its own, which must not outlive Python.
+        thread.join(_END_S)
 
 
 def _look(connection: Connection, away: Away, gone: Callable[[], None], ended: threading.Event) -> None:
@@ -66,7 +71,11 @@ def _look(connection: Connection, away: Away, gone: Callable[[], None], ended: t
     while not ended.wait(LOOK_S):
         try:
             # Of the cluster, not of its topics, of which there may be thousands.
-            admin.describe_cluster(request_timeout=ASK_S).result()
+            asked = admin.describe_cluster(request_timeout=ASK_S)
+            while not wait((asked,), _SLICE_S).done:
+                if ended.is_set():
+                    return  # a client that is let go cancels what was asked of it
+            asked.result()
         except KafkaException:
             admin.poll(0)  # serves the callback
             silent_s = time.monotonic() - answered_s
