@@ -8,6 +8,7 @@ core        nanoseconds a row and tick of the core's releases
 items       a tick of a million items with every per-item mechanism, beside `unk_base`; 1,000 columns: exit 1 where a tick takes over 100 us
 replay      events/s of `quietcount replay` from JSON lines and Parquet
 sweep       one replay of 24 combinations of settings: exit 1 where they cost 6 single runs
+history     a year of ticks of ten seconds in the dashboard's history: size, memory, and how long each view takes; exit 1 at 1 GB or 300 ms
 users       `quietcount replay` of 59.0 M records of 10 M users: seconds and memory
 utility     measured error beside the error that each mechanism's theorem promises; exit 1 where a promise does not hold
 
@@ -21,10 +22,10 @@ import os
 import platform
 import sys
 
-from bench import columns, mechanism_step, per_item, release_columns, replay, sweep, users_table, utility
+from bench import columns, history, mechanism_step, per_item, release_columns, replay, sweep, users_table, utility
 from bench.throughput import table
 
-NAMES = (*table.NAMES, "core", "items", "replay", "sweep", "users", "utility")
+NAMES = (*table.NAMES, "core", "history", "items", "replay", "sweep", "users", "utility")
 
 
 def bench_core(rows: int, ticks: int) -> None:
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--replay-events", type=int, default=10_000_000)
     parser.add_argument("--user-ticks", type=int, nargs="+", default=[100, 1_000], help="horizons of `users`")
     parser.add_argument("--user-share", type=float, default=1.0, help="of the 10 M users, for a quicker run")
+    parser.add_argument("--history-days", type=int, default=365)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--horizon", type=int, default=512)
     given = parser.parse_args()
@@ -63,6 +65,8 @@ def main() -> None:
     if "items" in given.only:
         per_item.table(given.rows, ticks=8, horizon=1_024, only=())
         kept = columns.table(columns=1_000, ticks=20_000, touched=3, horizon=1 << 16)
+    if "history" in given.only:
+        kept = history.table(given.history_days) and kept
     if "replay" in given.only:
         replay.table(given.replay_events)
     if "sweep" in given.only:

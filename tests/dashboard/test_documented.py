@@ -13,9 +13,12 @@ import pytest
 from tests.dashboard.feeding import PATIENCE_S, embedded, message
 from tests.worker.harness import ROOT, until
 from workers.dashboard.api import VIEWERS
+from workers.dashboard.api_history import ENTRIES
 from workers.dashboard.history import MAX_BYTES, TICKS
 from workers.dashboard.hub import TOPS
 from workers.dashboard.server import Background, Dashboard
+from workers.dashboard.store.files import ROWS
+from workers.dashboard.store.store import ANSWER_S, WAITING
 
 DOCUMENT = (ROOT / "docs" / "api.md").read_text()
 EXAMPLES = dict(re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL))
@@ -30,6 +33,7 @@ def url() -> Iterator[str]:
         dashboard = Dashboard(topics.settings("products"), port=0)
         with Background(dashboard) as running:
             until(lambda: dashboard.hub.state["kafka"] == "live", "the topic is read")
+            until(lambda: dashboard.store.state == {"state": "live"}, "the history is read")
             yield running.url
 
 
@@ -44,6 +48,7 @@ def url() -> Iterator[str]:
             "follow.py",
             "".join(f"{tick} [['tea', 2086], ['cup', 1462], ['pot', 793]] +- 34.5\n" for tick in range(1, 6)),
         ),
+        ("hours.py", "1 5 2086 +- 34.5"),
         (
             "listen.py",
             "".join(f"{key} 5 [['tea', 2086], ['cup', 1462], ['pot', 793], ['lid', 400]]\n" for key in ("s1", "s2")),
@@ -62,10 +67,11 @@ def test_every_example_of_the_page_runs(url: str, tmp_path: Path, name: str, exp
 
 def test_no_example_is_left_out_and_figures_are_those_of_the_code() -> None:
     """An example that is not run, or a bound that was changed, is soon false."""
-    assert set(EXAMPLES) == {"overview.py", "follow.py", "listen.py"}
+    assert set(EXAMPLES) == {"overview.py", "follow.py", "hours.py", "listen.py"}
     assert DOCUMENT.count("```python") == len(EXAMPLES)
     for part in (
         f"The last {TICKS} ticks", f"at most {MAX_BYTES >> 20} MiB", f"{VIEWERS + 1:,}st viewer",
-        "{}, {}, {} or {}".format(*TOPS),
+        "{}, {}, {} or {}".format(*TOPS), f"up to {ROWS:,} rows", f"beyond {WAITING} that wait", f"longer than {ANSWER_S:.0f} s",
+        f"1 to {ENTRIES:,}; default 1,000",
     ):  # fmt: skip
         assert part in DOCUMENT

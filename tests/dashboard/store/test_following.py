@@ -10,14 +10,14 @@ from typing import Any, Self
 import duckdb
 import orjson
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from tests.dashboard.feeding import GONE, Topics, message, new_topic
 from tests.dashboard.store.making import at
 from tests.worker.harness import until
 from workers.dashboard.store import following, schema
 from workers.dashboard.store.following import Follower
-from workers.dashboard.store.writing import Writer
+from workers.dashboard.store.writing import Arrived, Writer
 from workers.kafka.clients import Connection
 
 
@@ -87,7 +87,12 @@ def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(topics: T
     with History(topics, tmp_path / "h") as history:
         read: list[object] = []
         receive = history.follower._receive
-        history.follower._receive = lambda place, record: (read.append(record), receive(place, record))[1]  # type: ignore[method-assign]
+
+        def counted(place: following.Place, record: Message) -> Arrived | None:
+            read.append(record)
+            return receive(place, record)
+
+        history.follower._receive = counted  # type: ignore[assignment, method-assign]  # counts, and passes on
         history.read_all()
         assert len(read) == 10
         assert history.ticks() == list(range(1, 711))
