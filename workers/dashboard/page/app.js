@@ -318,7 +318,7 @@ function unknown() {
     return `There is no histogram “${oneLine(view.histogram)}” here. Choose one above.`;
   }
   const entry = histograms.find((one) => one.histogram === view.histogram);
-  if (!entry || view.key === null || entry.keys.includes(view.key) || followed?.newest || state.kafka !== "live" || !followed?.known) return "";
+  if (!entry?.keys.length || view.key === null || entry.keys.includes(view.key) || followed?.newest || state.kafka !== "live" || !followed?.known) return "";
   return `Nothing has been published for a stream key “${oneLine(view.key)}” of ${view.histogram}. It is shown as soon as something is; the keys that are there are listed above.`;
 }
 
@@ -481,6 +481,8 @@ byId("login").addEventListener("submit", (event) => {
 
 byId("histogram").addEventListener("change", (event) => {
   Object.assign(view, { histogram: event.target.value, item: null, at: null, id: null, with: [], keys: [], unit: null });
+  // The same key of another histogram, where there is one.
+  if (!keys().includes(view.key)) view.key = null;
   settle(false);
 });
 byId("key").addEventListener("change", (event) => chooseKey(event.target.value));
