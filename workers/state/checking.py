@@ -72,8 +72,12 @@ def check_states(
                 f"(fingerprint {wanted}): restore the old key file"
             )
     for owner, progress in enumerate(states):
-        if progress is not None:
-            merge_of(owner).check(progress)
+        if progress is None:
+            continue
+        merge = merge_of(owner)
+        # Of other numbers of partitions both stages speak, and stage 1 knows whose they are.
+        if (len(progress.watermarks), progress.owners) == (len(merge.watermarks), merge.owners):
+            merge.check(progress)
 
 
 def announcements(settings: Settings, connection: Connection) -> list[str]:
