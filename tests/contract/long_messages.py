@@ -18,7 +18,7 @@ from workers.agents.rejected import read_reject, rejected
 from workers.agents.rekey import Sent
 from workers.agents.users import Users
 from workers.histogram import key_blocks, ledger_blocks
-from workers.histogram.histogram import Life
+from workers.histogram.life import Life
 from workers.histogram.paging import pages
 from workers.histogram.snapshots import LabelCache, ReleasedTick, snapshots
 from workers.kafka.records import Headers, Outgoing

@@ -9,7 +9,8 @@ import pytest
 
 from workers.agents.factory import histograms, mechanisms
 from workers.errors import StateRefused
-from workers.histogram.histogram import Histogram, Life
+from workers.histogram.histogram import Histogram
+from workers.histogram.life import Life
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.settings import load
 

@@ -20,7 +20,8 @@ from tests.costs import delta_of
 from tests.replay.site import settings_of
 from workers.agents.merge import Merge, ReleaseProgress
 from workers.commands.budget import show
-from workers.histogram.histogram import Histogram, Life
+from workers.histogram.histogram import Histogram
+from workers.histogram.life import Life
 from workers.histogram.owners import owner_of
 from workers.mechanisms.accounting import Cost, compose, epsilon_of
 from workers.mechanisms.config import HistogramConfig

@@ -21,7 +21,8 @@ from workers.agents.contributions import Message, decode
 from workers.agents.waiting import Waiting
 from workers.changes import Change
 from workers.errors import StateRefused
-from workers.histogram.histogram import Histogram, Life
+from workers.histogram.histogram import Histogram
+from workers.histogram.life import Life
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey

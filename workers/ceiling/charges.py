@@ -16,7 +16,7 @@ import msgspec
 
 from workers.agents.merge import ReleaseProgress
 from workers.errors import StateRefused
-from workers.histogram.histogram import Life
+from workers.histogram.life import Life
 from workers.mechanisms.ticks import TickGrid
 from workers.plan.adding_up import Part
 from workers.settings import Settings

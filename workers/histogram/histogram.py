@@ -7,10 +7,8 @@ nothing behind.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from workers.changes import Change
 from workers.errors import StateRefused
 from workers.histogram import key_blocks, ledger_blocks
+from workers.histogram.life import CALLED, DERIVED, Life, leaves, short
 from workers.histogram.owners import owner_of
 from workers.histogram.quantiles import Numeric
 from workers.histogram.snapshots import LabelCache, ReleasedTick, Snapshot, snapshots
@@ -36,38 +35,6 @@ from workers.mechanisms.ticks import TickGrid
 KEY_LABEL = b"\xff"
 # With a stated start, most ticks of the epoch that are published before the first event.
 LEADING_TICKS_MAX = 100_000
-# Names in a description of what follows from settings: a message names those instead. So is a delta
-# within something else.
-DERIVED = frozenset(
-    ("above", "column", "first", "intervals", "levels", "mu_scale", "noise", "scale", "scales", "sigma_squared", "sums",
-     "tau_scale", "threshold", "update")
-)  # fmt: skip
-# What settings are called in a description, where that differs.
-CALLED = MappingProxyType({"counter.horizon": "horizon", "counter.kind": "counter", "counter.radix": "radix"})
-
-_NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
-
-
-class Life(msgspec.Struct, kw_only=True):
-    """The stored identity, position and price of one (histogram, generation).
-
-    `deltas` are the named parts of delta that are not converted; older versions stored none.
-    `reserved` is the last epoch that was charged before its first tick; only under a ceiling.
-    `until` is the time, ms, up to which a generation that has ended may have published.
-    """
-
-    generation: int
-    description: dict[str, object]
-    first: int | None = None
-    next: int | None = None
-    epochs: int = 0
-    rho: float
-    epsilon: float
-    delta: float
-    unit: str
-    deltas: dict[str, float] | None = None
-    reserved: int | msgspec.UnsetType = msgspec.UNSET
-    until: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Histogram:
@@ -333,7 +300,7 @@ class Histogram:
         now, then = msgspec.json.decode(msgspec.json.encode(self.life.description)), life.description
         if now == then:
             return
-        then_leaves, now_leaves = dict(_leaves(then)), dict(_leaves(now))
+        then_leaves, now_leaves = dict(leaves(then)), dict(leaves(now))
         changed = sorted(k for k in now_leaves.keys() | then_leaves.keys() if now_leaves.get(k) != then_leaves.get(k))
         if "stream" in changed:
             if lacks_ids(str(then.get("stream", ""))):
@@ -360,7 +327,7 @@ class Histogram:
             settings = [n for n in settings if n.rpartition(".")[2] != "radix" or len(settings) == 1]
         for name in settings or changed:
             then, now = (changed if name in changed else found)[name]
-            yield f"{CALLED.get(name, name)} = {_short(then)} became {_short(now)}"
+            yield f"{CALLED.get(name, name)} = {short(then)} became {short(now)}"
 
     # ---- epochs and keys -------------------------------------------------------------------------
 
@@ -392,20 +359,3 @@ class Histogram:
         labels = self.mechanism.domain()
         self._state.key_tags = np.concatenate((self._state.key_tags, self._key.tags(self._keys[i], [KEY_LABEL])))
         self.mechanism.meet_key(self._state, i, self._key.tags(self._keys[i], labels), labels)
-
-
-def _leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the entries of a nested description, by dotted name."""
-    for name, entry in value.items():
-        if isinstance(entry, dict):
-            yield from _leaves(entry, f"{prefix}{name}.")
-        else:
-            yield prefix + name, entry
-
-
-def _short(value: object) -> str:
-    """Return a value of a description as a message shows it."""
-    text = msgspec.json.encode(value).decode()
-    if isinstance(value, str) and _NUMBER.fullmatch(value):  # text, so that no digit is lost
-        text = value
-    return text if len(text) <= 60 else text[:57] + "..."

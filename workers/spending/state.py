@@ -13,7 +13,7 @@ import msgspec
 
 from workers.agents.merge import ReleaseProgress
 from workers.ceiling.charges import grid_of, price_of
-from workers.histogram.histogram import Life
+from workers.histogram.life import Life
 from workers.mechanisms.ticks import TickGrid
 from workers.plan.adding_up import Part
 from workers.plan.person.table import Charge
