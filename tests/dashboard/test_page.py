@@ -85,7 +85,9 @@ def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(chrome: Browser,
         assert page.inner_text("#board-title") == "products of s1, tick 3"
         assert page.inner_text(".item.chosen .sd") == "35"  # two standard deviations of 17.25
         assert "Below 121 nothing new is shown" in page.inner_text("#threshold-words")
-        assert "19 times out of 20; less often for a new item" in page.inner_text("#sd-words")
+        bar = page.inner_text("#sd-words")
+        assert "19 times out of 20; less often for a new item" in bar
+        assert "allow for 80 less" in bar  # sqrt(2 ln(40 * 1,024)) times 17.25
         promise = page.inner_text("#guarantee")
         for part in (
             "Anyone who sees all of this for the whole epoch (1,024 ticks",

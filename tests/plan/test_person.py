@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
@@ -27,7 +28,9 @@ from workers.plan.person.group import delta_of, group_failure, lost, stated
 from workers.plan.person.table import DAY_MS, EVENTS, Charge, rows_of, spans_of
 from workers.plan.text import show
 from workers.plan.total import Built, total_of, warnings_of
+from workers.settings import load
 
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "mechanisms"
 # Integer orders, as the guarantee has them; dp_accounting stops at the given ones.
 ORDERS = [*range(2, 200), *(int(200 * 1.01**i) for i in range(1000))]
 
@@ -166,6 +169,18 @@ def test_what_a_snapshot_says_is_enough_for_the_page(made: UnkBaseConfig) -> Non
         assert other >= delta * (1 - 1e-6)
         if made.mechanism in ("unk_base", "known_base") and ours is not None and theirs is not None:
             assert theirs == pytest.approx(ours, rel=1e-3) and other == pytest.approx(delta, rel=1e-2)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_of_every_mechanism_the_page_says_no_less_than_the_plan(path: Path) -> None:
+    """A mechanism that splits its delta in another way would be understated on the page."""
+    for made in load(path).histograms:
+        built = Built(made, build(made))
+        promise = built.mechanism.guarantee
+        seen = stated(made.mechanism, promise.rho, promise.epsilon, promise.delta)
+        for events in (2, 5, 10):
+            (ours, delta), (theirs, other) = lost([built.part], events), lost([seen], events)
+            assert theirs is None or (ours is not None and ours * (1 - 1e-6) <= theirs and delta * (1 - 1e-6) <= other)
 
 
 def test_delta_of_is_the_conversion_read_the_other_way() -> None:

@@ -35,7 +35,7 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
         exact=False,
         total=total,
         warnings=[f"{one.name}: {text}" for one in plan.histograms for text in one.warnings]
-        + [f"all together: {text}" for text in total.warnings],
+        + [f"all together: {text}" for text in total.warnings if len(plan.histograms) > 1],
         promise=sentences(
             None if total.delta >= 1 else total.epsilon, total.delta, total.unit, "all snapshots of an epoch"
         ),

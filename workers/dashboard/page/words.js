@@ -107,7 +107,7 @@ export function errorBar({ mechanism, sd, tick }, ticks) {
   if (shown === null || sd === null) return usual;
   if (shown !== ONCE) return `${usual}; less often near the threshold, as items are shown when their noise was high`;
   const below = Math.ceil(Math.sqrt(2 * Math.log(40 * (ticks ?? tick))) * sd);
-  return `${usual}; less often for a new item, as it is shown when its noise was high: it may be up to ${count(below)} less`;
+  return `${usual}; less often for a new item, as it is shown when its noise was high: allow for ${count(below)} less`;
 }
 
 // Whether the threshold is a count, so that it can be drawn among the bars.

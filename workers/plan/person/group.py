@@ -24,12 +24,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from workers.mechanisms.accounting import _largest, epsilon_of, float_up
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.plan.adding_up import Part, together
 
 NUMERICAL = "numerical"
+# A table asks for the same figures over and over: spans and groups share them.
+_epsilon_of = lru_cache(maxsize=1 << 12)(epsilon_of)
 # Far above what floating point loses in an exponent of this size.
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
@@ -72,6 +75,7 @@ def converting(parts: Sequence[Part]) -> float:
     return float(sum((Fraction(part.delta) for part in parts), Fraction(0)) - spent)
 
 
+@lru_cache(maxsize=1 << 12)
 def group_failure(probability: float, rho: float, events: int) -> float:
     """Return p_k, rounded up, at most 1.
 
@@ -128,7 +132,7 @@ def _composed(parts: Sequence[Part], events: int) -> tuple[float, float]:
     if not 0 < left < 1:
         return math.inf, 1.0
     rho = float_up(sum((Fraction(part.rho) * part.times * events**2 for part in parts), Fraction(0)))
-    epsilon = epsilon_of(rho, left)
+    epsilon = _epsilon_of(rho, left)
     failures = sum(part.times * _failures(part, events, epsilon) for part in parts)
     return epsilon, float_up(min(Fraction(left) + failures, Fraction(1)))
 
