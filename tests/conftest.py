@@ -85,6 +85,7 @@ SLOW = (
     "mechanisms/running/test_sparse_gumb.py",
     "kafka/test_handover.py",
     "contract/test_price.py",
+    "ceiling/test_ceiling.py",
     "contract/test_repeat.py",
     "contract/test_state.py",
     "contract/test_long_state.py",

@@ -219,6 +219,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     """
     import uvloop
 
+    check_ceiling(settings)
     key = NoiseKey(read_key(settings.worker.key_file))
     connection = connection_of(settings, embedded)
     topics = check_topics(settings, connection)

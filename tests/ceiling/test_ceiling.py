@@ -56,7 +56,7 @@ def charged(draw: st.DrawFn) -> list[Charge]:
 
 
 @given(charged(), st.none() | st.integers(2, 20), st.sampled_from(["user", "event"]), st.floats(0.1, 3.0))
-@limits(max_examples=100)
+@limits(max_examples=60)
 def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
     charges: list[Charge], period: int | None, unit: str, most: float
 ) -> None:
