@@ -95,6 +95,7 @@ SLOW = (
     "privacy/test_group.py",
     "kafka/test_handover.py",
     "contract/test_price.py",
+    "ceiling/test_ceiling.py",
     "contract/test_repeat.py",
     "contract/test_state.py",
     "contract/test_long_state.py",

@@ -238,6 +238,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     Raises:
         SettingsError: it cannot start.
     """
+    check_ceiling(settings)
     connection = connection_of(settings, embedded)
     faust_credentials(connection)  # what it refuses no Kafka would cure
     key = key_of(settings, connection)

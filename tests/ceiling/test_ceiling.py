@@ -56,7 +56,7 @@ def charged(draw: st.DrawFn) -> list[Charge]:
 
 
 @given(charged(), st.none() | st.integers(2, 20), st.sampled_from(["user", "event"]), st.floats(0.1, 3.0))
-@limits(max_examples=100)
+@limits(max_examples=60)
 def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
     charges: list[Charge], period: int | None, unit: str, most: float
 ) -> None:
@@ -320,3 +320,7 @@ def test_commands_refuse_settings_that_exceed_their_ceiling(
         [line] = err.splitlines()
         assert "these settings exceed it by themselves" in line and not out
         assert "would fit" in line and len(line) < 1_000
+    config.write_text(config.read_text().replace("0.001", "49.0").replace("1e-12", "0.1"))
+    assert execute(["plan", "-c", str(config)]) == 0
+    out, _ = capsys.readouterr()
+    assert "ceiling: epsilon 49 at delta 0.1 for one event in an epoch" in out and "come to at most epsilon" in out

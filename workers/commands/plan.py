@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from workers.ceiling.ceiling import Ceiling
 from workers.ceiling.refusing import check_ceiling
 from workers.plan.make import make_plan
 from workers.plan.text import show
@@ -29,7 +30,7 @@ def show_plan(settings: Settings, *, as_json: bool, report: Path | None = None, 
         from workers.backtest.results import prepare
 
         prepare(report, force=force)
-    check_ceiling(settings)
+    epsilon = check_ceiling(settings)
     plan = make_plan(settings)
     if report is not None:
         from workers.report.plan import write_plan_report
@@ -39,4 +40,10 @@ def show_plan(settings: Settings, *, as_json: bool, report: Path | None = None, 
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(plan), indent=1).decode() + "\n")
     else:
         show(plan, Console(highlight=False))
+        ceiling = Ceiling.of(settings.privacy)
+        if ceiling is not None and epsilon is not None:
+            print(
+                f"\nceiling: epsilon {ceiling.epsilon:.9g} at delta {ceiling.delta:.9g} for one {ceiling.unit} in {ceiling.period};\n"
+                f"  these settings alone come to at most epsilon {epsilon:.9g} in it"
+            )
     return 0
