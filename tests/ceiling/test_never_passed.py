@@ -155,6 +155,11 @@ def recreate(site: Site, topic: str, records: list[tuple[int, bytes, bytes | Non
         site.producer.produce(topic, value, key, partition)
     assert site.producer.flush(60) == 0
 
+    def readable() -> bool:
+        return sum(len(list(read_partition(site.connection, topic, owner))) for owner in range(2)) == len(records)
+
+    until(readable, f"{topic} has leaders")
+
 
 def test_a_restored_copy_of_the_state_is_charged_up_to_where_it_was_ended(bootstrap: str, tmp_path: Path) -> None:
     """The copy knows of one day, and two were published. What it does not say is taken as charged."""

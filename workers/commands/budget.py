@@ -135,6 +135,7 @@ def show(budget: Budget, console: Console, topic: str) -> None:
         if budget.person:
             _person(budget, console)
     if budget.ceiling is not None:
+        console.print()
         show_ceiling(budget.ceiling, budget.unit, lambda text, indent=0, style="": _line(console, text, indent, style=style))
     for sentence in _unseen(budget):
         _line(console, f"- {sentence}", 2)

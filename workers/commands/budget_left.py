@@ -17,7 +17,6 @@ class Say(Protocol):
 def show_ceiling(left: Left, unit: str, say: Say) -> None:
     """Print a ceiling, and what is left of it."""
     period = "an epoch" if left.period == "epoch" else f"any {left.period}"
-    say("")
     say(f"ceiling: epsilon {left.max_epsilon!r} at delta {left.max_delta!r} for one {unit}, in {period}", style="bold")
     if not left.parts:
         say("nothing is charged yet, so all of it is left", 2)
