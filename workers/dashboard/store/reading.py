@@ -113,19 +113,18 @@ def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> Held:
     number, part, first_ms = found
     places = dict(cursor.execute("select level, place from kept where stream = ?", [number]).fetchall())
     ticks, quarters = places.get("ticks", 0), places.get("quarters", 0)
-    last = first(
-        cursor,
-        f"select place, end_ms from ticks_heads_all where stream = {number} order by place desc limit 1"
-    )
-    if last is None:
+    # Two questions: the largest place is found without reading the rows, and then only its row is.
+    newest = first(cursor, f"select max(place) from ticks_heads_all where stream = {number}")
+    if newest is None or newest[0] is None:
         raise Unknown("nothing is kept of this key")
+    last_ms = _end(cursor, "ticks", number, newest[0], first_ms)
     ticks_ms = _end(cursor, "ticks", number, ticks, first_ms)
     quarters_ms = _end(cursor, "quarters", number, quarters, first_ms)
     if ticks:
         thinned = f"{_rows('quarters', 'heads', number, 'true')} union all {_rows('epochs', 'heads', number, 'true')}"
         oldest = first(cursor, f"select min(end_ms) from ({thinned})")
         first_ms = ticks_ms if oldest is None or oldest[0] is None else min(oldest[0], ticks_ms)
-    return Held(number, part, ticks, min(quarters, ticks), last[0], first_ms, last[1], ticks_ms, min(quarters_ms, ticks_ms))
+    return Held(number, part, ticks, min(quarters, ticks), newest[0], first_ms, last_ms, ticks_ms, min(quarters_ms, ticks_ms))
 
 
 def is_complete(
