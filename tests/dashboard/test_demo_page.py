@@ -46,6 +46,9 @@ def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(tmp_path: Pa
         window.shows(f"{truths}.length > 0 && {truths}.every(Boolean)")
         assert "red is exact data" in page.inner_text("#demo")
         assert page.is_visible("#legend-exact")
+        page.wait_for_function(
+            "async () => (await (await fetch('api/histograms')).json()).history.state === 'live'", polling=500
+        )
         window.shows('Number(document.querySelector("#board-title").textContent.split("tick ")[1]) > 3')
         page.click("#follow")
         # A tick may be newer than its exact counts: while they are on their way, their places are empty.

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.dashboard.browser import Window, browser, text
 from tests.dashboard.feeding import PATIENCE_S, RECENT_MS, Topics, embedded, recent
+from tests.worker.harness import until
 from workers.dashboard.guard import framed_by
 from workers.dashboard.server import Background, Dashboard
 
@@ -51,6 +52,8 @@ def topics() -> Iterator[Topics]:
 def url(topics: Topics) -> Iterator[str]:
     """Where they are shown."""
     with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
+        # A test holds the stream: what is read after the page has asked would not reach it.
+        until(lambda: dashboard.dashboard.hub.state["kafka"] == "live", "the topic is read")
         yield dashboard.url
 
 

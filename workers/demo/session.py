@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
@@ -78,7 +79,9 @@ class Session:
             self._promise = promise(settings, HORIZON * TICK_MS)
             exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=start_ms, horizon=HORIZON))
             self._boards = Boards(exact, self._names, ORIGINS)
-            self._page = stack.enter_context(self._dashboard(load_dashboard(child.config))).url
+            # The settings file cannot say that the cluster is the embedded one.
+            shown = replace(load_dashboard(child.config), connection=connection)
+            self._page = stack.enter_context(self._dashboard(shown)).url
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
             ahead = None if self._bootstrap else EMBEDDED_AHEAD
             generator = self._generator = Generator(

@@ -215,7 +215,7 @@ function current() {
 function besides(snapshot) {
   const width = snapshot.end - snapshot.start;
   const horizon = horizonOf(view.histogram);
-  byId("beside-label").hidden = !horizon || !isRunning(snapshot.mechanism) || !snapshot.items;
+  byId("beside-label").hidden = !horizon || !isRunning(snapshot.mechanism) || (periods.epochs.length < 2 && view.beside === null);
   if (!horizon || !isRunning(snapshot.mechanism)) return null;
   const shift = horizon * width;
   const name = shift === 86400e3 ? "the day before" : "the one before";

@@ -166,7 +166,7 @@ export class Item {
     const words = [];
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
-    else if (!lines.complete) words.push("Ticks may be missing: the beginning of the topic had gone before it was read.");
+    else if (!lines.complete) words.push("Ticks may be missing: not all of the past has been read, or could be.");
     if (wanted.step !== null && ["hour", "tick"].includes(unit) && wanted.step !== HOUR_MS) words.push(`For so long a range, what was counted in every ${span(wanted.step)} is drawn.`);
     if (wanted.step !== null && unit === null) words.push(`The last tick of every ${span(wanted.step)} is drawn.`);
     words.push(`Times are in ${timeZone()}.`);
