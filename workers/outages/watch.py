@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -36,7 +37,7 @@ LOOK_S = 1.0
 # How soon a question is left, and how long that may take.
 _SLICE_S, _END_S = 0.1, 10.0
 #: A broker that is back should be found soon, and a connection that hangs be made again.
-_EAGER = {"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 6_000}
+_EAGER = MappingProxyType({"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 6_000})
 
 T = TypeVar("T")
 
