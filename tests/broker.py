@@ -183,8 +183,9 @@ class OwnBroker:
 
     def __init__(self, java: str, jars: Path, directory: Path, further: str = "", port: int | None = None) -> None:
         """Format the directory; `further` are properties."""
-        free, controller = free_ports(2)
-        self.port = free if port is None else port
+        # It is away at times: a client may have a port of those that systems give to clients by then.
+        controller = fixed_port()
+        self.port = free_ports(1)[0] if port is None else port
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None

@@ -78,6 +78,7 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
         ("items", "left out"), ("known", "running"), ("gone", "left out"),
     }  # fmt: skip
     assert before["not_begun"] == ["items"]
+    assert execute(["retire", "-c", str(site.config), "gone"]) == 0
     with site.worker() as worker:
         burst(site)
         assert worker.stop() == 0

@@ -30,6 +30,7 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     site.document["histogram"] = [unk("other", **(users | {"epsilon": 1.6}))]
     site.config = site.write(site.document)
     site.create_topics()
+    assert execute(["retire", "-c", str(site.config), "items"]) == 0
     site.set("privacy", max_epsilon=_just_enough(site, capsys))
     with site.worker() as worker:
         site.produce(0, [{"key": "k", "items": ["a"], "user": "u", "ts": time.time_ns() // 1_000_000}])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from tests.kafka.harness import read
 from tests.worker.harness import Site, known, until
@@ -41,11 +41,15 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
     shard = factory.release(0)
     shard.open()
 
-    def die(producer: Producer) -> None:
-        producer.flush(60)
-        raise Died
+    insist = shard.transactions._insist
 
-    monkeypatch.setattr(shard.transactions, "_commit", die)
+    def die(name: str, call: Callable[[float], object]) -> None:
+        if name == "commit":
+            call.__self__.flush(60)  # type: ignore[attr-defined]  # the producer's method
+            raise Died
+        insist(name, call)
+
+    monkeypatch.setattr(shard.transactions, "_insist", die)
     start = shard.offset or 0
     records = list(read_partition(site.connection, f"{site.name}.contributions", 0, since=start))
     values, offsets = [record.value() for record in records], [record.offset() or 0 for record in records]

@@ -12,14 +12,13 @@ Where the epoch is younger than a window, the change is that since its start, wh
 from __future__ import annotations
 
 from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.mechanism import Differences, Mechanism
 
 SD_DIGITS = 4  # as a snapshot says every other one
 
 
-class Windows(Frozen):
-    """The windows of one histogram.
+class Windows:
+    """The windows of one histogram; one thread has it, a backtest with a mechanism of its own.
 
     Args:
         config: which names them.
@@ -31,7 +30,8 @@ class Windows(Frozen):
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
-        self._counts = mechanism if isinstance(mechanism, Differences) and config.subtracts else None
+        subtracts = bool(self._ticks) and config.subtracts and isinstance(mechanism, Differences)
+        self._counts = mechanism if subtracts else None
         if self._ticks and self._counts is None:
             raise TypeError(f"mechanism = {mechanism.kind}: must have counts that can be subtracted")
 
