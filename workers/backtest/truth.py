@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -219,6 +220,7 @@ def truth_of(
     """
     exact = Exact(domain, per_tick=per_tick, sizes=sizes)
     about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
-    truth = Truth(config, exact, key=key, **about)
+    # Exact counts have no noise that windows could speak of.
+    truth = Truth(msgspec.structs.replace(config, windows=()), exact, key=key, **about)
     truth.lane, truth.written = lane, False
     return truth

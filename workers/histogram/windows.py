@@ -11,8 +11,10 @@ Where the epoch is younger than a window, the change is that since its start, wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.mechanism import Differences, Mechanism
+from workers.mechanisms.mechanism import Mechanism
 
 SD_DIGITS = 4  # as a snapshot says every other one
 
@@ -30,18 +32,19 @@ class Windows:
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
-        subtracts = bool(self._ticks) and config.subtracts and isinstance(mechanism, Differences)
-        self._counts = mechanism if subtracts else None
-        if self._ticks and self._counts is None:
+        # A backtest's mechanism stands before another one: what it has counts, not what it is.
+        subtracts = bool(self._ticks) and config.subtracts
+        self._sd: Callable[[int, int], float] | None = getattr(mechanism, "difference_sd", None) if subtracts else None
+        if self._ticks and self._sd is None:
             raise TypeError(f"mechanism = {mechanism.kind}: must have counts that can be subtracted")
 
     def at(self, t: int) -> dict[str, object]:
         """Return the snapshot's field at a tick of the epoch; nothing without windows."""
-        if self._counts is None or not self._ticks:
+        if self._sd is None:
             return {}
         found = []
         for length, ticks in self._ticks:
             covered = min(ticks, t)
-            sd = self._counts.difference_sd(t, t - covered)
+            sd = self._sd(t, t - covered)
             found.append({"ms": length, "ticks": covered, "sd": round(sd, SD_DIGITS)})
         return {"windows": found}
