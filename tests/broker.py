@@ -206,21 +206,25 @@ class OwnBroker:
     def start(self) -> None:
         """Start it, on the data that it had; return once it answers without TLS."""
         log = self._directory / "broker.log"
-        with log.open("ab") as output:
-            self._process = process = subprocess.Popen(
-                self._command,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self._directory,
-                start_new_session=True,  # Ctrl-C goes to the tests, which then stop it
-            )
-        deadline = time.monotonic() + _START_S
-        while time.monotonic() < deadline and process.poll() is None:
-            if _answers(self.bootstrap):
-                return
-            time.sleep(0.2)
+        deadline, ended = time.monotonic() + _START_S, []
+        while time.monotonic() < deadline and len(ended) < 5:
+            with log.open("ab") as output:
+                self._process = process = subprocess.Popen(
+                    self._command,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self._directory,
+                    start_new_session=True,  # Ctrl-C goes to the tests, which then stop it
+                )
+            while time.monotonic() < deadline and process.poll() is None:
+                if _answers(self.bootstrap):
+                    return
+                time.sleep(0.2)
+            # It ends by itself where one of its ports is still in use.
+            ended.append(process.poll())
+            time.sleep(1)
         self.kill()
-        raise RuntimeError(f"Kafka did not start: {log.read_text(errors='replace')[-2000:]}")
+        raise RuntimeError(f"Kafka did not start, exit codes {ended}: {log.read_text(errors='replace')[-2000:]}")
 
     def kill(self) -> None:
         """SIGKILL, as a machine that loses power."""

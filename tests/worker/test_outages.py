@@ -28,15 +28,24 @@ from workers.kafka.records import Outgoing
 
 AWAY, BACK = "Kafka is away: ", "Kafka is back: it was away for"
 TIMEOUT_MS = 1_000
-#: So that it ends transactions soon, and does not take ten seconds to look; and so that its controller, frozen with it, does not take
-#: it for dead when both go on: clients that are told of no broker at all, the tests' too, go on with none for a while.
-PROPERTIES = "transaction.abort.timed.out.transaction.cleanup.interval.ms=500\nbroker.session.timeout.ms=3600000\n"
+#: So that it ends transactions soon, and does not take ten seconds to look.
+PROPERTIES = "transaction.abort.timed.out.transaction.cleanup.interval.ms=500\n"
+#: So that its controller, frozen with it, does not take it for dead when both go on: clients that are told of no broker at all, the
+#: tests' too, go on with none for a while. One that was killed would be let in again only after this time.
+LIVING = "broker.session.timeout.ms=3600000\n"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def kafka() -> Iterator[OwnBroker]:
     """One that may be killed; the other tests' must not be."""
     with own_broker(PROPERTIES, port=fixed_port()) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def living() -> Iterator[OwnBroker]:
+    """One that may be frozen, and is never killed."""
+    with own_broker(PROPERTIES + LIVING, port=fixed_port()) as running:
         yield running
 
 
@@ -156,23 +165,23 @@ def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(kafka:
 
 
 def test_a_kafka_that_is_frozen_is_waited_for_and_sigterm_ends_a_worker_meanwhile(
-    kafka: OwnBroker, tmp_path: Path
+    living: OwnBroker, tmp_path: Path
 ) -> None:
     """Its connections stay, so that nothing fails: every call just waits."""
-    counted = Counted(kafka, tmp_path)
+    counted = Counted(living, tmp_path)
     site = counted.site
     at = counted.send("before", 1_000)
     with site.worker("one") as one, site.worker("two") as two:
         until(lambda: ready(one) and ready(two), "both are at work")
         site.wait_published(at)
         counted.send("during", 1_000)
-        kafka.freeze()
+        living.freeze()
         try:
             until(lambda: away(one) and away(two), "both notice")
             two.signal(signal.SIGTERM)
             assert two.ended() == 0
         finally:
-            kafka.thaw()
+            living.thaw()
         at = counted.send("after", 1_000)
         until(lambda: BACK in one.output(), "it notices")
         site.wait_published(at)
@@ -182,13 +191,13 @@ def test_a_kafka_that_is_frozen_is_waited_for_and_sigterm_ends_a_worker_meanwhil
 
 
 def test_a_commit_that_takes_long_is_said_and_goes_through_once(
-    kafka: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    living: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its outcome is not known meanwhile: to abort it, or to send it again, could publish a tick twice."""
-    cluster = Cluster(kafka.bootstrap, tmp_path)
+    cluster = Cluster(living.bootstrap, tmp_path)
     shard = cluster.shard()
     monkeypatch.setattr(transaction, "_LONG_S", 1.0)
-    kafka.freeze()
+    living.freeze()
     try:
         commits = Thread(target=shard.transact, args=([Outgoing(cluster.output, 0, b"k", b"once")], [(b"offset", b"1")], 1))
         commits.start()
@@ -196,7 +205,7 @@ def test_a_commit_that_takes_long_is_said_and_goes_through_once(
         until(lambda: said in caplog.text, "it is said")
         assert commits.is_alive()
     finally:
-        kafka.thaw()
+        living.thaw()
     commits.join(PATIENCE_S)
     assert not commits.is_alive() and cluster.published() == [b"once"] and shard.stats.aborted == 0
     shard.close()
@@ -217,11 +226,11 @@ class Slow:
 
 
 def test_a_transaction_that_the_broker_ended_is_no_newer_owner(
-    kafka: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    living: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker fences a producer that it has not heard of for too long: to wait for a new assignment would be in vain."""
     monkeypatch.setattr(transaction, "TRANSACTION_TIMEOUT_MS", TIMEOUT_MS)
-    cluster = Cluster(kafka.bootstrap, tmp_path)
+    cluster = Cluster(living.bootstrap, tmp_path)
     shard = cluster.shard()
     with pytest.raises(KafkaAway, match=f"{cluster.name}: a transaction was open for"):
         shard.transact([], [(b"offset", b"1")], 1, [Slow(cluster)], cluster.output)
