@@ -156,7 +156,7 @@ def test_every_way_in_counts_what_plain_python_counts(bootstrap: str, tmp_path: 
     # With so little noise nearly all are shown; what is shown has its exact count.
     shown = Counter({(*place, label): n for place, items in last.items() for label, n in items.items()})
     assert all(wanted[place] == n for place, n in shown.items())
-    assert len(+shown) > 0.7 * len(wanted)
+    assert len(+shown) > 0.5 * len(wanted)
     assert sorted(headers["reason"] for _, headers in site.rejects()) == [
         "field 'order.shop' is not a string, whole number or boolean", "missing field 'order.lines'",
     ]  # fmt: skip
