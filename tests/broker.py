@@ -206,7 +206,8 @@ class OwnBroker:
     def start(self) -> None:
         """Start it, on the data that it had; return once it answers without TLS."""
         log = self._directory / "broker.log"
-        deadline, ended = time.monotonic() + _START_S, []
+        deadline = time.monotonic() + _START_S
+        ended: list[int | None] = []
         while time.monotonic() < deadline and len(ended) < 5:
             with log.open("ab") as output:
                 self._process = process = subprocess.Popen(

@@ -20,6 +20,7 @@ from tests.ceiling.stages import DAY_MS, FIRST_MS, HOUR_MS, Stages, daily, day, 
 from tests.worker.harness import Bare, Site, until
 from workers.ceiling.guard import CeilingGuard
 from workers.ceiling.refusing import check_ceiling
+from workers.cli import execute
 from workers.errors import CeilingReached, Fenced
 from workers.kafka.reading import read_partition
 from workers.mechanisms.config import UnkBaseConfig
@@ -122,6 +123,8 @@ def test_what_was_spent_counts_whatever_the_settings_and_the_data_directory_say(
         "second": [of_user(generation=2, epsilon=0.35), of_user("other", epsilon=0.35)],
     }[change]
     scene.now_has(*after)
+    if change == "renamed":
+        assert execute(["retire", "-c", str(scene.site.config), "items"]) == 0
     said = scene.refuses(6)
     assert "items generation 1 of worker" in said and "(2 epochs)" in said and "in any 3d" in said
     assert "epoch 20,458 of histogram" in said and "from 2026-01-04T00:00:00Z" in said
@@ -211,6 +214,7 @@ def test_a_clock_that_jumps_spends_nothing_twice(bootstrap: str, tmp_path: Path)
     assert scene.stages.go(day(3.5), [order(day(3.2), i) for i in range(4)]) == []
     assert scene.days() == {"items": list(range(1, 9))}
     scene.now_has(of_user("other"))  # it begins where the clock was
+    assert execute(["retire", "-c", str(scene.site.config), "items"]) == 0
     assert "items generation 1 of worker" in scene.refuses(10.5)
     assert scene.days() == {"items": list(range(1, 9))}
     scene.assert_kept()
@@ -227,6 +231,7 @@ def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_the
     scene.publish(4.3)  # in a tick of each of them
     scene.assert_kept(None, exactly)
     scene.now_has(of_user("other", epsilon=0.25), odd)
+    assert execute(["retire", "-c", str(scene.site.config), "items"]) == 0
     refused = scene.stages.go(day(9.1), scene.events(9.1))
     scene.assert_kept(None, exactly)
     [said] = set(refused)

@@ -161,7 +161,7 @@ from workers.rejects import retry
 from workers.kafka.transaction import Transactions
 retry.RECORDS_MAX = 10
 where, runs = {where!r}, []
-run, commit = Transactions.run, Transactions._commit
+run, insist = Transactions.run, Transactions._insist
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 def watched(self, messages, changes):
     runs.append(1)
@@ -169,15 +169,15 @@ def watched(self, messages, changes):
     found = run(self, messages, changes)
     if len(runs) == 2 and where == "after": die()
     return found
-def committing(self, producer):
-    if len(runs) == 2:
-        producer.flush(60)
+def insisting(self, name, call):
+    if len(runs) == 2 and name == "commit":
+        call.__self__.flush(60)  # the producer's method
         if where == "between": die()
         if where == "committing":
             import threading, time
             threading.Timer(0.001, die).start()
-    return commit(self, producer)
-Transactions.run, Transactions._commit = watched, committing
+    return insist(self, name, call)
+Transactions.run, Transactions._insist = watched, insisting
 from workers.cli import execute
 sys.exit(execute(["rejects", "-c", sys.argv[1], "--retry"]))
 """

@@ -108,13 +108,7 @@ class ReleaseShard(Shard):
         raised = {name for name, _ in wanted - running}
         if raised.isdisjoint(name for name, _ in older) and running <= wanted:
             return None
-        marks = list(progress.watermarks)
-        for record in read_partition(self.connection, self._contributions, self.partition, since=progress.position):
-            message = decode(record.value() or b"")
-            if message.page == message.pages and 0 <= message.source < len(marks):
-                marks[message.source] = message.watermark
-        known = [mark for mark in marks if mark is not None]
-        return min(known) if len(known) == len(marks) else None
+        return complete_ms(self.connection, self._contributions, self.partition, progress)
 
     def process(self, batch: Batch) -> None:
         for i, offset in enumerate(batch.records.offsets.tolist()):
@@ -200,3 +194,16 @@ def read_progress(value: bytes) -> ReleaseProgress:
 
 def _next_epochs(histograms: Sequence[Histogram]) -> dict[str, int]:
     return {h.name: epoch for h in histograms if (epoch := h.next_epoch) is not None}
+
+
+def complete_ms(connection: Connection, contributions: str, partition: int, progress: ReleaseProgress) -> int | None:
+    """Return the time up to which all contributions of an owner partition complete its ticks; None
+    where a source partition has said nothing yet.
+    """
+    marks = list(progress.watermarks)
+    for record in read_partition(connection, contributions, partition, since=progress.position):
+        message = decode(record.value() or b"")
+        if message.page == message.pages and 0 <= message.source < len(marks):
+            marks[message.source] = message.watermark
+    known = [mark for mark in marks if mark is not None]
+    return min(known) if len(known) == len(marks) else None

@@ -7,13 +7,12 @@ twice it changes nothing the second time, so what a crash left over is ended by 
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import msgspec
 
 from workers.agents.merge import ReleaseProgress
-from workers.agents.release import PROGRESS, read_progress
+from workers.agents.release import PROGRESS, complete_ms, read_progress
 from workers.changes import Change
 from workers.errors import SettingsError
 from workers.histogram.paging import joined, pages
@@ -72,7 +71,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> Retired:
         )
         try:
             one.open()
-            one.retire(name)
+            one.retire(name, settings.contributions_topic)
         finally:
             one.close()
     return Retired(max(state.histograms[name].generation for state in found.values()), len(found))
@@ -88,13 +87,15 @@ class _Owner(Shard):
         value = joined(PROGRESS, self.store.get)
         self._progress = None if value is None else read_progress(value)
 
-    def retire(self, name: str) -> None:
+    def retire(self, name: str, contributions: str) -> None:
         """Move a histogram's life to those that are over, and drop what it kept."""
         progress = self._progress
         if progress is None or (life := progress.histograms.pop(name, None)) is None:
             return
-        # Who died before a commit may have published up to now, for readers of uncommitted ones.
-        life.until = time.time_ns() // 1_000_000
+        # Who died before a commit may have published so far, for readers of uncommitted records.
+        until = complete_ms(self.connection, contributions, self.partition, progress)
+        if until is not None:
+            life.until = until
         progress.retired.append((name, life))
         kept = self.store.items(f"{name}/{life.generation}/".encode())
         changes: list[Change] = [(key, None) for key, _ in kept]
