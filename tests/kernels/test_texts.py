@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import product
 from unittest.mock import patch
 
 import numpy as np
@@ -68,11 +69,13 @@ def test_the_hash_is_siphash_1_3() -> None:
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_codes_are_those_of_a_dictionary(batches: list[list[bytes]]) -> None:
     """One text with two codes would be counted as two items; two texts with one code as one."""
-    vocabulary, expected = Vocabulary(), dict[bytes, int]()
+    vocabulary, in_runs, expected = Vocabulary(), Vocabulary(), dict[bytes, int]()
     for texts in batches:
-        codes = vocabulary.codes_of(Texts.of(texts))
+        codes = vocabulary.codes_of(column := Texts.of(texts))
         assert codes.tolist() == [expected.setdefault(text, len(expected)) for text in texts]
         assert list(vocabulary.texts(codes)) == texts
+        places = np.stack((column.ends - column.lengths, column.ends), axis=1)
+        assert in_runs.codes(column.text, places, runs=True).tolist() == codes.tolist()
     assert len(vocabulary) == len(expected)
 
 
@@ -94,7 +97,7 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
     places = np.stack((column.ends - column.lengths, column.ends), axis=1)
     expected = dict[bytes, int]()
     wanted = [expected.setdefault(text, len(expected)) for text in texts]
-    for large, same in ((1, False), (1 << 30, False), (1, True), (1 << 30, True)):
+    for large, same, runs in product((1, 1 << 30), (False, True), (False, True)):
         with (
             patch.object(kernels, "LARGE", large),
             patch.object(kernels, "sip_hash", (lambda *_: np.uint64(5)) if same else uncompiled(kernels.sip_hash)),
@@ -109,7 +112,7 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
             slots, codes = np.full(256, -1, dtype=np.int32), np.empty(300, dtype=np.int32)
             done = uncompiled(kernels.code_texts)(
                 column.text, places, 0, SECRET, slots, np.empty(100, np.uint64), np.empty(100, np.int64),
-                np.empty(1_000, np.uint8), 0, np.empty(kernels.AHEAD, np.uint64), codes,
+                np.empty(1_000, np.uint8), 0, np.empty(kernels.AHEAD, np.uint64), runs, codes,
             )  # fmt: skip
         assert done == (300, 70) and codes.tolist() == wanted
 

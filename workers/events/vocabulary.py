@@ -55,22 +55,21 @@ class Vocabulary:
     def _bytes(self) -> int:
         return int(self._ends[self._used - 1]) if self._used else 0
 
-    def codes(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> Codes:
+    def codes(self, data: NDArray[np.uint8], places: NDArray[np.int64], *, runs: bool = False) -> Codes:
         """Return the codes of texts; those that are new are added.
 
         Args:
             data: uint8.
             places: int64 (n, 2), start and stop of each text in `data`.
+            runs: whether many are as the one before, which is looked at first then.
 
         Raises:
             IndexError: a place lies outside the data.
         """
         codes = np.empty(len(places), dtype=np.int32)
-        if not len(places):
-            return codes
-        if int(places.min()) < 0 or int(places.max()) > len(data) or (places[:, 0] > places[:, 1]).any():
-            raise IndexError("places: a text lies outside the data")
         data, places = fixed(data), fixed(places)
+        if not kernels.inside(places, len(data)):
+            raise IndexError("places: a text lies outside the data")
         done = 0
         while True:
             done, self._used = kernels.code_texts(
@@ -84,6 +83,7 @@ class Vocabulary:
                 self._text,
                 self._used,
                 self._found,
+                runs,
                 codes,
             )
             if done == len(places):

@@ -6,9 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.kernels.compiled import kernel
+from workers.kernels.words import ONES, WORD, first_marked, word_at
 
 # Of an item in JSON, beside its label: two brackets, two commas, and the longest int64.
 ITEM_BYTES = 4 + 20
+_NEWLINE = 10
+_NEWLINES = np.uint64(_NEWLINE) * ONES
+_LOWER_BITS = np.uint64(0x7F) * ONES
 
 
 @kernel
@@ -112,3 +116,38 @@ def items_as_json(
         out[at] = 93
         at += 1
         ends[i] = at
+
+
+@kernel
+def find_lines(data: NDArray[np.uint8], places: NDArray[np.int64]) -> int:
+    """Find the lines of a text, each up to its newline: eight bytes at a time.
+
+    Args:
+        data: (n,), the text.
+        places: (room, 2), the result: where each line starts and stops, as far as there is room.
+
+    Returns:
+        How many lines there are.
+    """
+    n, found, start = len(data), 0, 0
+    whole = n - n % WORD
+    for at in range(0, whole, WORD):
+        # The highest bit of each byte that is a newline, and of no other.
+        other = word_at(data, at) ^ _NEWLINES
+        marks = ~((other & _LOWER_BITS) + _LOWER_BITS | other | _LOWER_BITS)
+        while marks != 0:
+            stop = at + first_marked(marks)
+            if found < len(places):
+                places[found, 0] = start
+                places[found, 1] = stop
+            found += 1
+            start = stop + 1
+            marks &= marks - np.uint64(1)
+    for at in range(whole, n):
+        if data[at] == _NEWLINE:
+            if found < len(places):
+                places[found, 0] = start
+                places[found, 1] = at
+            found += 1
+            start = at + 1
+    return found

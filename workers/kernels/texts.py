@@ -92,6 +92,21 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
 
 
 @kernel
+def inside(places: Longs, size: int) -> bool:
+    """Tell whether all texts lie within so many bytes.
+
+    Args:
+        places: int64 (n, 2), start and stop of each.
+        size: bytes.
+    """
+    wrong = 0
+    for i in range(len(places)):
+        start, stop = places[i, 0], places[i, 1]
+        wrong |= (start < 0) | (start > stop) | (stop > size)
+    return wrong == 0
+
+
+@kernel
 def guess_codes(
     data: Bytes,
     places: Longs,
@@ -136,6 +151,7 @@ def code_texts(
     text: Bytes,
     used: int,
     found: Words,
+    runs: bool,
     codes: Codes,
 ) -> tuple[int, int]:
     """Look up texts; one that is met for the first time gets the next code.
@@ -151,6 +167,8 @@ def code_texts(
         text: uint8, the texts by code, end to end.
         used: number of texts.
         found: uint64 (AHEAD,), room for hashes.
+        runs: whether each is held against the one before it, as stream keys come in runs (3 ns
+            instead of 18).
         codes: int32 (n,), written from `first` on.
 
     Returns:
@@ -165,6 +183,14 @@ def code_texts(
             guess_codes(data, places[block:stop_at], secret, slots, hashes, used, found, codes[block:stop_at])
         for i in range(block, stop_at):
             start, stop = places[i, 0], places[i, 1]
+            if (
+                runs
+                and i > 0
+                and places[i - 1, 1] - places[i - 1, 0] == stop - start
+                and same_bytes(data, start, data, places[i - 1, 0], stop - start)
+            ):
+                codes[i] = codes[i - 1]
+                continue
             if large and codes[i] >= 0 and _same(data, start, stop, text, ends, codes[i]):
                 continue
             hashed = found[i - block] if large else sip_hash(data, start, stop, secret)

@@ -6,8 +6,9 @@ import gzip
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from workers.errors import SettingsError
 from workers.replay.source import Source, shape_of_files
@@ -23,7 +24,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 def open_source(settings: Settings, name: str) -> Iterator[Source]:
     """Open the file to read; "-" is standard input, one JSON event a line."""
     if name == "-":
-        yield JsonLines(settings, "standard input", sys.stdin.buffer)
+        yield JsonLines(settings, "standard input", cast(BufferedIOBase, sys.stdin.buffer))
         return
     path, shown = Path(name), f"--input {name}"
     try:
@@ -37,7 +38,7 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
                 yield _parquet(settings, shown, file)
             elif magic[:2] == GZIP_MAGIC:
                 with gzip.GzipFile(fileobj=file) as unpacked:
-                    yield JsonLines(settings, shown, unpacked, total=size, raw=file)  # type: ignore[arg-type]  # it reads bytes
+                    yield JsonLines(settings, shown, unpacked, total=size, raw=file)
             else:
                 yield JsonLines(settings, shown, file, total=size)
     except OSError as error:

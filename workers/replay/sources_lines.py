@@ -6,19 +6,24 @@ import gzip
 import select
 import zlib
 from collections.abc import Iterator, Sequence
+from io import BufferedIOBase
 from typing import IO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workers.agents.factory import declared_keys, reader_of
 from workers.errors import SettingsError
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
+from workers.kernels.text_columns import find_lines
+from workers.mechanisms.texts import fixed
 from workers.replay.source import EventBatch, InOrder, shape_of_files
 from workers.settings import Settings
 
 CHUNK_BYTES = 2 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+NEWLINE = ord("\n")
 
 
 class JsonLines:
@@ -30,7 +35,7 @@ class JsonLines:
     until_ms = None
 
     def __init__(
-        self, settings: Settings, name: str, file: IO[bytes], *, total: int | None = None, raw: IO[bytes] | None = None
+        self, settings: Settings, name: str, file: BufferedIOBase, *, total: int | None = None, raw: IO[bytes] | None = None
     ) -> None:
         """
         Args:
@@ -46,6 +51,7 @@ class JsonLines:
         self._reader = SourceReader(reader_of(settings, shape_of_files(settings)), declared_keys(settings))
         self._order = InOrder(name, self.word, events.grace_ms)
         self._read = 0
+        self._lines = 0  # how many there were in the last chunk
 
     def batches(self) -> Iterator[EventBatch]:
         number = 1
@@ -69,46 +75,67 @@ class JsonLines:
 
     def lines(self) -> Iterator[Records]:
         """Yield the lines, a chunk at a time; one that is too long is cut where that shows."""
-        rest, mark = b"", BYTE_ORDER_MARK
-        while chunk := self._chunk():
-            self._read += len(chunk)
-            end = chunk.rfind(b"\n") + 1
-            if end:
-                text, rest = (rest + chunk[:end]).removeprefix(mark), b""
-                mark = b""
-                yield lines_of(text)
-            rest = (rest + chunk[end:])[: self._max + 1]
-        if rest:
-            yield lines_of(rest.removeprefix(mark) + b"\n")
+        rest, first = np.empty(0, dtype=np.uint8), True
+        while True:
+            text = np.empty(len(rest) + CHUNK_BYTES, dtype=np.uint8)
+            text[: len(rest)] = rest
+            read = self._read_into(text.data[len(rest) :])
+            self._read += read
+            # The last line ends with the text.
+            end = len(rest) + read
+            if not read:
+                if not end:
+                    return
+                text[end], end = NEWLINE, end + 1
+            found = lines_of(text[:end], self._lines)
+            rest = text[:end]
+            if len(found):
+                self._lines = len(found)
+                rest = text[int(found.values[-1, 1]) + 1 : end]
+                if first and text[: len(BYTE_ORDER_MARK)].tobytes() == BYTE_ORDER_MARK:
+                    found.values[0, 0] = len(BYTE_ORDER_MARK)
+                first = False
+                yield found
+            rest = rest[: self._max + 1]
+            if not read:
+                return
 
-    def _chunk(self) -> bytes:
-        """The next bytes; of a pipe what is there, so that a slow writer's events are not kept
+    def _read_into(self, room: memoryview) -> int:
+        """Read the next bytes; of a pipe what is there, so that a slow writer's events are not kept
         waiting.
         """
         try:
             if self.total is not None:
-                return self._file.read(CHUNK_BYTES)
-            read = getattr(self._file, "read1", self._file.read)
-            parts = [read(CHUNK_BYTES)]
-            while parts[-1] and sum(map(len, parts)) < CHUNK_BYTES and _ready(self._file):
-                parts.append(read(CHUNK_BYTES))
-            return b"".join(parts)
+                return self._file.readinto(room)
+            read = 0
+            while more := self._file.readinto1(room[read:]):
+                read += more
+                if read == len(room) or not _ready(self._file):
+                    break
+            return read
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise SettingsError(f"{self.name}: cannot be unpacked: {error}") from error
         except OSError as error:
             raise SettingsError(f"{self.name}: {error.strerror}") from error
 
 
-def lines_of(text: bytes) -> Records:
-    """Return each line of a text as a record; the text ends with the last line's end."""
-    data = np.frombuffer(text, dtype=np.uint8)
-    stops = np.flatnonzero(data == ord("\n"))
-    lines = np.stack((np.concatenate(([0], stops[:-1] + 1)), stops), axis=1)
-    n = len(stops)
-    return Records(data, np.full((n, 2), -1), lines, np.zeros(n, dtype=np.int64), np.arange(n))
+def lines_of(text: NDArray[np.uint8], foreseen: int = 1) -> Records:
+    """Return each line of a text that ends with a newline as a record.
+
+    Args:
+        text: uint8.
+        foreseen: how many lines it may have: if there are many more it is read twice.
+    """
+    text = fixed(text)
+    places = np.empty((foreseen + foreseen // 8 + 1, 2), dtype=np.int64)
+    n = find_lines(text, places)
+    if n > len(places):
+        places = np.empty((n, 2), dtype=np.int64)
+        find_lines(text, places)
+    return Records(text, np.full((n, 2), -1), places[:n], np.zeros(n, dtype=np.int64), np.arange(n))
 
 
-def _ready(file: IO[bytes]) -> bool:
+def _ready(file: BufferedIOBase) -> bool:
     """Whether more can be read at once."""
     try:
         return bool(select.select([file], [], [], 0)[0])
