@@ -18,9 +18,10 @@ from workers.agents.rejected import read_reject, rejected
 from workers.agents.rekey import Sent
 from workers.agents.users import Users
 from workers.histogram import key_blocks, ledger_blocks
+from workers.histogram.labels import LabelCache
 from workers.histogram.life import Life
 from workers.histogram.paging import pages
-from workers.histogram.snapshots import LabelCache, ReleasedTick, snapshots
+from workers.histogram.snapshots import ReleasedTick, snapshots
 from workers.kafka.records import Headers, Outgoing
 from workers.kafka.store import Changelog, Store
 from workers.kernels.reading.whose import NO_TIME

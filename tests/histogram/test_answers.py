@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.histogram.test_snapshots import tick
 from workers.dashboard.snapshots import Pages as DashboardPages
 from workers.histogram.answers import joined, parts
-from workers.histogram.snapshots import LabelCache, snapshots
+from workers.histogram.labels import LabelCache
+from workers.histogram.snapshots import snapshots
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers
 

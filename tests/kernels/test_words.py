@@ -12,6 +12,7 @@ from workers.kernels.words import (
     not_plain,
     past_digits,
     past_plain,
+    put_word,
     same_bytes,
     word_at,
 )
@@ -79,3 +80,12 @@ def test_same_bytes_are_the_same_and_others_are_not() -> None:
                 other[2 + place] ^= 1 << int(rng.integers(8))
                 assert not same_bytes(text, before, other, 2, length)
                 other[2 + place] = text[before + place]
+
+
+def test_a_word_is_written_as_it_was_read() -> None:
+    """Its neighbours stay as they are."""
+    rng = np.random.default_rng(7)
+    for at in range(9):
+        text, out = rng.integers(0, 256, 16).astype(np.uint8), np.full(24, 7, dtype=np.uint8)
+        put_word(out, at, np.uint64(word_at(text, 3)))
+        assert out.tolist() == [7] * at + text[3:11].tolist() + [7] * (16 - at)

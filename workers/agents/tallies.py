@@ -104,7 +104,9 @@ class Tally:
     def _make_room(self, rows: int) -> None:
         if rows > len(self._pairs):
             size = max(rows, 2 * len(self._pairs))
-            self._pairs, self._counts = np.resize(self._pairs, size), np.resize(self._counts, size)
+            pairs, counts = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64)
+            pairs[: self._used], counts[: self._used] = self._pairs[: self._used], self._counts[: self._used]
+            self._pairs, self._counts = pairs, counts
         if 2 * rows > len(self._slots):
             self._slots = np.full(1 << (2 * rows - 1).bit_length(), -1, dtype=np.int32)
             kernels.refill(self._pairs, self._used, self._secret, self._slots)
@@ -157,12 +159,17 @@ def by_tick(ticks: Longs) -> Iterator[tuple[int, Longs]]:
     """
     if not len(ticks):
         return
-    order = np.arange(len(ticks))
-    if not (ticks[1:] >= ticks[:-1]).all():
+    order, begins = np.arange(len(ticks)), _runs(ticks)
+    if not (ticks[begins[1:]] > ticks[begins[:-1]]).all():
         order = np.argsort(ticks, kind="stable")
         ticks = ticks[order]
-    begins = np.flatnonzero(np.diff(ticks, prepend=ticks[0] - 1))
+        begins = _runs(ticks)
     stops = np.append(begins[1:], len(ticks))
     for tick, start, stop in zip(ticks[begins].tolist(), begins.tolist(), stops.tolist(), strict=True):
         if tick >= 1:
             yield tick, order[start:stop]
+
+
+def _runs(ticks: Longs) -> Longs:
+    """Return where another tick than the one before begins."""
+    return np.concatenate(([0], np.flatnonzero(ticks[1:] != ticks[:-1]) + 1))

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from workers.changes import Change
 from workers.errors import StateRefused
 from workers.histogram import key_blocks, ledger_blocks
+from workers.histogram.labels import LabelCache
 from workers.histogram.life import CALLED, DERIVED, Life, leaves, short
 from workers.histogram.owners import owner_of
 from workers.histogram.quantiles import Numeric
-from workers.histogram.snapshots import LabelCache, ReleasedTick, Snapshot, snapshots
+from workers.histogram.snapshots import ReleasedTick, Snapshot, snapshots
 from workers.histogram.windows import Windows
 from workers.kafka.topic_ids import lacks_ids, refuse_without_ids
 from workers.mechanisms.config import HistogramConfig

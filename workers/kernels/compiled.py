@@ -13,19 +13,37 @@ that is complete may be read-only, as in an image.
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import llvmlite.binding
-import numba
-from numba.core.caching import UserProvidedCacheLocator
+
+@contextmanager
+def _absent(*names: str) -> Iterator[None]:
+    """Make modules that are not loaded seem not installed, to what is imported meanwhile."""
+    modules = cast(dict[str, object], sys.modules)
+    hidden = [name for name in names if name not in modules]
+    modules.update(dict.fromkeys(hidden))  # None: "there is none"
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del modules[name]
+
+
+# At a first call numba imports, where they are installed, SciPy's linear algebra to multiply
+# matrices, and cffi with a parser of C to call functions of C: 0.25 s, and no kernel does either.
+with _absent("scipy.linalg", "cffi"):
+    import llvmlite.binding
+    import numba
+    import numba.core.typing.cffi_utils
+    import numba.np.arraymath
+    from numba.core.caching import UserProvidedCacheLocator
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -75,22 +93,6 @@ class KeptKernels(UserProvidedCacheLocator):
             cast(Any, super()).ensure_cache_path()
 
 
-def _load_without_blas() -> None:
-    """Import what numba knows of arrays, as it does at a first call, but not SciPy for it.
-
-    Where SciPy is installed numba imports its linear algebra, to multiply matrices with: 0.2 s, and
-    no kernel does.
-    """
-    if "scipy.linalg" not in sys.modules:
-        modules = cast(dict[str, object], sys.modules)
-        modules["scipy.linalg"] = None  # "there is none"
-        try:
-            importlib.import_module("numba.np.arraymath")
-        finally:
-            del modules["scipy.linalg"]
-
-
-_load_without_blas()
 _DIRECTORY = _kept()
 if _DIRECTORY is not None:
     cast(Any, numba.config).CACHE_DIR = str(_DIRECTORY)

@@ -46,6 +46,20 @@ def word_at(data: Bytes, at: int) -> np.uint64:
 
 
 @kernel_in_place
+def put_word(out: Bytes, at: int, word: np.uint64) -> None:
+    """Write a word to out[at : at + 8]: one store, once it is compiled."""
+    i = np.uint64(at)
+    out[i] = np.uint8(word)
+    out[i + np.uint64(1)] = np.uint8(word >> np.uint64(8))
+    out[i + np.uint64(2)] = np.uint8(word >> np.uint64(16))
+    out[i + np.uint64(3)] = np.uint8(word >> np.uint64(24))
+    out[i + np.uint64(4)] = np.uint8(word >> np.uint64(32))
+    out[i + np.uint64(5)] = np.uint8(word >> np.uint64(40))
+    out[i + np.uint64(6)] = np.uint8(word >> np.uint64(48))
+    out[i + np.uint64(7)] = np.uint8(word >> np.uint64(56))
+
+
+@kernel_in_place
 def first_marked(marks: np.uint64) -> int:
     """Return which byte of a word is the first that is marked; one is."""
     lowest = marks & (~marks + np.uint64(1))

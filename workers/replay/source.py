@@ -91,6 +91,9 @@ class InOrder:
         """Refuse the first event that is too far back, by its number or that of the first one."""
         if not len(times):
             return
+        if (times[1:] >= times[:-1]).all() and (self._latest is None or times[0] >= self._latest):
+            self._latest = int(times[-1])
+            return
         latest = np.maximum.accumulate(times)
         if self._latest is not None:
             latest = np.maximum(latest, self._latest)

@@ -76,6 +76,8 @@ class ParquetRows:
             texts = [field.name for field in schema if arrow.is_text(field.type)]
             if self._groups != [None]:
                 texts += _texts_in(self._items, schema, metadata)
+            # malloc keeps what a batch gives back; pyarrow's own pool faults it in again.
+            pa.set_memory_pool(pa.system_memory_pool())
             # With `pre_buffer` memory would grow with the file.
             self._file = pq.ParquetFile(file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False)
         except (pa.ArrowException, OSError) as error:
