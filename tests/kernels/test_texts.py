@@ -69,13 +69,11 @@ def test_the_hash_is_siphash_1_3() -> None:
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_codes_are_those_of_a_dictionary(batches: list[list[bytes]]) -> None:
     """One text with two codes would be counted as two items; two texts with one code as one."""
-    vocabulary, in_runs, expected = Vocabulary(), Vocabulary(), dict[bytes, int]()
+    vocabulary, expected = Vocabulary(), dict[bytes, int]()
     for texts in batches:
-        codes = vocabulary.codes_of(column := Texts.of(texts))
+        codes = vocabulary.codes_of(Texts.of(texts))
         assert codes.tolist() == [expected.setdefault(text, len(expected)) for text in texts]
         assert list(vocabulary.texts(codes)) == texts
-        places = np.stack((column.ends - column.lengths, column.ends), axis=1)
-        assert in_runs.codes(column.text, places, runs=True).tolist() == codes.tolist()
     assert len(vocabulary) == len(expected)
 
 
@@ -97,13 +95,14 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
     places = np.stack((column.ends - column.lengths, column.ends), axis=1)
     expected = dict[bytes, int]()
     wanted = [expected.setdefault(text, len(expected)) for text in texts]
-    for large, same, runs in product((1, 1 << 30), (False, True), (False, True)):
+    for large, same, alike in product((1, 1 << 30), (False, True), (False, True)):
         with (
             patch.object(kernels, "LARGE", large),
             patch.object(kernels, "sip_hash", (lambda *_: np.uint64(5)) if same else uncompiled(kernels.sip_hash)),
             patch.object(kernels, "sip_round", uncompiled(kernels.sip_round)),
             patch.object(kernels, "guess_codes", uncompiled(kernels.guess_codes)),
             patch.object(kernels, "_same", uncompiled(kernels._same)),
+            patch.object(kernels, "recent_place", (lambda *_: 5) if alike else uncompiled(kernels.recent_place)),
             patch.object(kernels, "same_bytes", uncompiled(words.same_bytes)),
             patch.object(words, "word_at", uncompiled(words.word_at)),
             patch.object(kernels, "word_at", uncompiled(words.word_at)),
@@ -112,7 +111,7 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
             slots, codes = np.full(256, -1, dtype=np.int32), np.empty(300, dtype=np.int32)
             done = uncompiled(kernels.code_texts)(
                 column.text, places, 0, SECRET, slots, np.empty(100, np.uint64), np.empty(100, np.int64),
-                np.empty(1_000, np.uint8), 0, np.empty(kernels.AHEAD, np.uint64), runs, codes,
+                np.empty(1_000, np.uint8), 0, np.empty(kernels.AHEAD, np.uint64), np.full(kernels.RECENT, -1, np.int32), codes,
             )  # fmt: skip
         assert done == (300, 70) and codes.tolist() == wanted
 
@@ -145,3 +144,15 @@ def test_tags_are_the_same_however_many_are_remembered() -> None:
         wanted = [key.tags(names.name(k), [column[c]])[0].tolist() for k, c in zip(keys.tolist(), codes.tolist(), strict=True)]
         assert digests.of(keys, codes, names, labels, labels.texts(codes)).tolist() == wanted
         assert digests.of(keys, codes, names, labels).tolist() == wanted
+
+
+@pytest.mark.parametrize("behind", [b"", b"\xff" * 9])
+def test_texts_that_look_like_recent_ones_are_told_apart(behind: bytes) -> None:
+    """A text is looked for first where one of the same first and last bytes was: that must not make it the same."""
+    like = [b"12345678" + b"x" * n + b"12345678" for n in range(20)] + [b"a\0", b"a", b"", b"\0", b"a\0\0", b"12345678"]
+    vocabulary, expected = Vocabulary(), dict[bytes, int]()
+    for texts in (like, like[::-1], [like[0]] * 5, like):
+        column = Texts.of(texts)
+        data = np.concatenate([column.text, np.frombuffer(behind, dtype=np.uint8)])
+        places = np.stack((column.ends - column.lengths, column.ends), axis=1)
+        assert vocabulary.codes(data, places).tolist() == [expected.setdefault(text, len(expected)) for text in texts]

@@ -118,7 +118,7 @@ class SourceReader:
         names.begin()
         if places is None:
             return np.full(len(spans), names.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32)
-        return names.vocabulary.codes(spans.data, places, runs=True)
+        return names.vocabulary.codes(spans.data, places)
 
     def _refused(
         self,

@@ -38,6 +38,7 @@ class Vocabulary:
         self._text = np.empty(16 * _FIRST_TEXTS, dtype=np.uint8)
         self._used = 0
         self._found = np.empty(kernels.AHEAD, dtype=np.uint64)
+        self._recent = np.full(kernels.RECENT, -1, dtype=np.int32)
         self.codes_of(Texts.of(text.encode() for text in first))
 
     def __repr__(self) -> str:
@@ -55,13 +56,12 @@ class Vocabulary:
     def _bytes(self) -> int:
         return int(self._ends[self._used - 1]) if self._used else 0
 
-    def codes(self, data: NDArray[np.uint8], places: NDArray[np.int64], *, runs: bool = False) -> Codes:
+    def codes(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> Codes:
         """Return the codes of texts; those that are new are added.
 
         Args:
             data: uint8.
             places: int64 (n, 2), start and stop of each text in `data`.
-            runs: whether many are as the one before, which is looked at first then.
 
         Raises:
             IndexError: a place lies outside the data.
@@ -83,7 +83,7 @@ class Vocabulary:
                 self._text,
                 self._used,
                 self._found,
-                runs,
+                self._recent,
                 codes,
             )
             if done == len(places):
