@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.agents.contributions import Message, Rows, messages
-from workers.agents.tallies import Tallies, Tally
+from workers.agents.tallies import Run, Tallies, Tally, by_tick
 from workers.agents.users import Stored, Users
 from workers.agents.watermark import Watermark
 from workers.changes import Change
@@ -82,19 +82,26 @@ class Intake(Watermark):
                 effective = np.maximum(effective, self.watermark)
             least = int((effective if read_ms is None else np.minimum(effective, read_ms)).min())
             self.first = least if self.first is None else min(least, self.first)
+        grids: dict[tuple[int, int], tuple[Longs, list[Run]]] = {}  # most lanes have the same
         for lane in self._lanes:
-            # The tick that holds a time; a tick is closed when it ends at or before W, so the one
-            # that holds W is open.
-            ticks = (effective - lane.start_ms) // lane.tick_ms + 1
-            if int(times.min()) < lane.start_ms:
-                ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
+            grid = lane.start_ms, lane.tick_ms
+            if grid not in grids:
+                # The tick that holds a time; a tick is closed when it ends at or before W, so the
+                # one that holds W is open.
+                ticks = (effective - lane.start_ms) // lane.tick_ms + 1
+                if int(times.min()) < lane.start_ms:
+                    ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
+                grids[grid] = ticks, by_tick(ticks)
+            ticks, runs = grids[grid]
             columns = events.views[lane.view]
-            if columns.seen is not None:
-                ticks[~columns.seen] = 0
-            amounts = columns.amounts
+            seen, amounts = columns.seen, columns.amounts
             if lane.max_items_per_user is not None:
-                amounts = self._of_users(lane, ticks, columns, events.users)
-            self._tallies.add(columns, lane, ticks, amounts)
+                own = ticks if seen is None else np.where(seen, ticks, 0)
+                amounts = self._of_users(lane, own, columns, events.users)
+            for tick, rows in runs:
+                own = rows if seen is None else rows[seen[rows]]
+                if len(own):
+                    self._tallies.add(columns, lane, tick, own, amounts)
 
     def _effective(self, seen: Longs, times: Longs) -> Longs:
         """Move the watermark by a batch; return the time that each event counts at."""

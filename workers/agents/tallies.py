@@ -20,6 +20,13 @@ _LABEL = np.uint64(kernels.NO_LABEL)
 _KEY_BITS = np.uint64(32)
 
 
+class Run(NamedTuple):
+    """A tick, and the events of a batch that go into it: int64 (k,), in order."""
+
+    tick: int
+    events: Longs
+
+
 class KeyRows(NamedTuple):
     """What a tally holds, in the order of its stream keys.
 
@@ -124,24 +131,24 @@ class Tallies:
     def __repr__(self) -> str:
         return f"Tallies({len(self._open)} ticks)"
 
-    def add(self, columns: EventColumns, lane: Lane, ticks: Longs, amounts: Longs) -> None:
-        """Add a batch.
+    def add(self, columns: EventColumns, lane: Lane, tick: int, events: Longs, amounts: Longs) -> None:
+        """Add some events of a batch.
 
         Args:
-            columns: of the events.
+            columns: of the batch.
             lane: whose bounds apply.
-            ticks: int64 (n,), the tick that each event goes into; below 1: none.
+            tick: from 1.
+            events: int64 (k,), the events that go into it, in order.
             amounts: int64 (m,), of the labels, or (0,): all 1.
         """
-        for tick, events in by_tick(ticks):
-            tallies = self._open.setdefault((lane, tick), [])
-            # Codes mean something beside their own vocabularies only.
-            if not tallies or (tallies[-1].key_names, tallies[-1].label_names) != (
-                columns.key_names,
-                columns.label_names,
-            ):
-                tallies.append(Tally(columns.key_names, columns.label_names))
-            tallies[-1].add(columns, events, amounts, lane.max_items, lane.max_count)
+        tallies = self._open.setdefault((lane, tick), [])
+        # Codes mean something beside their own vocabularies only.
+        if not tallies or (tallies[-1].key_names, tallies[-1].label_names) != (
+            columns.key_names,
+            columns.label_names,
+        ):
+            tallies.append(Tally(columns.key_names, columns.label_names))
+        tallies[-1].add(columns, events, amounts, lane.max_items, lane.max_count)
 
     def take(self) -> Iterator[tuple[Lane, int, Tally]]:
         """Yield what was counted since the last call, and forget it."""
@@ -151,25 +158,24 @@ class Tallies:
                 yield lane, tick, tally
 
 
-def by_tick(ticks: Longs) -> Iterator[tuple[int, Longs]]:
-    """Yield each tick from 1 on, ascending, with its events in their order, int64 (k,).
+def by_tick(ticks: Longs) -> list[Run]:
+    """Return each tick from 1 on, ascending, with its events in their order.
 
     Args:
         ticks: int64 (n,), of each event; below 1: none.
     """
     if not len(ticks):
-        return
-    order, begins = np.arange(len(ticks)), _runs(ticks)
+        return []
+    order, begins = np.arange(len(ticks)), _begins(ticks)
     if not (ticks[begins[1:]] > ticks[begins[:-1]]).all():
         order = np.argsort(ticks, kind="stable")
         ticks = ticks[order]
-        begins = _runs(ticks)
-    stops = np.append(begins[1:], len(ticks))
-    for tick, start, stop in zip(ticks[begins].tolist(), begins.tolist(), stops.tolist(), strict=True):
-        if tick >= 1:
-            yield tick, order[start:stop]
+        begins = _begins(ticks)
+    stops = np.append(begins[1:], len(ticks)).tolist()
+    runs = zip(ticks[begins].tolist(), begins.tolist(), stops, strict=True)
+    return [Run(tick, order[start:stop]) for tick, start, stop in runs if tick >= 1]
 
 
-def _runs(ticks: Longs) -> Longs:
+def _begins(ticks: Longs) -> Longs:
     """Return where another tick than the one before begins."""
     return np.concatenate(([0], np.flatnonzero(ticks[1:] != ticks[:-1]) + 1))
