@@ -148,6 +148,17 @@ def source_partitions(settings: Settings, connection: Connection) -> list[Source
     return [SourcePartition(place.topic.name, place.partition, place.topic.partitions) for place in sources]
 
 
+def partitions_by_user(settings: Settings, connection: Connection) -> list[SourcePartition]:
+    """Return the partitions of the topic by user; none without `privacy.rekey`, or before there is
+    one.
+    """
+    if not settings.privacy.rekey:
+        return []
+    name = settings.by_user_topic
+    found = describe(connection, [name]).get(name)
+    return [] if found is None else [SourcePartition(name, p, found.partitions) for p in range(found.partitions)]
+
+
 def check_topics(settings: Settings, connection: Connection) -> Topics:
     """Return the topics, all there and as they must be.
 

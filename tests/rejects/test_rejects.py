@@ -101,6 +101,39 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
     site.assert_clean()
 
 
+@pytest.mark.parametrize("key", ["key", "$key"])
+def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(bootstrap: str, tmp_path: Path, key: str) -> None:
+    """It goes back to the topic by user, with the key that it had and its user, and is the same event there."""
+    site = Site(
+        bootstrap, tmp_path, [known(keys=["other"], max_items_per_user=2)], partitions=2, owners=1,
+        events={"key": key, "user": "who"}, privacy={"unit": "user", "rekey": True}, worker={"user_partitions": 3},
+    )  # fmt: skip
+    at = time.time_ns() // 1_000_000
+    for i in range(60):
+        event = {"key": "k", "items": ["a", "b", "a"], "ts": at + i, "who": f"user-{i % 20}"}
+        headers: Any = [("trace", b"\x00\xff")] if i % 2 else []
+        site._producer.produce(site.topic, json.dumps(event).encode(), "k", i % 2, headers=headers)
+        site.produce(i % 2, [{"items": ["a"], "ts": at}] if i < 4 else [])
+    with site.worker() as worker:
+        until(lambda: len(site.rejects()) == 64, "all is rejected")
+        assert worker.stop() == 0
+    site.document["histogram"] = [known(keys=["other", "k"], max_items_per_user=2)]
+    site.config = site.write(site.document)
+    outcomes = [retry(site.settings, site.connection, any_reason) for _ in range(2)]
+    assert [(one.sent, one.refused, one.foreign) for one in outcomes] == [(60, 4, 0), (0, 4, 0)]
+    by_user = [m for m in site.read(site.settings.by_user_topic) if m.value() is not None]
+    before, after = ([m for m in by_user if ("retry" in dict(headers_of(m))) == again] for again in (False, True))
+    assert sorted((m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)) for m in before) == sorted(
+        (m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)[:-1]) for m in after
+    )
+    with site.worker() as worker:
+        until(lambda: site.contributed().total() == 40, "they count: two items of each of 20 users")
+        site.wait_published(at)
+        assert worker.stop() == 0
+    assert site.contributed().total() == 40
+    site.assert_clean()
+
+
 def test_only_what_is_accepted_now_goes_and_the_rest_may_later(bootstrap: str, tmp_path: Path) -> None:
     """A position in the topic would lose those that are not accepted at the first try."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)

@@ -200,7 +200,7 @@ class ContributeShard(Shard):
         self.metrics.declined.inc(self._reader.declined)
         if self._origins is not None:
             rejects = self._origins.take(records, rejects, self._place)
-        self._rejects.add(records, rejects)
+        self._rejects.add(batch.records, rejects)  # as they came, so that they can be sent back
         self.metrics.rejecting.note(
             self._place.topic.name,
             time.monotonic(),

@@ -1,5 +1,6 @@
 """Sending rejects back: each that would be accepted now goes to its own topic and partition again,
-as the record that it was, once.
+as the record that it was, once. With `privacy.rekey` that is the topic by user for those that were
+sent on before they were rejected: what says there where they count goes along.
 
 One transaction sends some rejects of a partition and a record to the rejects topic that names their
 offsets there (`RETRIED`); so a run that is killed anywhere and started again sends none of them
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from workers.agents.factory import reader_of, source_reader_of
+from workers.agents.origins import read_headers
 from workers.agents.rejected import RETRIED, RETRY, Rejected
 from workers.errors import KafkaAway
 from workers.events.forms import Forms
@@ -25,8 +27,8 @@ from workers.kafka.reading import read_partition
 from workers.kafka.records import Outgoing
 from workers.kafka.transaction import Transactions
 from workers.rejects.listing import partitions_of, reject_of, sent_back, wait_for_end
-from workers.settings import Settings
-from workers.topics import source_partitions
+from workers.settings import RECORD_KEY, Settings
+from workers.topics import partitions_by_user, source_partitions
 
 # In one transaction, at most.
 RECORDS_MAX = 1_000
@@ -153,6 +155,7 @@ class _Judge:
         self._settings, self._reader = settings, reader_of(settings)
         self._forms = Forms(settings, self._reader)
         self._sources = {source.log: source for source in source_partitions(settings, connection)}
+        self._sources |= {source.log: source for source in partitions_by_user(settings, connection)}
         self._readers: dict[tuple[str, int], SourceReader] = {}
 
     def good(self, rejects: Sequence[tuple[int, Rejected]], outcome: Outcome) -> list[tuple[int, Rejected]]:
@@ -185,7 +188,7 @@ class _Judge:
             )
         records = Records.of(
             [reject.value for reject in rejects],
-            [reject.key for reject in rejects],
+            [self._key(reject) for reject in rejects],
             [reject.time_ms or 0 for reject in rejects],
         )
         latest = time.time_ns() // 1_000_000 + self._settings.events.max_ahead_ms
@@ -194,3 +197,10 @@ class _Judge:
         return accepted
 
 
+
+    def _key(self, reject: Rejected) -> bytes | None:
+        """Return the key that a record had before it was keyed by user."""
+        settings = self._settings
+        if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:
+            return reject.key
+        return read_headers(reject.headers)[1]
