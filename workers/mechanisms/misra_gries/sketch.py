@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.ledger import Tags
+from workers.mechanisms.misra_gries.sorted_tags import SortedTags
 from workers.mechanisms.texts import NO_TEXTS, Texts, fixed
 
 Counts = NDArray[np.int64]
@@ -54,19 +55,23 @@ class SketchBatch:
     """What one tick adds for one stream key: each item once, ascending by tag.
 
     Attributes:
-        tags: uint64 (n, 2), strictly ascending.
+        tags: n different ones.
         labels: labels of these items and perhaps of others, UTF-8.
         rows: int64 (n,), where in `labels` each item's label stands.
         counts: int64 (n,), each above 0.
     """
 
-    tags: Tags
+    tags: SortedTags
     labels: Texts
     rows: Indices
     counts: Counts
 
     def __repr__(self) -> str:
         return f"SketchBatch({len(self.counts)} items)"
+
+    def part(self, places: Indices) -> SketchBatch:
+        """The items at some places, ascending."""
+        return SketchBatch(self.tags.part(places), self.labels, self.rows[places], self.counts[places])
 
 
 def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None) -> SketchBatch:
@@ -78,32 +83,11 @@ def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None
         counts: int64 (n,), each above 0.
         rows: int64 (n,), which of `labels` is each item's; None: there are n, in the same order.
     """
-    order = ascending(tags)
-    tags, counts = tags.take(order, axis=0), counts[order]
-    same = (tags[1:, 0] == tags[:-1, 0]) & (tags[1:, 1] == tags[:-1, 1])
-    if same.any():  # several messages have the item
-        first = np.flatnonzero(np.concatenate(([True], ~same)))
-        tags, counts, order = tags.take(first, axis=0), np.add.reduceat(counts, first), order[first]
-    return SketchBatch(tags, labels, order if rows is None else rows[order], counts)
-
-
-def ascending(tags: Tags) -> Indices:
-    """The order of tags (n, 2), equal ones in the order in which they stand.
-
-    The upper bits of a tag with its number behind them are one word: to sort such words takes three
-    fifths of the time of `argsort`. Where two tags have those bits in common and differ, which is
-    rare, the slow way decides.
-    """
-    n = len(tags)
-    bits = np.uint64(max(n - 1, 1).bit_length())
-    words = (tags[:, 0] >> bits << bits) | np.arange(n, dtype=np.uint64)
-    words.sort()
-    order = (words & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
-    words >>= bits
-    alike = np.flatnonzero(words[1:] == words[:-1])
-    if (tags.take(order[alike], axis=0) != tags.take(order[alike + 1], axis=0)).any():
-        order = np.lexsort((tags[:, 1], tags[:, 0]))
-    return order
+    ascending = SortedTags(tags)
+    counts = counts.take(ascending.order)
+    if ascending.starts is not None:  # several messages have the item
+        counts = np.add.reduceat(counts, ascending.starts)
+    return SketchBatch(ascending, labels, ascending.rows if rows is None else rows[ascending.rows], counts)
 
 
 class Sketch:
@@ -133,7 +117,7 @@ class Sketch:
         if not len(items.counts):
             return
         self.total += int(items.counts.sum())
-        before, known = positions(self.tags, items.tags)
+        before, known = items.tags.positions(self.tags)
         if (self.counts > 0).all() and len(self.counts) + len(items.counts) - np.count_nonzero(known) <= self.size:
             self._merge(items)  # every miss finds a counter that was never used
             return
@@ -141,7 +125,7 @@ class Sketch:
         of_batch, number, self.counts = feeding.feed()
         new = number[of_batch]
         tags = np.empty((len(number), 2), dtype=np.uint64)
-        tags[of_batch], tags[~of_batch] = items.tags.take(new, axis=0), self.tags.take(number[~of_batch], axis=0)
+        tags[of_batch], tags[~of_batch] = items.tags.take(new), self.tags.take(number[~of_batch], axis=0)
         # Its own labels, and behind them those of the batch that came in.
         rows = number.copy()
         rows[of_batch] = len(self.labels) + np.arange(len(new))
@@ -155,7 +139,7 @@ class Sketch:
 
     def _merge(self, items: SketchBatch) -> None:
         """Add the counters, subtract the (size + 1)-th largest, drop what is not above zero."""
-        before, known = positions(self.tags, items.tags)
+        before, known = items.tags.positions(self.tags)
         strangers = np.flatnonzero(~known)
         sums = np.concatenate((self.counts[strangers], items.counts))
         sums[len(strangers) + before[known]] += self.counts[known]
@@ -164,7 +148,7 @@ class Sketch:
         keep = np.flatnonzero(sums > 0)
         own, new = strangers[keep[keep < len(strangers)]], keep[keep >= len(strangers)] - len(strangers)
         labels = Texts.concat((self.labels.take(own), items.labels.take(items.rows[new])))
-        self._set(np.concatenate((self.tags[own], items.tags[new])), labels, sums[keep])
+        self._set(np.concatenate((self.tags[own], items.tags.take(new))), labels, sums[keep])
 
     def _set(self, tags: Tags, labels: Texts, counts: Counts) -> None:
         order = np.lexsort((tags[:, 1], tags[:, 0]))
@@ -221,20 +205,3 @@ class _Feeding:
         used = of_batch | (number < self._held)
         slots, number, of_batch = slots[used], number[used], of_batch[used]
         return of_batch, np.where(of_batch, self._ranks[slots] >> self._bits, number), self._heights[slots] - lowered
-
-
-def positions(keys: Tags, among: Tags) -> tuple[Indices, NDArray[np.bool_]]:
-    """For each of `keys` (m, 2) how many of `among` (n, 2, strictly ascending) are smaller, and
-    whether the next one is equal.
-    """
-    if not len(among):
-        return np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=bool)
-    before = np.searchsorted(among[:, 0], keys[:, 0], side="left").astype(np.int64)
-    n = len(among)
-    while True:  # goes round once more only where upper halves are equal and lower ones are not
-        at = np.minimum(before, n - 1)
-        same_half = (before < n) & (among[at, 0] == keys[:, 0])
-        smaller = same_half & (among[at, 1] < keys[:, 1])
-        if not smaller.any():
-            return before, same_half & (among[at, 1] == keys[:, 1])
-        before = before + smaller
