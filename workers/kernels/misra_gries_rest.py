@@ -14,31 +14,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.kernels.compiled import kernel, kernel_with_arrays
+from workers.kernels.misra_gries import turn_over
 
 Integers = NDArray[np.int64]
 Places = NDArray[np.int32]
+Bits = NDArray[np.uint32]
 
 
 @kernel_with_arrays
 def feed_rest(
-    items: Places,
-    counts: Integers,
-    fed: int,
+    items: Integers,
+    weights: Integers,
     lowered: int,
     heights: Integers,
     ranks: Integers,
     slot_of: Places,
+    held: Bits,
     bits: int,
 ) -> int:
     """Feed all that is left of some items, one item after the other.
 
     Args:
         items: (m,), which, ascending.
-        counts: (n,), how often each item of the tick occurs: more than `fed` times for those.
-        fed: how many of each were fed before.
+        weights: (m,), how many are left of each, at least one.
         lowered: how often everybody was lowered before.
         heights, ranks: (k,), changed.
-        slot_of: (n,), changed.
+        slot_of, held: see `misra_gries`; changed.
         bits: see `misra_gries`.
 
     Returns:
@@ -51,8 +52,8 @@ def feed_rest(
         sink(parent, heap, known, ranks)
     for place in range(len(items)):
         item = items[place]
-        weight = counts[item] - fed
-        if slot_of[item] >= 0:
+        weight = weights[place]
+        if held[item >> 5] >> (item & 31) & 1:
             heights[slot_of[item]] += weight
             continue
         slot = heap[0]
@@ -67,9 +68,10 @@ def feed_rest(
         height = lowered + weight
         lowered = heights[slot]
         if ranks[slot] & of_tick == of_tick:  # the key that gives way is of the tick too
-            slot_of[ranks[slot] >> bits] = -1
-        ranks[slot] = (np.int64(item) << bits) | of_tick
+            turn_over(held, ranks[slot] >> bits)
+        ranks[slot] = (item << bits) | of_tick
         slot_of[item] = slot
+        turn_over(held, item)
         heights[slot] = known[slot] = height
         sink(0, heap, known, ranks)
     return lowered

@@ -13,10 +13,10 @@ from workers.mechanisms.misra_gries.sketch import Sketch
 
 LOOPS = {
     misra_gries: (
-        "feed_rounds", "more_than", "rest_of_round", "sorted_apart", "take_turns", "still_at_zero",
+        "feed_rounds", "ones_in", "turn_over", "rest_of_round", "sorted_apart", "take_turns", "still_at_zero",
         "off_the_wheel", "sort_by_rank", "merge_by_rank", "run_end",
     ),
-    misra_gries_rest: ("feed_rest", "sink"),
+    misra_gries_rest: ("feed_rest", "sink", "turn_over"),
 }  # fmt: skip
 
 

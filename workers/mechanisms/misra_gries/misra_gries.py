@@ -54,7 +54,7 @@ from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Items, Noise, State, head
 from workers.mechanisms.misra_gries.release import shown_above
-from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch
+from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.exact_tail import exact_quantile
 from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
@@ -272,11 +272,12 @@ class MisraGries(OnSplit):
 
     def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch) -> None:
         """Feeds a tick's items of a stream key to the open cells of these levels."""
-        for sketch in state.opened(key, levels):
-            if self._shared:
-                sketch.feed(items)
-            else:
-                sketch.add(items)
+        sketches = state.opened(key, levels)
+        if self._shared:
+            feed(sketches, items)
+            return
+        for sketch in sketches:
+            sketch.add(items)
 
     def _release(self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise) -> None:
         """Releases a stream key's cell that is over at t; None where it has had no items."""

@@ -29,6 +29,7 @@ using the Misra-Gries Sketch", Algorithm 1; Agarwal et al., "Mergeable Summaries
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,15 +115,25 @@ class Sketch:
 
     def feed(self, items: SketchBatch) -> None:
         """Algorithm 1 for each occurrence of each item, in the order of the batch."""
-        if not len(items.counts):
-            return
-        self.total += int(items.counts.sum())
+        feed([self], items)
+
+    def _feed(self, items: SketchBatch, rounds: _Rounds | None) -> _Rounds | None:
+        """Feed it.
+
+        Args:
+            items: what.
+            rounds: what `_Rounds` makes of it, where that is known.
+
+        Returns:
+            The same, known or needed here.
+        """
         before, known = items.tags.positions(self.tags)
+        self.total += int(items.counts.sum())
         if (self.counts > 0).all() and len(self.counts) + len(items.counts) - np.count_nonzero(known) <= self.size:
             self._merge(items)  # every miss finds a counter that was never used
-            return
-        feeding = _Feeding(self.size, items.counts, self.counts, before, known)
-        of_batch, number, self.counts = feeding.feed()
+            return rounds
+        rounds = rounds or _Rounds(items.counts)
+        of_batch, number, self.counts = _Feeding(self.size, rounds, self.counts, before, known).feed()
         new = number[of_batch]
         tags = np.empty((len(number), 2), dtype=np.uint64)
         tags[of_batch], tags[~of_batch] = items.tags.take(new), self.tags.take(number[~of_batch], axis=0)
@@ -131,6 +142,7 @@ class Sketch:
         rows[of_batch] = len(self.labels) + np.arange(len(new))
         self.labels = Texts.concat((self.labels, items.labels.take(items.rows[new]))).take(rows)
         self.tags = tags
+        return rounds
 
     def add(self, items: SketchBatch) -> None:
         """Merges the batch in as an exact histogram; zero counters go."""
@@ -156,33 +168,73 @@ class Sketch:
         self.labels = labels.take(order)
 
 
+def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
+    """Algorithm 1 in each of several sketches; what they have in common is done once."""
+    rounds = None
+    for sketch in sketches if len(items.counts) else ():
+        rounds = sketch._feed(items, rounds)
+
+
+class _Rounds:
+    """The rounds in which a batch is fed, the same for every sketch. Sensitive.
+
+    Attributes:
+        n: items in the batch.
+        ones: uint32 (rounds, words), which items are in each round of ones, 32 a word.
+        items: int64 (m,), which are left for the last round, ascending.
+        weights: int64 (m,), how many of each.
+    """
+
+    def __init__(self, counts: Counts) -> None:
+        """
+        Args:
+            counts: int64 (n,), how often each item occurs, at least once.
+        """
+        self.n = len(counts)
+        # Bytes are compared eight times as fast as words.
+        most = np.minimum(counts, ROUNDS, out=np.empty(self.n, dtype=np.uint8), casting="unsafe")
+        bits = np.zeros((min(ROUNDS - 1, int(most.max())), -(-self.n // 32) * 4), dtype=np.uint8)
+        for fed, items in enumerate(bits):
+            items[: -(-self.n // 8)] = np.packbits(most > fed, bitorder="little")
+        left = np.flatnonzero(most == ROUNDS)
+        self.ones: NDArray[np.uint32] = fixed(bits.view(np.uint32))
+        self.items, self.weights = fixed(left), fixed(counts[left] - (ROUNDS - 1))
+
+    def __repr__(self) -> str:
+        return f"_Rounds({self.n} items)"
+
+
 class _Feeding:
     """The counters while a batch is fed; see `workers/kernels/misra_gries.py`. Sensitive."""
 
     def __init__(
-        self, size: int, fed: Counts, counts: Counts, before: Indices, known: NDArray[np.bool_]
+        self, size: int, rounds: _Rounds, counts: Counts, before: Indices, known: NDArray[np.bool_]
     ) -> None:
         """
         Args:
             size: k.
-            fed: int64 (n,), how often each item of the batch occurs.
+            rounds: the batch.
             counts: int64 (held,), the counters in use, ascending by key.
             before: int64 (held,), how many items of the batch have a smaller key than each.
             known: bool (held,), whether the next item has that very key.
         """
-        self._fed, self._held = fixed(fed), len(counts)
+        self._rounds, self._held = rounds, len(counts)
         self._bits = size.bit_length()
         self._ones = (1 << self._bits) - 1
         self._heights: Counts = np.zeros(size, dtype=np.int64)
         self._heights[: self._held] = counts
-        self._ranks: Indices = (len(fed) << self._bits) + np.arange(size, dtype=np.int64)
+        self._ranks: Indices = (rounds.n << self._bits) + np.arange(size, dtype=np.int64)
         own = np.where(known, self._ones, np.arange(self._held))
         self._ranks[: self._held] = (before << self._bits) + own
-        self._slot_of = np.full(len(fed), -1, dtype=np.int32)
+        # Pages of it that nobody writes to take no memory.
+        self._slot_of = np.empty(rounds.n, dtype=np.int32)
         self._slot_of[before[known]] = np.flatnonzero(known)
+        of_batch = np.zeros(-(-rounds.n // 32) * 32, dtype=bool)
+        of_batch[before[known]] = True
+        self._of_batch = np.packbits(of_batch, bitorder="little").view(np.uint32)
 
     def __repr__(self) -> str:
-        return f"_Feeding({len(self._heights)} counters, {len(self._fed)} items)"
+        return f"_Feeding({len(self._heights)} counters, {self._rounds.n} items)"
 
     def feed(self) -> tuple[NDArray[np.bool_], Indices, Counts]:
         """Feed the batch; return the counters in use, ascending by key.
@@ -194,11 +246,11 @@ class _Feeding:
         from workers.kernels.misra_gries import feed_rounds
         from workers.kernels.misra_gries_rest import feed_rest
 
-        left = np.empty(len(self._fed), dtype=np.int32)
-        counters = self._heights, self._ranks, self._slot_of, self._bits
-        lowered, remaining = feed_rounds(self._fed, ROUNDS - 1, *counters, left)
-        if remaining:
-            lowered = feed_rest(left[:remaining], self._fed, ROUNDS - 1, lowered, *counters)
+        rounds = self._rounds
+        counters = self._heights, self._ranks, self._slot_of, self._of_batch, self._bits
+        lowered = feed_rounds(rounds.ones, *counters)
+        if len(rounds.items):
+            lowered = feed_rest(rounds.items, rounds.weights, lowered, *counters)
         slots = np.argsort(self._ranks)
         number = self._ranks[slots] & self._ones
         of_batch = number == self._ones
