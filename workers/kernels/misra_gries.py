@@ -44,11 +44,12 @@ Bits = NDArray[np.uint32]
 
 @kernel_in_place
 def ones_in(word: int) -> int:
-    """Return how many of the lower 32 bits of a word are one; the others are zero."""
-    word -= (word >> 1) & 0x55555555
-    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
-    word = (word + (word >> 4)) & 0x0F0F0F0F
-    return ((word * 0x01010101) & 0xFFFFFFFF) >> 24
+    """Return how many bits of a word are one: one instruction, once it is compiled."""
+    ones = 0
+    while word != 0:
+        word &= word - 1
+        ones += 1
+    return ones
 
 
 @kernel_in_place

@@ -16,7 +16,7 @@ LOOPS = {
         "feed_rounds", "ones_in", "turn_over", "rest_of_round", "sorted_apart", "take_turns", "still_at_zero",
         "off_the_wheel", "sort_by_rank", "merge_by_rank", "run_end",
     ),
-    misra_gries_rest: ("feed_rest", "sink", "turn_over"),
+    misra_gries_rest: ("feed_rest", "append", "come_nearer", "sort_by_rank", "turn_over"),
 }  # fmt: skip
 
 

@@ -250,7 +250,8 @@ class _Feeding:
         counters = self._heights, self._ranks, self._slot_of, self._of_batch, self._bits
         lowered = feed_rounds(rounds.ones, *counters)
         if len(rounds.items):
-            lowered = feed_rest(rounds.items, rounds.weights, lowered, *counters)
+            by_rank = np.argsort(self._ranks).astype(np.int32)
+            lowered = feed_rest(rounds.items, rounds.weights, by_rank, lowered, *counters)
         slots = np.argsort(self._ranks)
         number = self._ranks[slots] & self._ones
         of_batch = number == self._ones
