@@ -263,9 +263,9 @@ class MisraGries(OnSplit):
         counts: list[int] = []
         for key, total in state.shown():
             keys += [key] * len(total)
-            for label in sorted(total):
-                labels.append(label)
-                counts.append(total[label])
+            ascending = sorted(total)
+            labels += ascending
+            counts += map(total.__getitem__, ascending)
         return state, Items(
             np.array(keys, dtype=np.int32), labels, self._published(counts), self.sd(t), self._threshold
         )
@@ -298,7 +298,7 @@ def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) ->
     """All of a tick's items for each stream key, the same whatever message brought them."""
     if not contributions:
         return
-    key = _joined([index[part.key_of_row] for part, index in contributions])
+    key = _joined([index.take(part.key_of_row) for part, index in contributions])
     tags = _joined([part.tags for part, _ in contributions])
     counts = _joined([part.counts for part, _ in contributions])
     labels = Texts.concat([part.labels for part, _ in contributions])

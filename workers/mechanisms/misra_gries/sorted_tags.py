@@ -94,19 +94,20 @@ class SortedTags:
         low = np.searchsorted(self._uppers, uppers).astype(np.int64)
         high = low.copy()
         near = np.flatnonzero(low < n)
-        near = alike = near[self._uppers[low[near]] == uppers[near]]
+        near = near[self._uppers[low[near]] == uppers[near]]
         high[near] += 1
         more = near[self._uppers[np.minimum(high[near], n - 1)] == uppers[near]]
         high[more] = np.searchsorted(self._uppers, uppers[more], side="right")
+        known = np.zeros(len(keys), dtype=bool)
         # Of the tags with a key's upper bits, mostly one: then this goes round once.
         while len(near := near[low[near] < high[near]]):
             middle = (low[near] + high[near]) // 2
-            smaller = _smaller(self.take(middle), keys[near])
+            there, sought = self.take(middle), keys[near]
+            smaller, same = _smaller(there, sought), (there == sought).all(axis=1)
+            known[near[same]] = True
             low[near[smaller]] = middle[smaller] + 1
+            low[near[same]] = middle[same]
             high[near[~smaller]] = middle[~smaller]
-        known = np.zeros(len(keys), dtype=bool)
-        alike = alike[low[alike] < n]
-        known[alike] = (self.take(low[alike]) == keys[alike]).all(axis=1)
         return low, known
 
 
