@@ -95,13 +95,13 @@ class SketchState(State):
     def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
         """Adds what a cell of this level showed."""
         self._join()
-        released = list(released)
-        if not released:
-            return
-        into = self._shown.setdefault((key, level), {})
+        into, shows = self._shown.get((key, level), {}), False
         for label, count in released:
             into[label] = into.get(label, 0) + count
-        self._changed.add(("mr", (key, level)))
+            shows = True
+        if shows:
+            self._shown[key, level] = into
+            self._changed.add(("mr", (key, level)))
 
     def shown(self) -> list[tuple[int, dict[bytes, int]]]:
         """For each stream key that shows something, ascending, the sums over all levels."""
