@@ -44,7 +44,7 @@ Bits = NDArray[np.uint32]
 
 
 @kernel_in_place
-def ones_in(word: int) -> int:
+def ones_in(word: int | np.int64) -> int:
     """Return how many bits of a word are one: one instruction, once it is compiled."""
     ones = 0
     while word != 0:
