@@ -21,7 +21,7 @@ all others in the order they had: the neighbours that Lemma 2 is about. An order
 stream (arrival, count, first seen, the sketch's own items first) would have to be the same for both
 neighbours, and is not. "Smallest key" is the smallest tag. Rounds are what makes it fast, see
 `workers/kernels/misra_gries.py`: where items weigh one, each takes a few steps whatever k is; only
-the last round takes O(log k) for each item.
+the last round takes a few more, the weights' logarithm at most.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
@@ -113,26 +113,24 @@ class Sketch:
     def __repr__(self) -> str:
         return f"Sketch(size={self.size})"
 
-    def feed(self, items: SketchBatch) -> None:
-        """Algorithm 1 for each occurrence of each item, in the order of the batch."""
-        feed([self], items)
-
-    def _feed(self, items: SketchBatch, rounds: _Rounds | None) -> _Rounds | None:
-        """Feed it.
+    def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
+        """Algorithm 1 for each occurrence of each item, in the order of the batch.
 
         Args:
-            items: what.
-            rounds: what `_Rounds` makes of it, where that is known.
+            items: the batch.
+            rounds: its rounds, where another sketch needed them before.
 
         Returns:
-            The same, known or needed here.
+            Its rounds, where they are known now.
         """
+        if not len(items.counts):
+            return rounds
         before, known = items.tags.positions(self.tags)
         self.total += int(items.counts.sum())
         if (self.counts > 0).all() and len(self.counts) + len(items.counts) - np.count_nonzero(known) <= self.size:
             self._merge(items)  # every miss finds a counter that was never used
             return rounds
-        rounds = rounds or _Rounds(items.counts)
+        rounds = rounds or Rounds(items.counts)
         of_batch, number, self.counts = _Feeding(self.size, rounds, self.counts, before, known).feed()
         new = number[of_batch]
         tags = np.empty((len(number), 2), dtype=np.uint64)
@@ -171,11 +169,11 @@ class Sketch:
 def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
     """Algorithm 1 in each of several sketches; what they have in common is done once."""
     rounds = None
-    for sketch in sketches if len(items.counts) else ():
-        rounds = sketch._feed(items, rounds)
+    for sketch in sketches:
+        rounds = sketch.feed(items, rounds)
 
 
-class _Rounds:
+class Rounds:
     """The rounds in which a batch is fed, the same for every sketch. Sensitive.
 
     Attributes:
@@ -201,14 +199,14 @@ class _Rounds:
         self.items, self.weights = fixed(left), fixed(counts[left] - (ROUNDS - 1))
 
     def __repr__(self) -> str:
-        return f"_Rounds({self.n} items)"
+        return f"Rounds({self.n} items)"
 
 
 class _Feeding:
     """The counters while a batch is fed; see `workers/kernels/misra_gries.py`. Sensitive."""
 
     def __init__(
-        self, size: int, rounds: _Rounds, counts: Counts, before: Indices, known: NDArray[np.bool_]
+        self, size: int, rounds: Rounds, counts: Counts, before: Indices, known: NDArray[np.bool_]
     ) -> None:
         """
         Args:

@@ -8,8 +8,6 @@ which is rare, and where somebody asks for it.
 
 from __future__ import annotations
 
-from copy import copy
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -73,9 +71,10 @@ class SortedTags:
 
     def part(self, places: Indices) -> SortedTags:
         """Those at some places of `rows` (m,), ascending."""
-        part = copy(self)
+        part = object.__new__(SortedTags)
         part.order = part.rows = self.rows[places]
         part.starts, part._uppers = None, self._uppers[places]
+        part._tags, part._bits = self._tags, self._bits
         return part
 
     def take(self, places: Indices) -> Tags:
