@@ -36,8 +36,9 @@ from workers.kernels.wire.framing import cut
 from workers.kernels.wire.parts import zigzag
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, batch
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import fixed
+from workers.mechanisms.texts import Texts, fixed
 from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources_lines import JsonLines
 from workers.settings import RECORD_KEY, EventsSettings, Settings, settings_of, shape_of
@@ -69,6 +70,7 @@ def compile_kernels() -> float:
     begun = time.perf_counter()
     _of_numbers()
     _of_noise()
+    _of_sketches()
     _of_batches()
     _of_replay()
     if find_spec("fastavro") is not None:
@@ -104,6 +106,12 @@ def _of_noise() -> None:
         for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
             number_blocks.add_multiple(noise, 1, sums)
             number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy())
+
+
+def _of_sketches() -> None:
+    """Feed a sketch more items than it has counters, with an item that takes all rounds."""
+    labels = [b"a", b"b", b"c"]
+    Sketch(1).feed(batch(_KEY.tags("", labels), Texts.of(labels), np.array([1, 2, ROUNDS + 1])))
 
 
 def _of_batches() -> None:

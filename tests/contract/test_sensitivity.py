@@ -90,7 +90,7 @@ def test_an_event_that_no_bound_was_applied_to_is_seen(variant: Variant) -> None
 def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -> None:
     """A planted error in the code: what one event changes is then twice what its statistic says."""
 
-    def twice(method: Callable[..., None]) -> Callable[..., None]:
+    def twice(method: Callable[..., object]) -> Callable[..., None]:
         def repeated(self: object, *args: Any, **kwargs: Any) -> None:
             method(self, *args, **kwargs)
             method(self, *args, **kwargs)

@@ -7,7 +7,11 @@ last round takes all that an item has left in a row. Here are the rounds of ones
 
     heights  int64 (k,)     a counter's count, plus how often everybody was lowered (`lowered`)
     ranks    int64 (k,)     place of a counter's key among all keys of sketch and tick
-    slot_of  int32 (n,)     which counter has an item of the tick, -1 where none has
+    held     uint32 (words,)  a bit for each item of the tick: whether a counter has it
+    slot_of  int32 (n,)     which counter that is, of no meaning where none has it
+
+The items of a round are bits as well, 32 of them a word, the first one the lowest: a million items
+are 125 kB, which the processor's nearest memories hold, all rounds of a tick 3 MB.
 
 To lower everybody is to add one to `lowered`: a counter is at zero where its height is `lowered`. A
 rank is `before << bits | number` for a key that is not of the tick, `before` being how many items
@@ -31,30 +35,46 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel, kernel_with_arrays
+from workers.kernels.compiled import kernel, kernel_in_place, kernel_with_arrays
+from workers.kernels.misra_gries_order import merge_by_rank, sort_by_rank
 
 Integers = NDArray[np.int64]
 Places = NDArray[np.int32]
+Bits = NDArray[np.uint32]
+
+
+@kernel_in_place
+def ones_in(word: int | np.int64) -> int:
+    """Return how many bits of a word are one: one instruction, once it is compiled."""
+    ones = 0
+    while word != 0:
+        word &= word - 1
+        ones += 1
+    return ones
+
+
+@kernel_in_place
+def turn_over(bits_of: Bits, item: int) -> None:
+    """Turn an item's bit over."""
+    bits_of[item >> 5] ^= np.uint32(1 << (item & 31))
 
 
 @kernel_with_arrays
 def feed_rounds(
-    counts: Integers, rounds: int, heights: Integers, ranks: Integers, slot_of: Places,
-    bits: int, left: Places
-) -> tuple[int, int]:
+    rounds: NDArray[np.uint32], heights: Integers, ranks: Integers, slot_of: Places, held: Bits,
+    bits: int
+) -> int:
     """Feed rounds of one of each item.
 
     Args:
-        counts: (n,), how often each item occurs, at least once; items are ascending by key.
-        rounds: how many of these rounds there are, at most.
+        rounds: (rounds, words), the items of each round.
         heights: (k,), the counts to begin with; changed.
         ranks: (k,), ascending to begin with; changed.
-        slot_of: (n,), changed.
+        slot_of, held: see the module; changed.
         bits: see the module.
-        left: (n,), the result: the items that occur more often than there are rounds, ascending.
 
     Returns:
-        How often everybody was lowered, and how many items are left.
+        How often everybody was lowered.
     """
     k = len(heights)
     buckets = 64
@@ -68,150 +88,149 @@ def feed_rounds(
     lowered = turn = 0
     waiting = still_at_zero(lowered, zeros, k, heights, heads, behind)
     of_tick = (1 << bits) - 1
-    remaining = len(counts)
-    for item in range(remaining):
-        left[item] = item
     # No calls in this loop but where everybody is lowered: a call that gets arrays takes longer
     # than all of a step (measured: 25 ns, 6 ns).
-    for fed in range(1, rounds + 1):
-        place = 0
+    for number in range(len(rounds)):
+        items = rounds[number]
         whole = False  # whether everybody was lowered before in this round
         in_order = False  # whether those of `zeros` that stay will be in order
-        while place < remaining:
-            item = left[place]
-            place += 1
-            if slot_of[item] >= 0:
-                heights[slot_of[item]] += 1
-                continue
-            while turn < waiting and heights[zeros[turn]] != lowered:  # it was hit meanwhile
-                turn += 1
-                in_order = False
-            if turn < waiting:
-                slot = zeros[turn]
-                turn += 1
-                if ranks[slot] & of_tick == of_tick:  # the key that gives way is of the tick too
-                    slot_of[ranks[slot] >> bits] = -1
-                ranks[slot] = (np.int64(item) << bits) | of_tick
-                slot_of[item] = slot
-                heights[slot] = lowered + 1
-                continue
-            lowered += 1
-            turn = 0
-            if waiting == 0 and heads[lowered & (buckets - 1)] < 0:
-                continue
-            same = still_at_zero(lowered, zeros, waiting, heights, heads, behind)
-            waiting = off_the_wheel(lowered, zeros, same, heights, heads, behind)
-            if not in_order:
-                sort_by_rank(zeros, 0, same, ranks, scratch)
-                in_order = True
-            if whole:
-                place, lowered, turn, waiting = rest_of_round(
-                    left, place, remaining, lowered, zeros, same, waiting,
-                    heights, ranks, slot_of, bits, heads, behind, scratch,
-                )  # fmt: skip
-            elif waiting > same:
-                sort_by_rank(zeros, same, waiting, ranks, scratch)
-                merge_by_rank(zeros, same, waiting, ranks, scratch)
-            whole = True
-        remaining = more_than(fed, counts, left, remaining)
-    return lowered, remaining
-
-
-@kernel
-def more_than(fed: int, counts: Integers, left: Places, remaining: int) -> int:
-    """Keep the items that occur more than `fed` times.
-
-    Args:
-        fed: how often.
-        counts: (n,), how often each item occurs.
-        left: (n,), items, of which the first `remaining` count; changed.
-        remaining: how many.
-
-    Returns:
-        How many are kept.
-    """
-    kept = 0
-    for place in range(remaining):
-        item = left[place]
-        left[kept] = item  # written whether it stays or not: no branch that cannot be foretold
-        kept += counts[item] > fed
-    return kept
+        word, fed = -1, False
+        while not fed and word + 1 < len(items):
+            word += 1
+            rest = np.int64(items[word])
+            while rest != 0:
+                low = rest & -rest
+                rest ^= low
+                item = (word << 5) + ones_in(low - 1)
+                if held[word] & low:
+                    heights[slot_of[item]] += 1
+                    continue
+                while turn < waiting and heights[zeros[turn]] != lowered:  # it was hit meanwhile
+                    turn += 1
+                    in_order = False
+                if turn < waiting:
+                    slot = zeros[turn]
+                    turn += 1
+                    if ranks[slot] & of_tick == of_tick:  # the key that gives way is of the tick too
+                        turn_over(held, ranks[slot] >> bits)
+                    ranks[slot] = (np.int64(item) << bits) | of_tick
+                    slot_of[item] = slot
+                    turn_over(held, item)
+                    heights[slot] = lowered + 1
+                    continue
+                lowered += 1
+                turn = 0
+                if waiting == 0 and heads[lowered & (buckets - 1)] < 0:
+                    continue
+                same = still_at_zero(lowered, zeros, waiting, heights, heads, behind)
+                waiting = off_the_wheel(lowered, zeros, same, heights, heads, behind)
+                if not in_order:
+                    sort_by_rank(zeros, 0, same, ranks, scratch)
+                    in_order = True
+                if whole:
+                    lowered, turn, waiting = rest_of_round(
+                        items, item + 1, lowered, zeros, same, waiting,
+                        heights, ranks, slot_of, held, bits, heads, behind, scratch,
+                    )  # fmt: skip
+                    fed = True
+                    break
+                if waiting > same:
+                    sort_by_rank(zeros, same, waiting, ranks, scratch)
+                    merge_by_rank(zeros, same, waiting, ranks, scratch)
+                whole = True
+    return lowered
 
 
 @kernel
 def rest_of_round(
-    left: Places, place: int, remaining: int, lowered: int, zeros: Places, same: int, now: int,
-    heights: Integers, ranks: Integers, slot_of: Places, bits: int, heads: Places,
-    behind: Places, scratch: Places
-) -> tuple[int, int, int, int]:
+    items: Bits, begun: int, lowered: int, zeros: Places, same: int, now: int, heights: Integers,
+    ranks: Integers, slot_of: Places, held: Bits, bits: int, heads: Places, behind: Places,
+    scratch: Places
+) -> tuple[int, int, int]:
     """Feed the rest of a round from where everybody was lowered, for the second time in it or
     later.
 
     Those that had their turn since the time before have keys that came in this round, so none of
     them is hit before the next: one miss for each of them, and one that lowers everybody, again and
     again. Of all these keys only the last ones stay. So misses are counted until the round is over,
-    and then the last turns are taken, in which those before them are forgotten.
+    32 items at once where there is no hit, and then the last turns are taken, in which those before
+    them are forgotten.
 
     Who comes off the wheel joins them. One whose rank is below that of the item at which everybody
     was lowered cannot be hit in this round either. The ranks of the others, `late`, are above those
     of all: they have their turns last, if they are not hit first, and then their keys are gone.
 
     Args:
-        left: (n,), the items of the round: the first `remaining`.
-        place: where in them to go on.
-        remaining: see `left`.
+        items: (words,), the items of the round.
+        begun: the first item to go on with.
         lowered: how often everybody was lowered, just now for the last time.
         zeros: (k,), who is at zero: the first `same` by rank, with keys of this round, and behind
             them, up to `now`, who came off the wheel; changed.
         same, now: see `zeros`.
         heights, ranks: (k,), changed.
-        slot_of: (n,), changed.
+        slot_of, held: see the module; changed.
         bits: see the module.
         heads, behind: the wheel, see `off_the_wheel`; changed.
         scratch: (k,), overwritten.
 
     Returns:
-        Where in the round to go on: its end; how often everybody was lowered; how many of `zeros`
-            have
-        had their turn since; how many there are of them, by rank.
+        How often everybody was lowered; how many of `zeros` have had their turn since; how many
+        there are of them, by rank.
     """
-    of_tick, mask = (1 << bits) - 1, len(heads) - 1
-    begun = begun_before = place
+    of_tick, mask, stop = (1 << bits) - 1, len(heads) - 1, len(items) << 5
+    begun_before = begun
     misses = 0
-    early = late = sorted_apart(zeros, same, now, left[place - 1], ranks, bits, scratch)
-    while place < remaining:
-        slot = slot_of[left[place]]
-        place += 1
-        if slot >= 0:
-            heights[slot] += 1
-            continue
-        misses += 1
-        if misses <= early:
-            continue
-        while late < now and heights[zeros[late]] != lowered:  # it was hit meanwhile
-            slot = zeros[late]
-            behind[slot] = heads[heights[slot] & mask]
-            heads[heights[slot] & mask] = slot
-            late += 1
-        if late < now:
-            slot = zeros[late]
-            late += 1
-            zeros[misses - 1] = slot
-            if ranks[slot] & of_tick == of_tick:
-                slot_of[ranks[slot] >> bits] = -1
-                ranks[slot] -= 1  # no key of the tick any more: it gets another one in the end
-            continue
-        lowered += 1
-        begun, begun_before = place, begun
-        same = now = early = late = misses - 1
-        misses = 0
-        if heads[lowered & mask] >= 0:
-            now = off_the_wheel(lowered, zeros, same, heights, heads, behind)
-            early = late = sorted_apart(zeros, same, now, left[place - 1], ranks, bits, scratch)
+    early = late = sorted_apart(zeros, same, now, begun - 1, ranks, bits, scratch)
+    for word in range(begun >> 5, len(items)):
+        rest = np.int64(items[word])
+        if word == begun >> 5:
+            rest &= -(1 << (begun & 31))
+        # Mostly nothing more is to be done: 1.8 of 10.7 ms less than by the loop.
+        if rest & held[word] == 0:
+            n = ones_in(rest)
+            if misses + n <= early:
+                misses += n
+                continue
+        while rest != 0:
+            hits = rest & held[word]
+            low = hits & -hits  # the first item that is hit
+            run = rest & (low - 1)  # those before it, all where none is hit
+            n = ones_in(run)
+            if n == 0 or misses + n <= early:
+                misses += n
+                rest ^= run | low
+                if hits != 0:
+                    heights[slot_of[(word << 5) + ones_in(low - 1)]] += 1
+                continue
+            for _ in range(early - misses):
+                run &= run - 1
+            low = run & -run
+            rest &= -low << 1
+            misses = max(misses, early) + 1
+            while late < now and heights[zeros[late]] != lowered:  # it was hit meanwhile
+                slot = zeros[late]
+                behind[slot] = heads[heights[slot] & mask]
+                heads[heights[slot] & mask] = slot
+                late += 1
+            if late < now:
+                slot = zeros[late]
+                late += 1
+                zeros[misses - 1] = slot
+                if ranks[slot] & of_tick == of_tick:
+                    turn_over(held, ranks[slot] >> bits)
+                    ranks[slot] -= 1  # no key of the tick any more: it gets another one in the end
+                continue
+            lowered += 1
+            begun, begun_before = (word << 5) + ones_in(low - 1) + 1, begun
+            same = now = early = late = misses - 1
+            misses = 0
+            if heads[lowered & mask] >= 0:
+                now = off_the_wheel(lowered, zeros, same, heights, heads, behind)
+                early = late = sorted_apart(zeros, same, now, begun - 1, ranks, bits, scratch)
     if begun_before < begun:
-        take_turns(left, begun_before, begun, zeros, same, ranks, slot_of, bits)
+        take_turns(items, begun_before, begun, zeros, same, ranks, slot_of, held, bits)
     merge_by_rank(zeros, same, early, ranks, scratch)
-    take_turns(left, begun, place, zeros, misses, ranks, slot_of, bits)
+    take_turns(items, begun, stop, zeros, misses, ranks, slot_of, held, bits)
     for turn in range(max(early, misses)):
         heights[zeros[turn]] = lowered + (turn < misses)
     waiting = max(early, misses)
@@ -219,7 +238,7 @@ def rest_of_round(
         zeros[waiting] = zeros[late]
         waiting += 1
         late += 1
-    return place, lowered, misses, waiting
+    return lowered, misses, waiting
 
 
 @kernel
@@ -243,30 +262,42 @@ def sorted_apart(
 
 @kernel
 def take_turns(
-    left: Places, place: int, stop: int, zeros: Places, n: int, ranks: Integers, slot_of: Places,
-    bits: int
+    items: Bits, start: int, stop: int, zeros: Places, n: int, ranks: Integers, slot_of: Places,
+    held: Bits, bits: int
 ) -> None:
     """Give counters to the first n misses of a stretch of a round, one after the other.
 
+    No key that gives way is of the stretch: all came before it in the round, or are below it.
+
     Args:
-        left: (n,), the items of the round.
-        place, stop: where the stretch begins and ends.
+        items: (words,), the items of the round.
+        start, stop: the first item of the stretch, and the first behind it.
         zeros: (k,), the counters.
         n: how many.
-        ranks, slot_of, bits: see the module; changed.
+        ranks, slot_of, held, bits: see the module; changed.
     """
     of_tick = (1 << bits) - 1
     turn = 0
-    while turn < n and place < stop:
-        item = left[place]
-        place += 1
-        if slot_of[item] < 0:
+    for word in range(start >> 5, min((stop >> 5) + 1, len(items))):
+        missed = np.int64(items[word]) & ~np.int64(held[word])
+        if word == start >> 5:
+            missed &= -(1 << (start & 31))
+        if word == stop >> 5:
+            missed &= (1 << (stop & 31)) - 1
+        taken = missed
+        while turn < n and missed != 0:
+            low = missed & -missed
+            missed ^= low
+            item = (word << 5) + ones_in(low - 1)
             slot = zeros[turn]
             turn += 1
             if ranks[slot] & of_tick == of_tick:
-                slot_of[ranks[slot] >> bits] = -1
+                turn_over(held, ranks[slot] >> bits)
             ranks[slot] = (np.int64(item) << bits) | of_tick
             slot_of[item] = slot
+        held[word] ^= np.uint32(taken ^ missed)  # all at once: 1.4 of 9.0 ms less than one by one
+        if turn == n:
+            break
 
 
 @kernel
@@ -328,73 +359,3 @@ def off_the_wheel(
             behind[slot] = heads[heights[slot] & mask]
             heads[heights[slot] & mask] = slot
     return n
-
-
-@kernel
-def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Places) -> None:
-    """Sort counters by rank, merging the runs that are in order: mostly there are one or two.
-
-    Args:
-        slots: (k,), of which those from `first` to n - 1 are sorted.
-        first, n: which.
-        ranks: (k,), which all differ.
-        scratch: (k,), overwritten.
-    """
-    runs = 2
-    while runs > 1:
-        runs, start = 0, first
-        while start < n:
-            middle = run_end(slots, start, n, ranks)
-            stop = middle
-            if middle < n:
-                stop = run_end(slots, middle, n, ranks)
-                one, other = start, middle
-                for place in range(start, stop):
-                    if other >= stop or (one < middle and ranks[slots[one]] < ranks[slots[other]]):
-                        scratch[place] = slots[one]
-                        one += 1
-                    else:
-                        scratch[place] = slots[other]
-                        other += 1
-                for place in range(start, stop):
-                    slots[place] = scratch[place]
-            runs += 1
-            start = stop
-
-
-@kernel
-def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: Places) -> None:
-    """Merge a few counters into many: each is looked up, and the others are moved, not compared.
-
-    Args:
-        slots: (k,), in order up to `middle`, and from there to n; changed.
-        middle, n: which.
-        ranks: (k,), which all differ.
-        scratch: (k,), overwritten.
-    """
-    few = n - middle
-    for i in range(few):
-        scratch[i] = slots[middle + i]
-    stop = middle
-    for i in range(few - 1, -1, -1):
-        rank = ranks[scratch[i]]
-        low, high = 0, stop
-        while low < high:
-            half = (low + high) // 2
-            if ranks[slots[half]] < rank:
-                low = half + 1
-            else:
-                high = half
-        for place in range(stop - 1, low - 1, -1):
-            slots[place + i + 1] = slots[place]
-        slots[low + i] = scratch[i]
-        stop = low
-
-
-@kernel
-def run_end(slots: Places, start: int, n: int, ranks: Integers) -> int:
-    """Say where the run that begins at `start` ends: the first place that is not in order, or n."""
-    stop = start + 1
-    while stop < n and ranks[slots[stop - 1]] < ranks[slots[stop]]:
-        stop += 1
-    return stop

@@ -7,16 +7,17 @@ from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
 from tests.mechanisms.misra_gries.test_sketch import COUNTS, as_batch, held, one_by_one, tag
-from workers.kernels import misra_gries, misra_gries_rest
+from workers.kernels import misra_gries, misra_gries_order, misra_gries_rest
 from workers.mechanisms.misra_gries import sketch as sketch_module
-from workers.mechanisms.misra_gries.sketch import Sketch
+from workers.mechanisms.misra_gries.sketch import Sketch, feed
 
 LOOPS = {
     misra_gries: (
-        "feed_rounds", "more_than", "rest_of_round", "sorted_apart", "take_turns", "still_at_zero",
-        "off_the_wheel", "sort_by_rank", "merge_by_rank", "run_end",
+        "feed_rounds", "ones_in", "turn_over", "rest_of_round", "sorted_apart", "take_turns", "still_at_zero",
+        "off_the_wheel", "sort_by_rank", "merge_by_rank",
     ),
-    misra_gries_rest: ("feed_rest", "sink"),
+    misra_gries_order: ("sort_by_rank", "merge_by_rank", "run_end"),
+    misra_gries_rest: ("feed_rest", "append", "come_nearer", "sort_by_rank", "turn_over"),
 }  # fmt: skip
 
 
@@ -79,7 +80,7 @@ def test_every_way_ends_there_on_long_ticks_too(way: None, rounds: int, size: in
 
 
 def test_a_weight_costs_nothing_and_is_not_limited() -> None:
-    """One step of the heap an item, whatever it weighs."""
+    """A few steps of the heap an item, whatever it weighs."""
     heavy = {item: (1 << 45) + item for item in range(200)}
     sketch = Sketch(10)
     for _ in range(3):
@@ -90,6 +91,63 @@ def test_a_weight_costs_nothing_and_is_not_limited() -> None:
     # Items of the same weight in a row: everybody's count is lowered by the eleventh part of it, but for what is in the counters.
     assert (sketch.total - sum(estimates.values())) % 11 == 0 and len(estimates) == 10
     assert all(0 <= 3 * heavy[item] - count <= sketch.total / 11 for item, count in estimates.items())
+
+
+def in_a_row(size: int, counters: dict[int, int], tick: dict[int, int]) -> dict[int, int]:
+    """Algorithm 1 as `one_by_one` has it, but for all that an item has left in a row at once: it is as heavy as it likes."""
+    ones = {item: min(count, sketch_module.ROUNDS - 1) for item, count in tick.items()}
+    counters = one_by_one(size, counters, ones)
+    for item in sorted(tick):
+        left = tick[item] - ones[item]
+        if left and item not in counters and len(counters) == size:
+            lowest = min(min(counters.values()), left)
+            counters = {key: count - lowest for key, count in counters.items()}
+            left -= lowest
+            if left:
+                del counters[min(key for key, count in counters.items() if count == 0)]
+        if left:
+            counters[item] = counters.get(item, 0) + left
+    return counters
+
+
+def some_counts(random: np.random.Generator, n: int) -> list[int]:
+    """Counts of one of the kinds that have ways of their own: ones, ties, few or many heavy ones, about the last round."""
+    kinds = (
+        np.ones(n), random.integers(1, 4, n), random.integers(1, 1_000_001, n), np.full(n, random.integers(1, 60)),
+        np.minimum(random.zipf(1.3, n), 1_000_000), 1 + 1_000_000 // (1 + random.permutation(n)), random.integers(22, 27, n),
+    )  # fmt: skip
+    counts: list[int] = kinds[random.integers(len(kinds))].astype(np.int64).tolist()
+    return counts
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sketches_of_any_size_end_there_at_any_weight(seed: int) -> None:
+    """Sizes to 2,000, counts to a million, several ticks, and sketches that began at different ticks and share a tick's rounds."""
+    random = np.random.default_rng(seed)
+    size = int(random.choice([1, 2, 5, 31, 32, 33, 64, 100, 300, 2_000]))
+    domain = int(random.choice([60, 600, 2_500]))
+    sketches, expected = list[Sketch](), list[dict[int, int]]()
+    for _ in range(3 if size > 100 else 6):
+        if len(sketches) < 3:
+            sketches.append(Sketch(size))
+            expected.append({})
+        items = random.choice(domain, int(random.integers(1, domain + 1)), replace=False).tolist()
+        tick = dict(zip(items, some_counts(random, len(items)), strict=True))
+        feed(sketches, as_batch(tick))
+        for i, sketch in enumerate(sketches):
+            expected[i] = in_a_row(size, expected[i], tick)
+            assert held(sketch) == expected[i]
+            assert sketch.tags.tolist() == [tag(item) for item in sorted(expected[i])]
+
+
+def test_what_is_in_a_row_is_the_same_one_by_one() -> None:
+    """The oracle for heavy items against the one for single occurrences."""
+    random = np.random.default_rng(3)
+    one, row = dict[int, int](), dict[int, int]()
+    for _ in range(30):
+        tick = dict(enumerate(random.integers(1, 90, 40).tolist()))
+        one, row = one_by_one(9, one, tick), in_a_row(9, row, tick)
+        assert one == row
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 200])
@@ -113,11 +171,11 @@ def test_counters_take_turns_by_rank(ranks: list[int], middle: int) -> None:
     middle = min(middle, n)
     for way in WAYS:
         slots, scratch = np.arange(n, dtype=np.int32), np.empty(n, dtype=np.int32)
-        way(misra_gries.sort_by_rank)(slots, 0, middle, of_slot, scratch)
-        way(misra_gries.sort_by_rank)(slots, middle, n, of_slot, scratch)
+        way(misra_gries_order.sort_by_rank)(slots, 0, middle, of_slot, scratch)
+        way(misra_gries_order.sort_by_rank)(slots, middle, n, of_slot, scratch)
         found = [ranks[slot] for slot in slots.tolist()]
         assert found == sorted(ranks[:middle]) + sorted(ranks[middle:])
-        way(misra_gries.merge_by_rank)(slots, middle, n, of_slot, scratch)
+        way(misra_gries_order.merge_by_rank)(slots, middle, n, of_slot, scratch)
         assert [ranks[slot] for slot in slots.tolist()] == sorted(ranks)
 
 

@@ -1,5 +1,6 @@
 """The Misra-Gries sketch: the same as feeding items one by one, its bounds at every step, and what one event more changes."""
 
+from bisect import bisect_left
 from collections import Counter
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, SketchBatch, ascending, batch, positions
+from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, SketchBatch, batch
+from workers.mechanisms.misra_gries.sorted_tags import SortedTags
 from workers.mechanisms.texts import Texts
 
 Tick = dict[int, int]
@@ -195,7 +197,7 @@ def test_positions_find_tags_whose_upper_halves_meet() -> None:
     """Once in 2^64 pairs of tags, and then the lower halves must decide."""
     among = np.array([[1, 1], [1, 5], [1, 9], [2, 0]], dtype=np.uint64)
     keys = np.array([[0, 9], [1, 0], [1, 5], [1, 6], [1, 10], [2, 0], [3, 0]], dtype=np.uint64)
-    before, known = positions(keys, among)
+    before, known = SortedTags(among[[3, 1, 0, 2]]).positions(keys)
     assert before.tolist() == [0, 0, 1, 2, 3, 3, 4]
     assert known.tolist() == [False, False, True, False, False, True, False]
 
@@ -217,4 +219,13 @@ def test_tags_are_put_in_order_whatever_they_have_in_common(parts: list[tuple[in
     tags = np.array([((a << 61) | ((b << shift) & (2**61 - 1)), c) for a, b, c in parts], dtype=np.uint64).reshape(
         -1, 2
     )
-    assert ascending(tags).tolist() == np.lexsort((tags[:, 1], tags[:, 0])).tolist()
+    found = SortedTags(tags)
+    assert found.order.tolist() == np.lexsort((tags[:, 1], tags[:, 0])).tolist()
+    each_once = sorted(set(map(tuple, tags.tolist())))
+    assert list(map(tuple, found.all().tolist())) == each_once
+    starts = range(len(tags)) if found.starts is None else found.starts.tolist()
+    assert found.rows.tolist() == [found.order[start] for start in starts]
+    keys = np.array([(upper, lower + more) for upper, lower in each_once for more in (0, 1)], dtype=np.uint64).reshape(-1, 2)
+    before, known = found.positions(keys)
+    assert before.tolist() == [bisect_left(each_once, tuple(key)) for key in keys.tolist()]
+    assert known.tolist() == [tuple(key) in each_once for key in keys.tolist()]

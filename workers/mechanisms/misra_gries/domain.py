@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.ledger import Rows, Tags
-from workers.mechanisms.misra_gries.sketch import SketchBatch, positions
+from workers.mechanisms.misra_gries.sketch import SketchBatch
+from workers.mechanisms.misra_gries.sorted_tags import SortedTags
 
 
 class DomainTags:
@@ -18,8 +19,7 @@ class DomainTags:
             tags: uint64 (d, 2), all different.
         """
         self.tags = tags
-        self._order: Rows = np.lexsort((tags[:, 1], tags[:, 0])).astype(np.int64)
-        self._ascending: Tags = np.ascontiguousarray(tags[self._order])
+        self._sorted = SortedTags(tags)
 
     def __repr__(self) -> str:
         return f"DomainTags({len(self.tags)} labels)"
@@ -28,14 +28,12 @@ class DomainTags:
         """For each of `tags` (n, 2) its place in the domain (any place where there is none), and
         whether there is one.
         """
-        before, known = positions(tags, self._ascending)
-        if not len(self._order):
+        before, known = self._sorted.positions(tags)
+        if not len(self._sorted):
             return before, known
-        return self._order[np.minimum(before, len(self._order) - 1)], known
+        return self._sorted.rows[np.minimum(before, len(self._sorted) - 1)], known
 
     def only(self, items: SketchBatch) -> SketchBatch:
         """The items of the domain alone."""
-        _, known = positions(items.tags, self._ascending)
-        if known.all():
-            return items
-        return SketchBatch(items.tags[known], items.labels, items.rows[known], items.counts[known])
+        _, known = self._sorted.positions(items.tags.all())
+        return items if known.all() else items.part(np.flatnonzero(known))

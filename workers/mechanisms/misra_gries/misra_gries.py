@@ -54,7 +54,7 @@ from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.mechanism import Items, Noise, State, head
 from workers.mechanisms.misra_gries.release import shown_above
-from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch
+from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.exact_tail import exact_quantile
 from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
@@ -263,20 +263,21 @@ class MisraGries(OnSplit):
         counts: list[int] = []
         for key, total in state.shown():
             keys += [key] * len(total)
-            for label in sorted(total):
-                labels.append(label)
-                counts.append(total[label])
+            ascending = sorted(total)
+            labels += ascending
+            counts += map(total.__getitem__, ascending)
         return state, Items(
             np.array(keys, dtype=np.int32), labels, self._published(counts), self.sd(t), self._threshold
         )
 
     def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch) -> None:
         """Feeds a tick's items of a stream key to the open cells of these levels."""
-        for sketch in state.opened(key, levels):
-            if self._shared:
-                sketch.feed(items)
-            else:
-                sketch.add(items)
+        sketches = state.opened(key, levels)
+        if self._shared:
+            feed(sketches, items)
+            return
+        for sketch in sketches:
+            sketch.add(items)
 
     def _release(self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise) -> None:
         """Releases a stream key's cell that is over at t; None where it has had no items."""
@@ -297,7 +298,7 @@ def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) ->
     """All of a tick's items for each stream key, the same whatever message brought them."""
     if not contributions:
         return
-    key = _joined([index[part.key_of_row] for part, index in contributions])
+    key = _joined([index.take(part.key_of_row) for part, index in contributions])
     tags = _joined([part.tags for part, _ in contributions])
     counts = _joined([part.counts for part, _ in contributions])
     labels = Texts.concat([part.labels for part, _ in contributions])

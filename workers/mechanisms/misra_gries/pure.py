@@ -39,7 +39,7 @@ from workers.mechanisms.ledger import Tags
 from workers.mechanisms.mechanism import Guarantee, Noise, State, head
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.misra_gries.release import largest_parts, pure_scale, whole
-from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch
+from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, feed
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, TABLE_VERSION, discrete_laplace
 from workers.mechanisms.order_statistics.config import domain_hash
@@ -115,8 +115,7 @@ class PureMisraGries(MisraGries):
     def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch) -> None:
         own = state.domain_of(key).only(items)
         if len(own.counts):
-            for sketch in state.opened(key, levels):
-                sketch.feed(own)
+            feed(state.opened(key, levels), own)
 
     def _release(self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise) -> None:
         domain = state.domain_of(key)

@@ -42,8 +42,10 @@ class Shown:
 
 def shown_above(labels: Texts, noisy: NDArray[np.int64], threshold: int) -> Shown:
     """Those above the threshold, by label."""
-    kept = sorted((labels[i], i) for i in np.flatnonzero(noisy > threshold).tolist())
-    return Shown(tuple(label for label, _ in kept), noisy[[i for _, i in kept]])
+    kept = np.flatnonzero(noisy > threshold)
+    names = list(labels.take(kept))
+    order = sorted(range(len(names)), key=names.__getitem__)
+    return Shown(tuple(names[i] for i in order), noisy[kept[order]])
 
 
 def reduced(sketch: Sketch) -> NDArray[np.int64]:

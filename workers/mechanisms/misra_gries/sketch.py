@@ -21,7 +21,7 @@ all others in the order they had: the neighbours that Lemma 2 is about. An order
 stream (arrival, count, first seen, the sketch's own items first) would have to be the same for both
 neighbours, and is not. "Smallest key" is the smallest tag. Rounds are what makes it fast, see
 `workers/kernels/misra_gries.py`: where items weigh one, each takes a few steps whatever k is; only
-the last round takes O(log k) for each item.
+the last round takes a few more, the weights' logarithm at most.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
@@ -29,12 +29,14 @@ using the Misra-Gries Sketch", Algorithm 1; Agarwal et al., "Mergeable Summaries
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.ledger import Tags
+from workers.mechanisms.misra_gries.sorted_tags import SortedTags
 from workers.mechanisms.texts import NO_TEXTS, Texts, fixed
 
 Counts = NDArray[np.int64]
@@ -54,19 +56,23 @@ class SketchBatch:
     """What one tick adds for one stream key: each item once, ascending by tag.
 
     Attributes:
-        tags: uint64 (n, 2), strictly ascending.
+        tags: n different ones.
         labels: labels of these items and perhaps of others, UTF-8.
         rows: int64 (n,), where in `labels` each item's label stands.
         counts: int64 (n,), each above 0.
     """
 
-    tags: Tags
+    tags: SortedTags
     labels: Texts
     rows: Indices
     counts: Counts
 
     def __repr__(self) -> str:
         return f"SketchBatch({len(self.counts)} items)"
+
+    def part(self, places: Indices) -> SketchBatch:
+        """The items at some places, ascending."""
+        return SketchBatch(self.tags.part(places), self.labels, self.rows[places], self.counts[places])
 
 
 def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None) -> SketchBatch:
@@ -78,32 +84,11 @@ def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None
         counts: int64 (n,), each above 0.
         rows: int64 (n,), which of `labels` is each item's; None: there are n, in the same order.
     """
-    order = ascending(tags)
-    tags, counts = tags.take(order, axis=0), counts[order]
-    same = (tags[1:, 0] == tags[:-1, 0]) & (tags[1:, 1] == tags[:-1, 1])
-    if same.any():  # several messages have the item
-        first = np.flatnonzero(np.concatenate(([True], ~same)))
-        tags, counts, order = tags.take(first, axis=0), np.add.reduceat(counts, first), order[first]
-    return SketchBatch(tags, labels, order if rows is None else rows[order], counts)
-
-
-def ascending(tags: Tags) -> Indices:
-    """The order of tags (n, 2), equal ones in the order in which they stand.
-
-    The upper bits of a tag with its number behind them are one word: to sort such words takes three
-    fifths of the time of `argsort`. Where two tags have those bits in common and differ, which is
-    rare, the slow way decides.
-    """
-    n = len(tags)
-    bits = np.uint64(max(n - 1, 1).bit_length())
-    words = (tags[:, 0] >> bits << bits) | np.arange(n, dtype=np.uint64)
-    words.sort()
-    order = (words & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
-    words >>= bits
-    alike = np.flatnonzero(words[1:] == words[:-1])
-    if (tags.take(order[alike], axis=0) != tags.take(order[alike + 1], axis=0)).any():
-        order = np.lexsort((tags[:, 1], tags[:, 0]))
-    return order
+    ascending = SortedTags(tags)
+    counts = counts.take(ascending.order)
+    if ascending.starts is not None:  # several messages have the item
+        counts = np.add.reduceat(counts, ascending.starts)
+    return SketchBatch(ascending, labels, ascending.rows if rows is None else rows[ascending.rows], counts)
 
 
 class Sketch:
@@ -128,25 +113,34 @@ class Sketch:
     def __repr__(self) -> str:
         return f"Sketch(size={self.size})"
 
-    def feed(self, items: SketchBatch) -> None:
-        """Algorithm 1 for each occurrence of each item, in the order of the batch."""
+    def feed(self, items: SketchBatch, rounds: Rounds | None = None) -> Rounds | None:
+        """Algorithm 1 for each occurrence of each item, in the order of the batch.
+
+        Args:
+            items: the batch.
+            rounds: its rounds, where another sketch needed them before.
+
+        Returns:
+            Its rounds, where they are known now.
+        """
         if not len(items.counts):
-            return
+            return rounds
+        before, known = items.tags.positions(self.tags)
         self.total += int(items.counts.sum())
-        before, known = positions(self.tags, items.tags)
         if (self.counts > 0).all() and len(self.counts) + len(items.counts) - np.count_nonzero(known) <= self.size:
             self._merge(items)  # every miss finds a counter that was never used
-            return
-        feeding = _Feeding(self.size, items.counts, self.counts, before, known)
-        of_batch, number, self.counts = feeding.feed()
+            return rounds
+        rounds = rounds or Rounds(items.counts)
+        of_batch, number, self.counts = _Feeding(self.size, rounds, self.counts, before, known).feed()
         new = number[of_batch]
         tags = np.empty((len(number), 2), dtype=np.uint64)
-        tags[of_batch], tags[~of_batch] = items.tags.take(new, axis=0), self.tags.take(number[~of_batch], axis=0)
+        tags[of_batch], tags[~of_batch] = items.tags.take(new), self.tags.take(number[~of_batch], axis=0)
         # Its own labels, and behind them those of the batch that came in.
         rows = number.copy()
         rows[of_batch] = len(self.labels) + np.arange(len(new))
         self.labels = Texts.concat((self.labels, items.labels.take(items.rows[new]))).take(rows)
         self.tags = tags
+        return rounds
 
     def add(self, items: SketchBatch) -> None:
         """Merges the batch in as an exact histogram; zero counters go."""
@@ -155,7 +149,7 @@ class Sketch:
 
     def _merge(self, items: SketchBatch) -> None:
         """Add the counters, subtract the (size + 1)-th largest, drop what is not above zero."""
-        before, known = positions(self.tags, items.tags)
+        before, known = items.tags.positions(self.tags)
         strangers = np.flatnonzero(~known)
         sums = np.concatenate((self.counts[strangers], items.counts))
         sums[len(strangers) + before[known]] += self.counts[known]
@@ -164,7 +158,7 @@ class Sketch:
         keep = np.flatnonzero(sums > 0)
         own, new = strangers[keep[keep < len(strangers)]], keep[keep >= len(strangers)] - len(strangers)
         labels = Texts.concat((self.labels.take(own), items.labels.take(items.rows[new])))
-        self._set(np.concatenate((self.tags[own], items.tags[new])), labels, sums[keep])
+        self._set(np.concatenate((self.tags[own], items.tags.take(new))), labels, sums[keep])
 
     def _set(self, tags: Tags, labels: Texts, counts: Counts) -> None:
         order = np.lexsort((tags[:, 1], tags[:, 0]))
@@ -172,33 +166,73 @@ class Sketch:
         self.labels = labels.take(order)
 
 
+def feed(sketches: Iterable[Sketch], items: SketchBatch) -> None:
+    """Algorithm 1 in each of several sketches; what they have in common is done once."""
+    rounds = None
+    for sketch in sketches:
+        rounds = sketch.feed(items, rounds)
+
+
+class Rounds:
+    """The rounds in which a batch is fed, the same for every sketch. Sensitive.
+
+    Attributes:
+        n: items in the batch.
+        ones: uint32 (rounds, words), which items are in each round of ones, 32 a word.
+        items: int64 (m,), which are left for the last round, ascending.
+        weights: int64 (m,), how many of each.
+    """
+
+    def __init__(self, counts: Counts) -> None:
+        """
+        Args:
+            counts: int64 (n,), how often each item occurs, at least once.
+        """
+        self.n = len(counts)
+        # Bytes are compared eight times as fast as words.
+        most = np.minimum(counts, ROUNDS, out=np.empty(self.n, dtype=np.uint8), casting="unsafe")
+        bits = np.zeros((min(ROUNDS - 1, int(most.max())), -(-self.n // 32) * 4), dtype=np.uint8)
+        for fed, items in enumerate(bits):
+            items[: -(-self.n // 8)] = np.packbits(most > fed, bitorder="little")
+        left = np.flatnonzero(most == ROUNDS)
+        self.ones: NDArray[np.uint32] = fixed(bits.view(np.uint32))
+        self.items, self.weights = fixed(left), fixed(counts[left] - (ROUNDS - 1))
+
+    def __repr__(self) -> str:
+        return f"Rounds({self.n} items)"
+
+
 class _Feeding:
     """The counters while a batch is fed; see `workers/kernels/misra_gries.py`. Sensitive."""
 
     def __init__(
-        self, size: int, fed: Counts, counts: Counts, before: Indices, known: NDArray[np.bool_]
+        self, size: int, rounds: Rounds, counts: Counts, before: Indices, known: NDArray[np.bool_]
     ) -> None:
         """
         Args:
             size: k.
-            fed: int64 (n,), how often each item of the batch occurs.
+            rounds: the batch.
             counts: int64 (held,), the counters in use, ascending by key.
             before: int64 (held,), how many items of the batch have a smaller key than each.
             known: bool (held,), whether the next item has that very key.
         """
-        self._fed, self._held = fixed(fed), len(counts)
+        self._rounds, self._held = rounds, len(counts)
         self._bits = size.bit_length()
         self._ones = (1 << self._bits) - 1
         self._heights: Counts = np.zeros(size, dtype=np.int64)
         self._heights[: self._held] = counts
-        self._ranks: Indices = (len(fed) << self._bits) + np.arange(size, dtype=np.int64)
+        self._ranks: Indices = (rounds.n << self._bits) + np.arange(size, dtype=np.int64)
         own = np.where(known, self._ones, np.arange(self._held))
         self._ranks[: self._held] = (before << self._bits) + own
-        self._slot_of = np.full(len(fed), -1, dtype=np.int32)
+        # Pages of it that nobody writes to take no memory.
+        self._slot_of = np.empty(rounds.n, dtype=np.int32)
         self._slot_of[before[known]] = np.flatnonzero(known)
+        of_batch = np.zeros(-(-rounds.n // 32) * 32, dtype=bool)
+        of_batch[before[known]] = True
+        self._of_batch = np.packbits(of_batch, bitorder="little").view(np.uint32)
 
     def __repr__(self) -> str:
-        return f"_Feeding({len(self._heights)} counters, {len(self._fed)} items)"
+        return f"_Feeding({len(self._heights)} counters, {self._rounds.n} items)"
 
     def feed(self) -> tuple[NDArray[np.bool_], Indices, Counts]:
         """Feed the batch; return the counters in use, ascending by key.
@@ -210,31 +244,15 @@ class _Feeding:
         from workers.kernels.misra_gries import feed_rounds
         from workers.kernels.misra_gries_rest import feed_rest
 
-        left = np.empty(len(self._fed), dtype=np.int32)
-        counters = self._heights, self._ranks, self._slot_of, self._bits
-        lowered, remaining = feed_rounds(self._fed, ROUNDS - 1, *counters, left)
-        if remaining:
-            lowered = feed_rest(left[:remaining], self._fed, ROUNDS - 1, lowered, *counters)
+        rounds = self._rounds
+        counters = self._heights, self._ranks, self._slot_of, self._of_batch, self._bits
+        lowered = feed_rounds(rounds.ones, *counters)
+        if len(rounds.items):
+            by_rank = np.argsort(self._ranks).astype(np.int32)
+            lowered = feed_rest(rounds.items, rounds.weights, by_rank, lowered, *counters)
         slots = np.argsort(self._ranks)
         number = self._ranks[slots] & self._ones
         of_batch = number == self._ones
         used = of_batch | (number < self._held)
         slots, number, of_batch = slots[used], number[used], of_batch[used]
         return of_batch, np.where(of_batch, self._ranks[slots] >> self._bits, number), self._heights[slots] - lowered
-
-
-def positions(keys: Tags, among: Tags) -> tuple[Indices, NDArray[np.bool_]]:
-    """For each of `keys` (m, 2) how many of `among` (n, 2, strictly ascending) are smaller, and
-    whether the next one is equal.
-    """
-    if not len(among):
-        return np.zeros(len(keys), dtype=np.int64), np.zeros(len(keys), dtype=bool)
-    before = np.searchsorted(among[:, 0], keys[:, 0], side="left").astype(np.int64)
-    n = len(among)
-    while True:  # goes round once more only where upper halves are equal and lower ones are not
-        at = np.minimum(before, n - 1)
-        same_half = (before < n) & (among[at, 0] == keys[:, 0])
-        smaller = same_half & (among[at, 1] < keys[:, 1])
-        if not smaller.any():
-            return before, same_half & (among[at, 1] == keys[:, 1])
-        before = before + smaller

@@ -95,9 +95,12 @@ class SketchState(State):
     def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
         """Adds what a cell of this level showed."""
         self._join()
+        into, shows = self._shown.get((key, level), {}), False
         for label, count in released:
-            into = self._shown.setdefault((key, level), {})
             into[label] = into.get(label, 0) + count
+            shows = True
+        if shows:
+            self._shown[key, level] = into
             self._changed.add(("mr", (key, level)))
 
     def shown(self) -> list[tuple[int, dict[bytes, int]]]:
@@ -105,7 +108,10 @@ class SketchState(State):
         self._join()
         totals: dict[int, dict[bytes, int]] = {}
         for (key, _), released in self._shown.items():
-            total = totals.setdefault(key, {})
+            if key not in totals:
+                totals[key] = released.copy()
+                continue
+            total = totals[key]
             for label, count in released.items():
                 total[label] = total.get(label, 0) + count
         return sorted(totals.items())
