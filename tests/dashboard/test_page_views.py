@@ -163,7 +163,7 @@ def test_several_items_and_keys_are_lines_of_one_chart(chrome: Browser, url: str
         page.click("#add button")
     window.shows('document.querySelectorAll("#series li").length === 3')
     assert "with=cup&keys=shop+03" in page.url
-    said = "tea 2,089 \u00b1 35; cup 1,465 \u00b1 35; shop 03 503 \u00b1 35"
+    said = "tea 2,089 \u00b1 35; cup 1,465 \u00b1 35; tea of shop 03 503 \u00b1 35"
     window.shows(f'document.querySelector("#reading").textContent.endsWith("{said}")')
     page.reload()
     window.shows('document.querySelectorAll("#series li").length === 3')
@@ -173,7 +173,7 @@ def test_several_items_and_keys_are_lines_of_one_chart(chrome: Browser, url: str
     page.click("#add button")
     assert page.is_visible("#add-wrong")
     total = sum(count + 3 for _, count in ITEMS)
-    assert f"{100 * 2_089 / total:.2f} % \u00b1 " in page.inner_text("#item-words")
+    assert f"{100 * 2_089 / total:.2f}\u00a0% \u00b1 " in page.inner_text("#item-words")
     assert window.wrong == []
     window.context.close()
 
