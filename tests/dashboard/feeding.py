@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import orjson
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from workers.dashboard.config import DashboardSettings, HistogramTopic
@@ -85,6 +86,18 @@ class Topics:
                 except BufferError:
                     self.producer.poll(0.1)
         assert self.producer.flush(120) == 0
+
+    def remove(self, name: str, leaving: int) -> None:
+        """Removes the oldest records of each partition of a topic on a real broker, as its retention would."""
+        topic, admin, ends = f"{self.prefix}.{name}", self.connection.admin(), self.connection.consumer()
+        try:
+            for part in ends.list_topics(topic, timeout=60).topics[topic].partitions:
+                low, high = ends.get_watermark_offsets(TopicPartition(topic, part), timeout=60)
+                if high > low:
+                    place = TopicPartition(topic, part, high - leaving)
+                    admin.delete_records([place])[place].result()
+        finally:
+            ends.close()
 
     def settings(self, *names: str, horizon: int | None = 1_024) -> DashboardSettings:
         """The settings of a dashboard over them."""

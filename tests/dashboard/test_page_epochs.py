@@ -6,6 +6,8 @@ import json
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
@@ -108,6 +110,38 @@ def test_every_total_that_was_final_is_found_by_clicking(chrome: Browser, topics
         other.context.close()
         page.click("#follow")
         window.shows(f'document.querySelector("tr.item .count").textContent === "{text(snapshots[-1]["items"][0][1])}"')
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_what_had_gone_before_the_first_read_is_said(chrome: Browser, topics: Topics) -> None:
+    """Retention had removed two epochs and a half, and of one tick the snapshot of one key; the other key's was still there."""
+    window = Window(chrome)
+    topics.send(*(one | {"key": key} for one in day() for key in ("s1", "s2")))
+    topics.remove("products", leaving=7)  # three ticks of both, and one of s2
+    begins = {"s1": MIDNIGHT_MS + 21 * HOUR_MS, "s2": MIDNIGHT_MS + 20 * HOUR_MS}
+    with Background(Dashboard(topics.settings("products", horizon=HORIZON), port=0)) as dashboard:
+
+        def asked(path: str, **query: object) -> dict[str, Any]:
+            with urlopen(f"{dashboard.url}api/{path}?{urlencode(query)}") as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+
+        page = window.open(f"{dashboard.url}?histogram=products&key=s1&range=all")
+        until(lambda: asked("histograms")["history"]["state"] == "live", "all is read")
+        for key, begin in begins.items():
+            of: dict[str, object] = {"histogram": "products", "key": key}
+            assert asked("history", **of)["complete"] is False
+            assert asked("epochs", **of)["complete"] is False
+            assert asked("history", **of, to=begin)["complete"] is False
+            assert asked("history", **of)["kept"]["first"] == begin + HOUR_MS
+            assert asked("history", **of, **{"from": MIDNIGHT_MS + 21 * HOUR_MS})["complete"] is True
+        # The tick of which s2 was read: nobody knows whether s1 was shown then.
+        missing = asked("history", histogram="products", key="s1", **{"from": begins["s2"]})
+        assert (len(missing["entries"]), missing["complete"]) == (3, False)
+        window.shows('document.querySelector("#chart-note").textContent.includes("had been removed from the topic before")')
+        page.click("#epochs summary")
+        until(lambda: page.is_visible("#epochs-gone"), "the list says that it is not all")
     assert window.wrong == []
     window.context.close()
 
