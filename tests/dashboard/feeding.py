@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -123,6 +124,16 @@ def embedded(*names: str) -> Iterator[Topics]:
         for name in names:
             admin.list_topics(f"orders.{name}", timeout=60)
         yield topics
+
+
+@contextmanager
+def on_a_broker(bootstrap: str, partitions: int) -> Iterator[Topics]:
+    """A topic `products` of its own on a real broker, gone afterwards."""
+    topics = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
+    name, admin = f"{topics.prefix}.products", topics.connection.admin()
+    admin.create_topics([new_topic(name, partitions)])[name].result()
+    yield topics
+    admin.delete_topics([name])[name].result()
 
 
 def recent(tick: int, items: Iterable[tuple[str, int]], ticks: int = 1, **changes: Any) -> dict[str, Any]:

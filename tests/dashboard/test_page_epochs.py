@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 from playwright.sync_api import Browser, Page
 
 from tests.dashboard.browser import Window, browser, text
-from tests.dashboard.feeding import Topics, message
+from tests.dashboard.feeding import Topics, message, on_a_broker
 from tests.worker.harness import until
 from workers.dashboard.server import Background, Dashboard
-from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
 
 HOUR_MS = 3_600_000
@@ -37,12 +34,8 @@ def chrome() -> Iterator[Browser]:
 @pytest.fixture
 def topics(bootstrap: str) -> Iterator[Topics]:
     """A histogram topic on a real broker that keeps what is older than its retention would be; gone afterwards."""
-    found = Topics(Connection(bootstrap), f"day{uuid.uuid4().hex[:10]}")
-    admin = found.connection.admin()
-    name = f"{found.prefix}.products"
-    admin.create_topics([NewTopic(name, 1, 1, config={"retention.ms": "-1"})])[name].result()
-    yield found
-    admin.delete_topics([name])[name].result()
+    with on_a_broker(bootstrap, 1) as found:
+        yield found
 
 
 def day() -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -12,24 +11,19 @@ import orjson
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-from tests.dashboard.feeding import GONE, Topics, message, new_topic
+from tests.dashboard.feeding import GONE, Topics, message, new_topic, on_a_broker
 from tests.dashboard.store.making import at
 from tests.worker.harness import until
 from workers.dashboard.store import following, schema
 from workers.dashboard.store.following import Follower
 from workers.dashboard.store.writing import Arrived, Writer
-from workers.kafka.clients import Connection
 
 
 @pytest.fixture
 def topics(bootstrap: str) -> Iterator[Topics]:
     """A histogram topic of three partitions on a real broker, gone afterwards."""
-    found = Topics(Connection(bootstrap), f"hist{uuid.uuid4().hex[:10]}")
-    admin = found.connection.admin()
-    name = f"{found.prefix}.products"
-    admin.create_topics([new_topic(name, 3)])[name].result()
-    yield found
-    admin.delete_topics([name])[name].result()
+    with on_a_broker(bootstrap, 3) as found:
+        yield found
 
 
 class History:

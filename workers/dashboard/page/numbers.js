@@ -93,8 +93,8 @@ export class Bins {
       this.svg.append(drawing("line", { class: "grid", x1: this.left, x2: this.right, y1: y(value), y2: y(value) }));
       this.svg.append(drawing("text", { x: this.left - 8, y: y(value) + font * 0.26, "text-anchor": "end" }, short(value, Math.max(most, -least))));
     }
-    for (const one of this.quantiles) this.interval(one, top, bottom);
     this.bars(y);
+    for (const one of this.quantiles) this.interval(one, top, bottom);
     if (least < 0) this.svg.append(drawing("line", { class: "base", x1: this.left, x2: this.right, y1: y(0), y2: y(0) }));
     for (const one of this.quantiles) {
       if (one.value === null) continue;
