@@ -139,10 +139,14 @@ def views(days: int) -> dict[str, Callable[[duckdb.DuckDBPyConnection], object]]
         "the year, an item, a step of an hour": over(days * DAY_MS, HOUR_MS, 1),
         "30 days, 10 items, a step of an hour": over(30 * DAY_MS, HOUR_MS, 10),
         "a week, 10 items, a step of 15 min": over(7 * DAY_MS, HOUR_MS // 4, 10),
+        "3 days, 6 items, a step of 10 min": over(3 * DAY_MS, 600_000, 6),
         "a day, 10 items, a step of 2 min": over(DAY_MS, 120_000, 10),
         "an hour, 100 items, every tick": over(HOUR_MS, None, 100),
         "a tick in the middle of the year": lambda cursor: one_tick(cursor, TickQuestion(stream=ONE, at=middle)),
         "100 epochs with 100 items": lambda cursor: epochs(cursor, EpochsQuestion(stream=ONE, range=Range(), top=100), None),
+        "365 epochs, an item": lambda cursor: epochs(
+            cursor, EpochsQuestion(stream=ONE, range=Range(), items=LABELS[:1], limit=1_000), None
+        ),
         "(a day, an item, every tick)": over(DAY_MS, None, 1),
         "(the year, 10 items, a step of 59 min)": over(days * DAY_MS, 59 * 60_000, 10),
     }

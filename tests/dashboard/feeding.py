@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import orjson
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from workers.dashboard.config import DashboardSettings, HistogramTopic
@@ -86,6 +88,18 @@ class Topics:
                     self.producer.poll(0.1)
         assert self.producer.flush(120) == 0
 
+    def remove(self, name: str, leaving: int) -> None:
+        """Removes the oldest records of each partition of a topic on a real broker, as its retention would."""
+        topic, admin, ends = f"{self.prefix}.{name}", self.connection.admin(), self.connection.consumer()
+        try:
+            for part in ends.list_topics(topic, timeout=60).topics[topic].partitions:
+                low, high = ends.get_watermark_offsets(TopicPartition(topic, part), timeout=60)
+                if high > low:
+                    place = TopicPartition(topic, part, high - leaving)
+                    admin.delete_records([place])[place].result()
+        finally:
+            ends.close()
+
     def settings(self, *names: str, horizon: int | None = 1_024) -> DashboardSettings:
         """The settings of a dashboard over them."""
         shown = tuple(HistogramTopic(name=name, topic=f"{self.prefix}.{name}", horizon=horizon) for name in names)
@@ -110,6 +124,16 @@ def embedded(*names: str) -> Iterator[Topics]:
         for name in names:
             admin.list_topics(f"orders.{name}", timeout=60)
         yield topics
+
+
+@contextmanager
+def on_a_broker(bootstrap: str, partitions: int) -> Iterator[Topics]:
+    """A topic `products` of its own on a real broker, gone afterwards."""
+    topics = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
+    name, admin = f"{topics.prefix}.products", topics.connection.admin()
+    admin.create_topics([new_topic(name, partitions)])[name].result()
+    yield topics
+    admin.delete_topics([name])[name].result()
 
 
 def recent(tick: int, items: Iterable[tuple[str, int]], ticks: int = 1, **changes: Any) -> dict[str, Any]:

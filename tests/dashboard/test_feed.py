@@ -10,7 +10,7 @@ from contextlib import suppress
 import orjson
 import pytest
 
-from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic
+from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic, on_a_broker
 from workers.dashboard import feed as feed_module
 from workers.dashboard.feed import Feed
 from workers.dashboard.history import TICKS
@@ -55,12 +55,8 @@ def live(hub: Hub) -> bool:
 @pytest.fixture
 def topics(bootstrap: str) -> Iterator[Topics]:
     """A histogram topic of three partitions on a real broker, gone afterwards."""
-    found = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
-    admin = found.connection.admin()
-    name = f"{found.prefix}.products"
-    admin.create_topics([new_topic(name, 3)])[name].result()
-    yield found
-    admin.delete_topics([name])[name].result()
+    with on_a_broker(bootstrap, 3) as found:
+        yield found
 
 
 def test_the_last_ticks_are_read_from_a_long_topic_and_not_all_of_it(topics: Topics) -> None:

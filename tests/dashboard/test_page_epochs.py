@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 from playwright.sync_api import Browser, Page
 
 from tests.dashboard.browser import Window, browser, text
-from tests.dashboard.feeding import Topics, message
+from tests.dashboard.feeding import Topics, message, on_a_broker
 from tests.worker.harness import until
 from workers.dashboard.server import Background, Dashboard
-from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
 
 HOUR_MS = 3_600_000
@@ -35,12 +34,8 @@ def chrome() -> Iterator[Browser]:
 @pytest.fixture
 def topics(bootstrap: str) -> Iterator[Topics]:
     """A histogram topic on a real broker that keeps what is older than its retention would be; gone afterwards."""
-    found = Topics(Connection(bootstrap), f"day{uuid.uuid4().hex[:10]}")
-    admin = found.connection.admin()
-    name = f"{found.prefix}.products"
-    admin.create_topics([NewTopic(name, 1, 1, config={"retention.ms": "-1"})])[name].result()
-    yield found
-    admin.delete_topics([name])[name].result()
+    with on_a_broker(bootstrap, 1) as found:
+        yield found
 
 
 def day() -> list[dict[str, Any]]:
@@ -108,6 +103,38 @@ def test_every_total_that_was_final_is_found_by_clicking(chrome: Browser, topics
         other.context.close()
         page.click("#follow")
         window.shows(f'document.querySelector("tr.item .count").textContent === "{text(snapshots[-1]["items"][0][1])}"')
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_what_had_gone_before_the_first_read_is_said(chrome: Browser, topics: Topics) -> None:
+    """Retention had removed two epochs and a half, and of one tick the snapshot of one key; the other key's was still there."""
+    window = Window(chrome)
+    topics.send(*(one | {"key": key} for one in day() for key in ("s1", "s2")))
+    topics.remove("products", leaving=7)  # three ticks of both, and one of s2
+    begins = {"s1": MIDNIGHT_MS + 21 * HOUR_MS, "s2": MIDNIGHT_MS + 20 * HOUR_MS}
+    with Background(Dashboard(topics.settings("products", horizon=HORIZON), port=0)) as dashboard:
+
+        def asked(path: str, **query: object) -> dict[str, Any]:
+            with urlopen(f"{dashboard.url}api/{path}?{urlencode(query)}") as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+
+        page = window.open(f"{dashboard.url}?histogram=products&key=s1&range=all")
+        until(lambda: asked("histograms")["history"]["state"] == "live", "all is read")
+        for key, begin in begins.items():
+            of: dict[str, object] = {"histogram": "products", "key": key}
+            assert asked("history", **of)["complete"] is False
+            assert asked("epochs", **of)["complete"] is False
+            assert asked("history", **of, to=begin)["complete"] is False
+            assert asked("history", **of)["kept"]["first"] == begin + HOUR_MS
+            assert asked("history", **of, **{"from": MIDNIGHT_MS + 21 * HOUR_MS})["complete"] is True
+        # The tick of which s2 was read: nobody knows whether s1 was shown then.
+        missing = asked("history", histogram="products", key="s1", **{"from": begins["s2"]})
+        assert (len(missing["entries"]), missing["complete"]) == (3, False)
+        window.shows('document.querySelector("#chart-note").textContent.includes("had been removed from the topic before")')
+        page.click("#epochs summary")
+        until(lambda: page.is_visible("#epochs-gone"), "the list says that it is not all")
     assert window.wrong == []
     window.context.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -163,7 +164,7 @@ def test_several_items_and_keys_are_lines_of_one_chart(chrome: Browser, url: str
         page.click("#add button")
     window.shows('document.querySelectorAll("#series li").length === 3')
     assert "with=cup&keys=shop+03" in page.url
-    said = "tea 2,089 \u00b1 35; cup 1,465 \u00b1 35; shop 03 503 \u00b1 35"
+    said = "tea 2,089 \u00b1 35; cup 1,465 \u00b1 35; tea of shop 03 503 \u00b1 35"
     window.shows(f'document.querySelector("#reading").textContent.endsWith("{said}")')
     page.reload()
     window.shows('document.querySelectorAll("#series li").length === 3')
@@ -173,7 +174,30 @@ def test_several_items_and_keys_are_lines_of_one_chart(chrome: Browser, url: str
     page.click("#add button")
     assert page.is_visible("#add-wrong")
     total = sum(count + 3 for _, count in ITEMS)
-    assert f"{100 * 2_089 / total:.2f} % \u00b1 " in page.inner_text("#item-words")
+    assert f"{100 * 2_089 / total:.2f}\u00a0% \u00b1 " in page.inner_text("#item-words")
+    assert window.wrong == []
+    window.context.close()
+
+
+def test_what_is_drawn_can_be_downloaded(chrome: Browser, url: str) -> None:
+    """As CSV and as Parquet, of the items and the range that are on the screen."""
+    window = Window(chrome)
+    page = window.open(f"{url}?histogram=products&key=s1&item=tea&with=cup&range=hour")
+    window.shows('document.querySelectorAll("#series li").length === 2')
+    with page.expect_download() as csv:
+        page.click("#download-csv")
+    lines = csv.value.path().read_text().splitlines()
+    assert csv.value.suggested_filename == "history.csv"
+    assert [line.split(",")[7:9] for line in lines[1:]] == [
+        [label, f"{count + tick}"] for tick in (1, 2, 3) for label, count in ITEMS[:2]
+    ]
+    with page.expect_download() as parquet:
+        page.click("#download-parquet")
+    assert parquet.value.path().read_bytes()[:4] == b"PAR1"
+    page.click('#ranges button[data-range="epoch"]')
+    window.shows('document.querySelector("#ranges [aria-pressed=true]").dataset.range === "epoch"')
+    asked = parse_qs(urlsplit(page.get_attribute("#download-csv", "href") or "").query)
+    assert (asked["item"], asked["format"], "step" in asked) == (["tea", "cup"], ["csv"], False)
     assert window.wrong == []
     window.context.close()
 

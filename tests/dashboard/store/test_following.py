@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -12,24 +11,19 @@ import orjson
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-from tests.dashboard.feeding import GONE, Topics, message, new_topic
+from tests.dashboard.feeding import GONE, Topics, message, new_topic, on_a_broker
 from tests.dashboard.store.making import at
 from tests.worker.harness import until
 from workers.dashboard.store import following, schema
 from workers.dashboard.store.following import Follower
 from workers.dashboard.store.writing import Arrived, Writer
-from workers.kafka.clients import Connection
 
 
 @pytest.fixture
 def topics(bootstrap: str) -> Iterator[Topics]:
     """A histogram topic of three partitions on a real broker, gone afterwards."""
-    found = Topics(Connection(bootstrap), f"hist{uuid.uuid4().hex[:10]}")
-    admin = found.connection.admin()
-    name = f"{found.prefix}.products"
-    admin.create_topics([new_topic(name, 3)])[name].result()
-    yield found
-    admin.delete_topics([name])[name].result()
+    with on_a_broker(bootstrap, 3) as found:
+        yield found
 
 
 class History:
@@ -156,31 +150,17 @@ def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
 
 def test_what_the_topic_no_longer_had_is_a_gap(topics: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Somebody's retention may be short; the answer says so."""
-    name, admin = f"{topics.prefix}.products", topics.connection.admin()
     topics.send(*(message(tick, **at(tick)) for tick in range(1, 101)))
-
-    def remove(count: int) -> None:
-        ends = topics.connection.consumer()
-        try:
-            for part in range(3):
-                low, high = ends.get_watermark_offsets(TopicPartition(name, part), timeout=60)
-                if high > low:
-                    admin.delete_records([TopicPartition(name, part, high - count)])[
-                        TopicPartition(name, part)
-                    ].result()
-        finally:
-            ends.close()
-
-    remove(10)
+    topics.remove("products", leaving=10)
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == list(range(91, 101))
-        assert history.database.execute("select after_ms, until_ms from gaps").fetchall() == [(None, at(91)["start"])]
+        assert history.database.execute("select after_ms, until_ms from gaps").fetchall() == [(None, at(91)["end"])]
     topics.send(*(message(tick, **at(tick)) for tick in range(101, 201)))
-    remove(20)
+    topics.remove("products", leaving=20)
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == [*range(91, 101), *range(181, 201)]
         gaps = history.database.execute("select after_ms, until_ms from gaps order by until_ms").fetchall()
-        assert gaps == [(None, at(91)["start"]), (at(100)["end"], at(181)["start"])]
+        assert gaps == [(None, at(91)["end"]), (at(100)["start"], at(181)["end"])]
     assert "had gone before they were read" in caplog.text
 
 
@@ -197,6 +177,26 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(topics: Topics, t
     topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(1, 41)))
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == [*range(1, 11), *range(1, 41)]
+        assert history.database.execute("select * from gaps").fetchall() == []
+
+
+def test_the_beginning_of_a_topic_that_was_made_anew_can_be_gone_too(topics: Topics, tmp_path: Path) -> None:
+    """It was read before, so once nobody asked whether what is read now is all of it."""
+    name, admin = f"{topics.prefix}.products", topics.connection.admin()
+    topics.send(*(message(tick, **at(tick)) for tick in range(1, 11)))
+    with History(topics, tmp_path / "h") as history:
+        history.read_all()
+    admin.delete_topics([name])[name].result()
+    until(lambda: name not in admin.list_topics(timeout=60).topics, "it is gone")
+    admin.create_topics([new_topic(name, 3)])[name].result()
+    topics.producer = topics.connection.producer(None)  # the other one knows the old topic
+    topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(11, 41)))
+    topics.remove("products", leaving=5)
+    with History(topics, tmp_path / "h") as history:
+        assert history.read_all().ticks() == [*range(1, 11), *range(36, 41)]
+        assert history.database.execute("select after_ms, until_ms from gaps").fetchall() == [
+            (at(10)["start"], at(36)["end"])
+        ]
 
 
 def test_pages_that_never_come_hold_nothing_back(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

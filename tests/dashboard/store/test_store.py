@@ -7,7 +7,6 @@ import re
 import resource
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,22 +17,17 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.dashboard.feeding import PATIENCE_S, Topics, message, new_topic
+from tests.dashboard.feeding import PATIENCE_S, Topics, message, on_a_broker
 from tests.dashboard.store.making import at, thinned
 from tests.worker.harness import ROOT, until
 from workers.dashboard.store.schema import connect
-from workers.kafka.clients import Connection
 
 
 @pytest.fixture
 def topics(bootstrap: str) -> Iterator[Topics]:
     """A histogram topic of two partitions on a real broker, gone afterwards."""
-    found = Topics(Connection(bootstrap), f"kept{uuid.uuid4().hex[:10]}")
-    admin = found.connection.admin()
-    name = f"{found.prefix}.products"
-    admin.create_topics([new_topic(name, 2)])[name].result()
-    yield found
-    admin.delete_topics([name])[name].result()
+    with on_a_broker(bootstrap, 2) as found:
+        yield found
 
 
 class Page:

@@ -17,7 +17,7 @@ import { showStanding, showTitle } from "./standing.js";
 import { startTheme } from "./theme.js";
 import { View, isTick } from "./view.js";
 import { moment, periodWords, timeZone } from "./when.js";
-import { NOTHING, about, about2sd, count, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, threshold, time } from "./words.js";
+import { NOTHING, about, about2sd, band, count, errorBar, guarantee, isRunning, nothingShown, oneLine, purpose, quantileName, threshold, time } from "./words.js";
 
 const CATALOGUE_MS = 30000;
 const SOON_MS = 1000;
@@ -273,6 +273,8 @@ function draw() {
   const items = !snapshot || Boolean(snapshot.items);
   const numeric = Boolean(snapshot?.items && snapshot.edges);
   for (const id of ["scroller", "find-row", "legend"]) byId(id).hidden = !items || numeric;
+  if (!snapshot) byId("find-row").hidden = true;
+  byId("guarantee").parentElement.hidden = false;
   byId("answers").hidden = items;
   byId("numeric").hidden = !numeric;
   byId("lead").hidden = !snapshot;
@@ -287,6 +289,9 @@ function draw() {
     byId("period").textContent = "";
     periods.draw(null, paused);
     board.clear(text);
+    // What is missing is said above; below it is nothing that could be taken for a result.
+    byId("scroller").hidden = !text;
+    byId("guarantee").parentElement.hidden = !text;
     byId("history").hidden = true;
     byId("guarantee").textContent = text;
     promised = "";
@@ -392,8 +397,8 @@ function drawHistory(snapshot, chosen, quantile, beside = null) {
   byId("item-name").textContent = quantile ?? (chosen || NOTHING.empty);
   byId("item-name").dir = "auto";
   const texts = quantile !== undefined
-    ? { words: "Published quantile with its interval.", empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true, name: quantile }
-    : { words: `${snapshot.sd === null ? "Published count" : `Published count ± ${about2sd(snapshot.sd)}`}.`, empty: "Not shown at any of these ticks.", half: "± 2 sd" };
+    ? { words: "Published quantile: without noise it would be in the band about 19 times out of 20.", empty: "It cannot be said at any of these ticks.", half: "95 % interval", measured: true, name: quantile }
+    : { words: snapshot.sd === null ? "Published count." : `Published count ± ${about2sd(snapshot.sd)}: ${band(snapshot)}.`, empty: "Not shown at any of these ticks.", half: "± 2 sd" };
   drawItem(snapshot, chosen, texts, beside);
 }
 

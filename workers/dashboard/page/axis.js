@@ -1,24 +1,37 @@
 // Marks of an axis of time, at times that people say.
 
 const [MINUTE, HOUR, DAY] = [60e3, 3600e3, 86400e3];
-const STEPS = [1e3, 5e3, 15e3, 30e3, MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 30 * DAY, 91 * DAY, 182 * DAY, 365 * DAY];
+// Parts of a day; days; months.
+const PARTS = [1e3, 5e3, 15e3, 30e3, MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR];
+const DAYS = [1, 2, 7, 14];
+const MONTHS = [1, 2, 3, 6, 12];
+const MONTH = 30.4 * DAY;
 const second = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const minute = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const date = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const month = new Intl.DateTimeFormat(undefined, { month: "short", year: "numeric" });
 
-// [{at, text}] from a time to another, at most so many.
+// [{at, text}] from a time to another, at most so many; days, and parts of them, begin at midnight where the reader is.
 export function marks(from, to, most) {
-  const step = STEPS.find((one) => (to - from) / one <= most + 0.5) ?? STEPS.at(-1);
-  // Days and parts of them begin at midnight where the reader is.
-  const off = -new Date(to).getTimezoneOffset() * MINUTE;
+  const fits = (ms) => (to - from) / ms <= most + 0.5;
   const found = [];
-  for (let at = Math.ceil((from + off) / step) * step - off; at <= to; at += step) found.push({ at, text: text(at, step, off) });
+  const add = (at, format) => at >= from && at <= to && at > (found.at(-1)?.at ?? -Infinity) && found.push({ at, text: format.format(at) });
+  const begin = new Date(from);
+  const [year, monthOf, day] = [begin.getFullYear(), begin.getMonth(), begin.getDate()];
+  const part = PARTS.find(fits);
+  const days = DAYS.find((one) => fits(one * DAY));
+  if (part) {
+    // By the clock on the wall, which may be moved in between.
+    for (let wall = 0, at = 0; at <= to; wall += part) {
+      at = new Date(year, monthOf, day, 0, 0, 0, wall).getTime();
+      add(at, wall % DAY === 0 ? date : part >= MINUTE ? minute : second);
+    }
+  } else if (days) {
+    const first = day - ((Date.UTC(year, monthOf, day) / DAY) % days);
+    for (let n = first, at = 0; at <= to; n += days) add((at = new Date(year, monthOf, n).getTime()), date);
+  } else {
+    const months = MONTHS.find((one) => fits(one * MONTH)) ?? 12 * Math.ceil((to - from) / most / (12 * MONTH));
+    for (let n = monthOf - (monthOf % months), at = 0; at <= to; n += months) add((at = new Date(year, n, 1).getTime()), month);
+  }
   return found;
-}
-
-function text(at, step, off) {
-  if (step >= 91 * DAY) return month.format(at);
-  if (step >= DAY || (at + off) % DAY === 0) return date.format(at);
-  return (step >= MINUTE ? minute : second).format(at);
 }

@@ -61,6 +61,9 @@ export class Board {
     const between = places(snapshot.items, snapshot.total_items ?? this.all, snapshot.sd);
     this.rows = snapshot.items.map(([label, value], index) => ({ label, value, rank: index + 1, places: between[index] }));
     if (search) this.rows = this.rows.filter((row) => row.label.toLocaleLowerCase().includes(search));
+    // The longest that is written there: both ends of the last places.
+    this.table.style.setProperty("--rank", `${Math.max(3.9, 0.9 + 0.47 * (2 * `${this.all}`.length + 1))}rem`);
+    this.table.classList.toggle("void", !this.rows.length);
     this.table.classList.toggle("with-exact", exact !== null);
     this.table.classList.toggle("with-before", this.before !== null);
     this.table.setAttribute("aria-rowcount", `${(snapshot.total_items ?? this.all) + 1}`);
@@ -72,6 +75,7 @@ export class Board {
 
   clear(text) {
     this.rows = [];
+    this.table.classList.add("void");
     this.empty.hidden = false;
     this.empty.textContent = text;
     this.draw();
@@ -111,7 +115,7 @@ export class Board {
     this.axis.replaceChildren(
       ...marks.map((value) => {
         const mark = document.createElement("span");
-        mark.textContent = short(value);
+        mark.textContent = short(value, high);
         mark.style.left = `${this.at(value)}%`;
         return mark;
       }),

@@ -91,7 +91,7 @@ export class Chart {
     const { low, high, step } = this.limits;
     for (let value = low; value <= high + step / 2; value += step) {
       this.svg.append(drawing("line", { class: "grid", x1: left, x2: right, y1: this.y(value), y2: this.y(value) }));
-      this.svg.append(drawing("text", { x: left - 8, y: this.y(value) + font * 0.26, "text-anchor": "end" }, this.words?.measured ? measured(value) : short(value)));
+      this.svg.append(drawing("text", { x: left - 8, y: this.y(value) + font * 0.26, "text-anchor": "end" }, this.words?.measured ? measured(value) : short(value, Math.max(Math.abs(low), Math.abs(high)))));
     }
     const y = bottom + 1.2 * font;
     if (this.last === this.first) {

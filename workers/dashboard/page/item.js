@@ -3,10 +3,10 @@
 import { isQuantile, point } from "./model.js";
 import { byId, button, element, named, set } from "./dom.js";
 import { Lines, stepOf } from "./lines.js";
-import { NoToken, asked } from "./net.js";
+import { NoToken, address, asked, save } from "./net.js";
 import { share } from "./noise.js";
 import { CHOSEN, RANGES, bounds, increase, rangeName, rates } from "./ranges.js";
-import { beginning, capital, moment, timeZone } from "./when.js";
+import { beginning, dayWords, isMidnight, moment, timeZone } from "./when.js";
 import { NOTHING, changeWords, isRunning, oneLine, shareWords, span } from "./words.js";
 
 const HOUR_MS = 3600e3;
@@ -35,7 +35,23 @@ export class Item {
       hooks.onView({ range: `${from}-${to}` });
     });
     byId("range-open").addEventListener("click", () => this.choosing(byId("range-form").hidden));
+    for (const link of [byId("download-csv"), byId("download-parquet")]) link.addEventListener("click", (event) => this.download(event));
     byId("range-form").addEventListener("keydown", (event) => event.key === "Escape" && this.choosing(false));
+  }
+
+  async download(event) {
+    event.preventDefault();
+    const wrong = byId("download-wrong");
+    wrong.hidden = true;
+    try {
+      const said = await save(event.currentTarget);
+      wrong.hidden = said === null;
+      set(wrong, said ?? "");
+    } catch (error) {
+      if (error instanceof NoToken) this.hooks.onNoToken();
+      wrong.hidden = false;
+      set(wrong, "The server does not answer.");
+    }
   }
 
   choosing(open) {
@@ -85,13 +101,14 @@ export class Item {
     const counts = Boolean(snapshot.items) && !(snapshot.edges && isQuantile(item));
     const running = counts && isRunning(snapshot.mechanism);
     const unit = running && this.view.unit !== null && UNITS.includes(this.view.unit) ? this.view.unit : null;
-    this.controls(snapshot, running, unit);
+    this.controls(snapshot, running, unit, paused);
     this.changes(snapshot, item, running && !paused);
     set(byId("item-words"), [texts.words, counts ? this.shareOf(snapshot, item) : ""].filter((one) => one).join(" "));
     const wanted = this.wanted(snapshot, item, { before: unit === null ? before : null, paused, unit });
     this.lines.follow(wanted);
     this.loadFinals(wanted, unit !== null);
     this.draw(wanted, snapshot, texts, { exact, unit, before });
+    this.offer(wanted, counts);
   }
 
   wanted(snapshot, item, { before, paused, unit }) {
@@ -117,22 +134,36 @@ export class Item {
   }
 
   draw(wanted, snapshot, texts, { exact, unit, before }) {
-    const lines = wanted.lines.map(({ key, item, shift }, index) => {
+    const { lines: asked } = wanted;
+    const lines = asked.map(({ key, item, shift }, index) => {
       let points = this.lines.points(index);
       if (unit === "epoch") points = [...(this.finals[index] ?? []).filter((one) => one.id !== snapshot.id && one.end > (wanted.whole ? -Infinity : wanted.from)), ...points.slice(-1)];
       else if (unit !== null) points = rates(points, this.finals[index] ?? [], wanted.step ?? wanted.width, { id: snapshot.id, at: this.origin });
       if (exact && index === 0 && unit === null) points = points.map((one) => ({ ...one, exact: exact.at(one.end)?.counts.get(item) }));
-      const name = shift ? (before?.name ?? "before") : key !== this.view.key ? oneLine(key) : texts.name && index === 0 ? texts.name : oneLine(item) || NOTHING.empty;
+      if (shift) points = withPoint(points, before?.snapshot ? point(before.snapshot, item) : null, shift);
+      const own = texts.name && item === asked[0].item ? texts.name : oneLine(item) || NOTHING.empty;
+      const name = shift ? (before?.name ?? "before") : key !== this.view.key ? `${own} of ${oneLine(key)}` : own;
       return { name, kind: shift ? "before" : index, points, key, item, shift };
     });
     const loading = this.lines.loading && !lines.some((line) => line.points.some((p) => p.value !== null));
+    const joined = manyEpochs(lines[0].points);
     this.chart.show(lines, { ...texts, empty: loading ? NOTHING.asking : texts.empty }, {
       step: unit === "epoch" ? Infinity : (wanted.step ?? wanted.width),
-      joined: manyEpochs(lines[0].points),
+      joined,
       current: snapshot.id,
     });
     this.legend(lines);
-    this.note(wanted, unit);
+    this.note(wanted, unit, joined);
+  }
+
+  // What is drawn, as files: of this stream key.
+  offer({ histogram, lines, from, to, step }, counts) {
+    byId("downloads").hidden = !this.hooks.hasHistory();
+    const items = lines.filter((one) => one.key === this.view.key && !one.shift).map((one) => one.item);
+    for (const format of ["csv", "parquet"]) {
+      const query = { histogram, key: this.view.key, item: counts ? items : null, from: from === null ? null : Math.max(0, from), to, step, format };
+      byId(`download-${format}`).href = address("api/history", query);
+    }
   }
 
   legend(lines) {
@@ -162,24 +193,34 @@ export class Item {
     else this.hooks.onView({ with: view.with.filter((one) => one !== line.item) });
   }
 
-  note(wanted, unit) {
+  note(wanted, unit, joined) {
     const words = [];
     const { lines } = this;
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
-    else if (!lines.complete) words.push("Ticks may be missing: not all of the past has been read, or could be.");
-    if (wanted.step !== null && ["hour", "tick"].includes(unit) && wanted.step !== HOUR_MS) words.push(`For so long a range, what was counted in every ${span(wanted.step)} is drawn.`);
+    else if (!lines.complete && lines.reading) words.push("Ticks may be missing: the history is still being read.");
+    else if (!lines.complete) words.push("Ticks may be missing: some had been removed from the topic before this dashboard read them.");
+    for (const [name, text] of [["hour", "hour"], ["tick", "tick"]]) {
+      const longer = name === unit && wanted.step !== null && !(name === "hour" && wanted.step === HOUR_MS);
+      set(byId("unit").querySelector(`[value="${name}"]`), longer ? `counted in every ${span(wanted.step)}` : `counted in each ${text}`);
+      if (longer) words.push(`For so long a range, what was counted in every ${span(wanted.step)} is drawn.`);
+    }
+    if (joined && unit === null) words.push("Counts begin at zero with each epoch: a point is what its epoch had reached.");
     if (wanted.step !== null && unit === null) words.push(`The last tick of every ${span(wanted.step)} is drawn.`);
     words.push(`Times are in ${timeZone()}.`);
     set(byId("chart-note"), words.join(" "));
   }
 
-  controls(snapshot, running, unit) {
+  controls(snapshot, running, unit, paused) {
     const name = rangeName(this.view.range);
+    const now = this.hooks.now();
     const begin = this.origin;
+    const midnight = `midnight UTC${dayWords(begin, now) === "today" ? "" : `, ${dayWords(begin, now)}`}`;
+    const since = isRunning(snapshot.mechanism) && this.hooks.hasHistory() ? `Since ${isMidnight(begin) ? midnight : moment(begin, now)}` : "Last ticks";
     for (const made of this.buttons) {
       made.hidden = !this.hooks.hasHistory() && !["hour", "epoch"].includes(made.dataset.range);
       made.setAttribute("aria-pressed", `${made.dataset.range === name}`);
-      if (made.dataset.range === "epoch") set(made, isRunning(snapshot.mechanism) ? capital(`since ${begin % 86400e3 === 0 ? "midnight UTC" : moment(begin, this.hooks.now())}`) : "Last ticks");
+      if (made.dataset.range === "epoch") set(made, since);
+      if (made.dataset.range === "hour") set(made, paused ? "The hour before" : RANGES.get("hour")[0]);
     }
     byId("range-details").hidden = !this.hooks.hasHistory();
     byId("range-open").setAttribute("aria-pressed", `${CHOSEN.test(name)}`);
@@ -266,6 +307,13 @@ export class Item {
     this.finals = found;
     this.hooks.onChange();
   }
+}
+
+// A line of the epoch before with the very tick that stands beside the one that is shown, which the steps need not have.
+function withPoint(points, one, shift) {
+  if (one === null) return points;
+  const moved = { ...one, end: one.end + shift, start: one.start + shift, was: one.end };
+  return [...points.filter((p) => p.end < moved.end), moved, ...points.filter((p) => p.end > moved.end)];
 }
 
 // Whether hardly more than one point of each epoch is drawn: then the epochs are what a line goes along.

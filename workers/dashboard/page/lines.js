@@ -24,6 +24,7 @@ export class Lines {
     this.of = [];
     this.asked = 0;
     this.complete = true;
+    this.reading = false;
     this.loading = false;
     this.othersAt = 0;
   }
@@ -60,12 +61,15 @@ export class Lines {
       const name = JSON.stringify([line.key, line.shift]);
       groups.set(name, [...(groups.get(name) ?? []), index]);
     }
-    await Promise.all([...groups.values()].map((indexes) => this.loadGroup(wanted, indexes, number)));
+    const answers = await Promise.all([...groups.values()].map((indexes) => this.loadGroup(wanted, indexes, number)));
     if (number !== this.asked) return;
+    this.complete = answers.every((one) => one?.complete ?? true);
+    this.reading = answers.some((one) => (one?.reading ?? null) !== null);
     this.loading = false;
     this.hooks.onChange();
   }
 
+  // Returns the answer from the history, or null.
   async loadGroup(wanted, indexes, number) {
     const { key, shift } = wanted.lines[indexes[0]];
     const items = indexes.map((index) => wanted.lines[index].item);
@@ -80,7 +84,6 @@ export class Lines {
     ]);
     if (number !== this.asked) return;
     const history = kept?.status === 200 ? snapshotsOf(kept.body) : [];
-    if (kept?.status === 200) this.complete = kept.body.complete;
     const last = history.at(-1)?.end ?? -Infinity;
     const recent = (held?.status === 200 ? held.body.snapshots : []).filter((one) => one.end > last);
     for (const [place, index] of indexes.entries()) {
@@ -89,6 +92,7 @@ export class Lines {
       const came = live ? this.of[index].filter((one) => one.end > newest) : [];
       this.of[index] = [...loaded, ...came].reduce((points, one) => put(points, one, wanted), []);
     }
+    return kept?.status === 200 ? kept.body : null;
   }
 
   // Takes a snapshot of the stream that is followed.

@@ -23,7 +23,7 @@ function headers() {
   return token ? { Authorization: `Bearer ${token}` } : {};
 }
 
-function address(path, query) {
+export function address(path, query) {
   const parameters = new URLSearchParams();
   for (const [name, values] of Object.entries(query)) {
     for (const value of Array.isArray(values) ? values : [values]) if (value !== null && value !== undefined) parameters.append(name, value);
@@ -44,6 +44,18 @@ export async function asked(path, query = {}) {
   const answer = await fetch(address(path, query), { headers: headers(), cache: "no-store", credentials: "same-origin" });
   if (answer.status === 401) throw new NoToken();
   return { status: answer.status, body: await answer.json() };
+}
+
+// Saves a file. A link alone cannot send the token; without one it is a link like any other. Returns what went wrong, or null.
+export async function save(link) {
+  const answer = await fetch(link.href, { headers: headers(), cache: "no-store" });
+  if (answer.status === 401) throw new NoToken();
+  if (!answer.ok) return (await answer.json()).error;
+  const name = /filename="([^"]+)"/.exec(answer.headers.get("Content-Disposition") ?? "")?.[1] ?? "";
+  const found = URL.createObjectURL(await answer.blob());
+  Object.assign(document.createElement("a"), { href: found, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(found), 60e3);
+  return null;
 }
 
 // One stream of events that is opened again whenever it ends.

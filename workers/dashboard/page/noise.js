@@ -7,6 +7,11 @@ export const TIMES = 2;
 // The least difference of two counts of one snapshot that noise does not explain: their noise is independent.
 const margin = (sd) => TIMES * Math.SQRT2 * sd;
 
+// For a whole board: how many standard deviations of a difference must lie between two items, then and now, so that of a board of
+// which all items are equal at most one in twenty has a mark. A pair is marked with a chance of Q(z)^2, Q(z) < exp(-z^2 / 2) / 2, and
+// there are fewer than n^2 pairs, in order: n^2 exp(-z^2) / 4 <= 1 / 20.
+const boardTimes = (n) => Math.max(TIMES, Math.sqrt(Math.log(5 * n * n)));
+
 // The standard deviation of the difference of one item's counts at two ticks: published, or else a bound. Within an epoch the two share
 // noise, however much: whatever they share, it is at most the sum. Of two epochs nothing is shared.
 export function differenceSd(newer, older) {
@@ -63,7 +68,8 @@ export class Moves {
   look(label, value) {
     const was = this.before.get(label);
     if (was === undefined) return { isNew: this.isNew(value), by: 0 };
-    const [now, then] = [margin(this.snapshot.sd), margin(this.older.sd)];
+    const times = boardTimes(this.snapshot.items.length) / TIMES;
+    const [now, then] = [times * margin(this.snapshot.sd), times * margin(this.older.sd)];
     let by = 0;
     for (const [other, count] of this.snapshot.items) {
       if (other === label) continue;

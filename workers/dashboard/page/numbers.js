@@ -8,6 +8,8 @@ import { BUCKETS, about2sd, bucketWords, count, edge, quantileWords, short } fro
 const NAME_ROWS = 3;
 // Narrower bars have a band in place of error bars, which would run into each other.
 const WHISKER_PX = 7;
+// Half of what an error bar or an interval has at least, so that it is seen beside its line.
+const LEAST_PX = 4;
 
 // [{label, value}] of a snapshot in the order of its buckets; value: null where it is not shown.
 export function inOrder(snapshot) {
@@ -89,10 +91,10 @@ export class Bins {
     const y = (value) => bottom - ((value - least) / (most - least)) * (bottom - top);
     for (let value = Math.ceil(least / step) * step; value <= most; value += step) {
       this.svg.append(drawing("line", { class: "grid", x1: this.left, x2: this.right, y1: y(value), y2: y(value) }));
-      this.svg.append(drawing("text", { x: this.left - 8, y: y(value) + font * 0.26, "text-anchor": "end" }, short(value)));
+      this.svg.append(drawing("text", { x: this.left - 8, y: y(value) + font * 0.26, "text-anchor": "end" }, short(value, Math.max(most, -least))));
     }
-    for (const one of this.quantiles) this.interval(one, top, bottom);
     this.bars(y);
+    for (const one of this.quantiles) this.interval(one, top, bottom);
     if (least < 0) this.svg.append(drawing("line", { class: "base", x1: this.left, x2: this.right, y1: y(0), y2: y(0) }));
     for (const one of this.quantiles) {
       if (one.value === null) continue;
@@ -144,7 +146,9 @@ export class Bins {
       const top = Math.min(y(value), y(0));
       this.svg.append(drawing("rect", { class: kind, x: start + edgeOf, width: Math.max(0.2, stop - start - 2 * edgeOf), y: top, height: Math.abs(y(value) - y(0)) }));
       if (this.half === 0) continue;
-      const [above, below, middle] = [y(value + this.half), y(value - this.half), (start + stop) / 2];
+      // One that is too short to be seen is drawn longer, to both sides.
+      const off = Math.max(y(value) - y(value + this.half), LEAST_PX);
+      const [above, below, middle] = [y(value) - off, y(value) + off, (start + stop) / 2];
       if (narrow && !open) {
         upper.push([start, above], [stop, above]);
         lower.unshift([stop, below], [start, below]);
@@ -160,7 +164,8 @@ export class Bins {
     if (one.bucket === null) return;
     const start = one.low === null ? this.left : this.x(one.low);
     const stop = one.high === null ? this.right : this.x(one.high);
-    this.svg.append(drawing("rect", { class: "interval", x: start, width: Math.max(1, stop - start), y: top, height: bottom - top }));
+    const wide = Math.max(2 * LEAST_PX, stop - start);
+    this.svg.append(drawing("rect", { class: "interval", x: (start + stop - wide) / 2, width: wide, y: top, height: bottom - top }));
   }
 
   // The names of the quantile lines, in rows in which they do not run into each other; what has no room is in the list only.

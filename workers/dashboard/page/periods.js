@@ -2,7 +2,7 @@
 
 import { byId, button, element } from "./dom.js";
 import { NoToken, asked } from "./net.js";
-import { beginning, capital, epochName, fromTo, moment } from "./when.js";
+import { beginning, capital, epochName, fromTo, isMidnight, moment } from "./when.js";
 import { isRunning } from "./words.js";
 
 const PAGE = 100;
@@ -35,6 +35,7 @@ export class Periods {
     this.stream = { histogram, key };
     this.epochs = [];
     this.more = false;
+    byId("epochs-gone").hidden = true;
     this.newest = this.first = null;
     this.load();
   }
@@ -73,6 +74,8 @@ export class Periods {
     }
     if (stream !== this.stream || found.status !== 200) return;
     this.first = found.body.kept?.first ?? null;
+    // What was thinned on purpose is not missing, and what is still being read comes.
+    if (to === null) byId("epochs-gone").hidden = found.body.complete || found.body.reading !== null;
     const answered = new Set(found.body.epochs.map((one) => one.id));
     const first = found.body.epochs[0]?.end ?? 0;
     const kept = this.epochs.filter((one) => !answered.has(one.id) && (to !== null || one.end < first));
@@ -110,7 +113,10 @@ export class Periods {
 
   entry(epoch, shown, now) {
     const made = button("", "epoch", () => this.pick(epoch.end, epoch.id));
-    made.append(element("span", capital(this.name(epoch, now))), element("small", `${epoch.final ? "final" : "so far"}, ${moment(epoch.end, now)}`));
+    // Where the name says until when, it is not said again.
+    const whole = this.wholeEnd(epoch);
+    const text = !epoch.final ? `so far, ${moment(epoch.end, now)}` : whole !== null && epoch.end >= whole ? "final" : `final, ${moment(epoch.end, now)}`;
+    made.append(element("span", capital(this.name(epoch, now))), element("small", text));
     made.dataset.id = epoch.id;
     made.dataset.end = epoch.end;
     made.setAttribute("aria-pressed", `${shown?.id === epoch.id && shown.end === epoch.end}`);
@@ -119,10 +125,16 @@ export class Periods {
     return item;
   }
 
-  name(epoch, now) {
+  // When an epoch ends, or was to end; null where it has no end.
+  wholeEnd(epoch) {
     const horizon = this.hooks.horizonOf(epoch.histogram);
+    return horizon ? beginning(epoch) + horizon * (epoch.end - epoch.start) : null;
+  }
+
+  name(epoch, now) {
     const begin = beginning(epoch);
-    const whole = horizon ? begin + horizon * (epoch.end - epoch.start) : null;
+    const whole = this.wholeEnd(epoch);
+    if (!epoch.final && !(whole !== null && isMidnight(begin) && isMidnight(whole))) return `since ${moment(begin, now)}`;
     if (whole === null || (epoch.final && epoch.end < whole)) return fromTo(begin, epoch.end, now);
     return epochName(begin, whole, now);
   }

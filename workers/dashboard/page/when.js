@@ -16,7 +16,7 @@ export const timeZone = () => {
   return zone === "UTC" ? "UTC" : `${zone} (${shift})`;
 };
 
-const isMidnight = (ms) => ms % DAY_MS === 0;
+export const isMidnight = (ms) => ms % DAY_MS === 0;
 const sameDay = (a, b) => new Date(a).toDateString() === new Date(b).toDateString();
 
 // When the counts of a snapshot began by the grid of ticks: with its epoch, or with its tick. A series that was begun within an epoch
@@ -36,7 +36,7 @@ export function moment(ms, now, exactly = false) {
 }
 
 // The day that a UTC midnight begins.
-function dayWords(ms, now) {
+export function dayWords(ms, now) {
   const days = Math.floor(now / DAY_MS) - ms / DAY_MS;
   if (days === 0) return "today";
   return days === 1 ? "yesterday" : utcDay.format(ms);

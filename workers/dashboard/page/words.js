@@ -110,6 +110,14 @@ export function errorBar({ mechanism, sd, tick }, ticks) {
   return `${usual}; less often for a new item, as it is shown when its noise was high: allow for ${count(below)} less`;
 }
 
+// The same of the band about a line, in short.
+export function band({ mechanism }) {
+  if (["misra_gries", "meta"].includes(mechanism)) return "noise is hardly ever larger than the band; counts may also be too low";
+  const shown = (MECHANISMS.get(mechanism) ?? [])[2] ?? null;
+  const seldom = shown === null ? "" : shown === ONCE ? ", less often while it is new" : ", less often near the threshold";
+  return `the true count lies in the band about 19 times out of 20${seldom}`;
+}
+
 // Whether the threshold is a count, so that it can be drawn among the bars.
 export function thresholdIsCount(mechanism) {
   const say = (MECHANISMS.get(mechanism) ?? [])[2];
@@ -133,10 +141,11 @@ export function about2sd(sd) {
   return twice >= 10 ? count(twice) : `${Math.round(twice * 10) / 10}`;
 }
 
-export function short(value) {
-  const size = Math.abs(value);
+// most: the largest beside it, in whose unit it is written.
+export function short(value, most = value) {
+  const size = Math.abs(most);
   const [by, unit] = size >= 1e9 ? [1e9, "G"] : size >= 1e6 ? [1e6, "M"] : size >= 1e4 ? [1e3, "k"] : [1, ""];
-  return `${Math.round((value / by) * 100) / 100}${unit}`.replace("-", "−");
+  return value === 0 ? "0" : `${Math.round((value / by) * 100) / 100}${unit}`.replace("-", "−");
 }
 
 export function time(ms) {
@@ -249,5 +258,5 @@ export function changeWords(ms, by) {
 export function shareWords({ part, half }) {
   const places = Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(100 * half))));
   const percent = (one) => (100 * one).toFixed(places).replace("-", "−");
-  return `${percent(part)} % ± ${percent(half)} % of the total of what is shown.`;
+  return `${percent(part)}\u00a0% ± ${percent(half)}\u00a0% of the total of what is shown.`;
 }

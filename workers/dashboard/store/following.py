@@ -166,7 +166,7 @@ class Follower:
         start = low if stored is None else stored.next
         if stored is not None and (start > high or _differ(topic_id, stored.topic_id)):
             logger.warning("history: %s[%d] is another topic than the one that was read; read from its beginning", *place)
-            start = low
+            start, stored = low, None
         if start < low or (stored is None and low > 0):
             start = low
             self._writer.note_gap(self._topics[place[0]], place[1])

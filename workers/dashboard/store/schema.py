@@ -2,7 +2,7 @@
 
     meta        the version of these tables
     positions   where to go on in each partition, and which topic it was
-    gaps        what had gone from a partition before it was read
+    gaps        what had gone from a partition before it was read: ends of ticks, between two times
     streams     histogram and stream key
     series      what all snapshots of one `id` have in common
     labels      labels by number

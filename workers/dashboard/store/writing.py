@@ -102,9 +102,12 @@ class Writer:
         return {(topic, part): Position(topic_id, next_) for topic, part, topic_id, next_ in rows}
 
     def note_gap(self, histogram: str, part: int) -> None:
-        """Remember that records of a partition had gone before they were read."""
+        """Remember that records of a partition had gone before they were read.
+
+        They may be the newest tick that was read, for other keys than those that were.
+        """
         self._db.execute(
-            "insert into gaps select ?, ?, max(end_ms), null from ticks_heads_all join streams using (stream) "
+            "insert into gaps select ?, ?, max(start_ms), null from ticks_heads_all join streams using (stream) "
             "where histogram = ? and part = ?",
             [histogram, part, histogram, part],
         )
@@ -157,7 +160,8 @@ class Writer:
                 rows.overtaken["epochs"].append(before.place)
         self._newest[stream] = _Newest(place, series, quarter)
         self.ends[snapshot.histogram] = max(self.ends.get(snapshot.histogram, snapshot.end), snapshot.end)
-        rows.opened.setdefault((snapshot.histogram, arrived.part), snapshot.start)
+        # To its end: what had gone may be the same tick of other keys.
+        rows.opened.setdefault((snapshot.histogram, arrived.part), snapshot.end)
         if parsed.labels:
             rows.counts.append((place, stream, parsed.labels, parsed.counts))
         rows.heads.append(
@@ -210,10 +214,10 @@ class Writer:
             self._insert_counts(rows)
             self._promote(rows.overtaken)
         if self._open_gaps and rows.opened:
-            for (histogram, part), start in rows.opened.items():
+            for (histogram, part), end in rows.opened.items():
                 self._db.execute(
                     "update gaps set until_ms = ? where histogram = ? and part = ? and until_ms is null",
-                    [start, histogram, part],
+                    [end, histogram, part],
                 )
             self._open_gaps = self._number("select count(*) from gaps where until_ms is null") > 0
 
