@@ -99,6 +99,11 @@ if _DIRECTORY is not None:
     cast(Any, numba.config).CACHE_LOCATOR_CLASSES = f"{__name__}.{KeptKernels.__name__}"
 
 
+def kept() -> bool:
+    """Tell whether what is compiled can be kept for other processes."""
+    return _DIRECTORY is not None and os.access(_DIRECTORY, os.W_OK)
+
+
 def complete() -> bool:
     """Tell whether everything that counting needs is compiled and kept."""
     return _DIRECTORY is not None and (_DIRECTORY / _COMPLETE).exists()
@@ -106,7 +111,7 @@ def complete() -> bool:
 
 def mark_complete() -> None:
     """Note that everything that counting needs was compiled in this process."""
-    if _DIRECTORY is not None and os.access(_DIRECTORY, os.W_OK):
+    if _DIRECTORY is not None and kept():
         (_DIRECTORY / _COMPLETE).touch()
 
 
