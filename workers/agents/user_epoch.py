@@ -23,6 +23,7 @@ from workers.kernels import users as kernels
 from workers.mechanisms.config import Lane
 from workers.mechanisms.frozen import read_only
 from workers.mechanisms.sizes import VALUE_BYTES
+from workers.mechanisms.texts import fixed
 
 VERSION = b"\x01"
 ROW_BYTES = 16 + 8 + 4
@@ -91,6 +92,7 @@ class UserEpoch:
         amounts: NDArray[np.int64],
         counted: NDArray[np.int64],
     ) -> None:
+        users, pairs = fixed(users), fixed(pairs)
         owners = np.empty(len(users), dtype=np.int32)
         numbers = np.empty(len(pairs), dtype=np.int32)
         done = 0
