@@ -199,7 +199,9 @@ def of_value(
         for item in range(row + 1, row + 1 + log[row, START]):
             if log[item, KIND] == NULL and empty:
                 continue
-            done = add(data, made, done, log, item, np.int64(1), edges, view, labels, amounts, used)
+            # For a 1 that is written here `add` would be compiled once more.
+            once = int(np.int64(1))
+            done = add(data, made, done, log, item, once, edges, view, labels, amounts, used)
             if done < 0:
                 return DECLINED, used
             used += 1

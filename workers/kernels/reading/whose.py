@@ -43,7 +43,7 @@ def whose(
         times: int64 (n,), ms or NO_TIME; written where there is such a field.
         users: int64 (n, 2), start and stop; written where there is such a field.
     """
-    used, row = np.int64(0), 0  # `label` is compiled once more for a 0 that is written here
+    used, row = int(np.int64(0)), 0  # for a 0 that is written here `label` is compiled once more
     for event in range(len(ends)):
         time, user = -1, -1
         while row < ends[event]:
