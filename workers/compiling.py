@@ -86,7 +86,8 @@ def compile_kernels() -> float:
         _of_numbers()
         _of_noise()
         _of_batches(_Unscanned)
-        _of_formats()
+        if _with_formats():
+            _of_avro()
         wait()
         # If there is no such process, or it failed, everything is compiled here.
         _apart()
@@ -133,6 +134,15 @@ def _apart() -> None:
     shape = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user")
     Json(EventReader(shape).layout.tree).scan(np.frombuffer(data, dtype=np.uint8), places)
     _of_sketches()
+    if _with_formats():
+        _of_protobuf()
+
+
+def _with_formats() -> bool:
+    """Tell whether the extra is there; where it comes later, its loops are compiled when they are
+    first needed.
+    """
+    return find_spec("fastavro") is not None
 
 
 class _Unscanned(Json):
@@ -239,30 +249,32 @@ def _of_replay() -> None:
             ledger_blocks.load(ledger_blocks.changes(ledger))
 
 
-def _of_formats() -> None:
-    """Read an empty record with the scanners of formats.
+def _longs(rows: int, columns: int) -> NDArray[np.int64]:
+    return fixed(np.zeros((rows, columns), dtype=np.int64))
 
-    Where the extra is not installed, they are compiled when they are first needed.
-    """
-    if find_spec("fastavro") is None:
-        return
 
-    def longs(rows: int, columns: int) -> NDArray[np.int64]:
-        return fixed(np.zeros((rows, columns), dtype=np.int64))
-
+def _of_avro() -> None:
+    """Read an empty record with the scanner of Avro, and cut off a schema's id."""
     data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
-    log, stack, lists = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_log.FRAME, protobuf_log.LIST_COLUMNS))
-    avro = (longs(1, avro_log.COLUMNS), parts, longs(1, 3), longs(1, 4))
+    log, stack = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_log.FRAME))
+    avro = (_longs(1, avro_log.COLUMNS), parts, _longs(1, 3), _longs(1, 4))
     avro_log.event(data, 0, 0, 0, 0, *avro, log, stack)
-    one, number = (longs(1, 2), fixed(np.zeros(1, dtype=np.int64)), 0), np.zeros(1, dtype=np.int64)
-    avro_log.logs(data, *one, *avro, stack, 0, number, log, 0)
-    messages, fields = longs(1, protobuf_log.MESSAGE_COLUMNS), longs(1, protobuf_log.FIELD_COLUMNS)
-    stack = np.zeros((1, protobuf_log.FRAME), dtype=np.int64)
-    protobuf_log.logs(data, *one, messages, fields, longs(1, 6), longs(1, 3), stack, lists, 0, number, log, 0)
+    avro_log.logs(data, _longs(1, 2), parts, 0, *avro, stack, 0, np.zeros(1, dtype=np.int64), log, 0)
     zigzag(data, 0, 1)
     pairs, numbers = np.zeros((1, 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
     for named in (False, True):
-        cut(data, fixed(np.array([[0, 8]])), named, longs(0, 2), 0, pairs, pairs.copy(), numbers)
+        cut(data, fixed(np.array([[0, 8]])), named, _longs(0, 2), 0, pairs, pairs.copy(), numbers)
+
+
+def _of_protobuf() -> None:
+    """Read an empty record with the scanner of Protobuf."""
+    data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
+    log, stack, lists = (
+        np.zeros((1, columns), dtype=np.int64) for columns in (4, protobuf_log.FRAME, protobuf_log.LIST_COLUMNS)
+    )
+    messages, fields = _longs(1, protobuf_log.MESSAGE_COLUMNS), _longs(1, protobuf_log.FIELD_COLUMNS)
+    schema = (messages, fields, _longs(1, 6), _longs(1, 3))
+    protobuf_log.logs(data, _longs(1, 2), parts, 0, *schema, stack, lists, 0, np.zeros(1, dtype=np.int64), log, 0)
 
 
 def _settings(unit: str, more: Mapping[str, object]) -> Settings:

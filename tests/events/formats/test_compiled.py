@@ -11,10 +11,11 @@ from tests.worker.harness import ROOT
 CODE = """
 import sys
 from numba.core import event
-from workers.compiling import _of_formats
+from workers.compiling import _of_avro, _of_protobuf
 from bench.format_scanners import avro, events, protobuf
 from workers.kafka.records import Records
-_of_formats()
+_of_avro()
+_of_protobuf()
 with event.install_recorder("numba:compile") as recorder:
     for make, head in ((avro, 5), (protobuf, 6)):
         reader, payloads = make(events(3))
