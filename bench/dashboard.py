@@ -102,8 +102,8 @@ def server(config: Path) -> Iterator[tuple[int, str]]:
         process.wait(30)
 
 
-async def watch(host: str, port: int, path: str, until: float) -> Seen:
-    """Reads a stream to the end of the run."""
+async def watch(host: str, port: int, path: str, begun: float, until: float) -> Seen:
+    """Reads a stream to the end of the run; what was published before it began was not late."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 20)
     # 1.0, so that the answer comes without chunk lengths in between.
     writer.write(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
@@ -117,11 +117,13 @@ async def watch(host: str, port: int, path: str, until: float) -> Seen:
                     raise RuntimeError(f"the server ended a stream: {error.partial[:200]!r}") from None
                 found = EVENT.search(block)
                 if found is not None and b"event: snapshot" in block:
-                    lags.append(time.time() - int(found[1]) / 1000)
+                    end = int(found[1]) / 1000
+                    if end >= begun:
+                        lags.append(time.time() - end)
     except TimeoutError:
         pass
     writer.close()
-    return Seen(lags[1:])  # the first is as old as the topic's end
+    return Seen(lags)
 
 
 def stall(host: str, port: int) -> socket.socket:
@@ -144,12 +146,13 @@ async def run(source: Source, pid: int, url: str, viewers: int, seconds: float) 
     address = urlsplit(url)
     host, port = address.hostname or "", address.port or 0
     stalled = [stall(host, port) for _ in range(STALLED)]
-    until = time.time() + seconds
+    begun = time.time()
+    until = begun + seconds
     watching = []
     for i in range(viewers):
         histogram, key = HISTOGRAMS[i % len(HISTOGRAMS)], KEYS[i // len(HISTOGRAMS) % len(KEYS)]
         path = "/api/stream" if i % 10 == 9 else f"/api/stream?histogram={histogram}&key={quote(key)}&top=1000"
-        watching.append(asyncio.create_task(watch(host, port, path, until)))
+        watching.append(asyncio.create_task(watch(host, port, path, begun, until)))
     memory = []
     while time.time() < until - 2:
         source.publish(time.time_ns() // 1_000_000)
