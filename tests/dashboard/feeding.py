@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import orjson
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from workers.dashboard.config import DashboardSettings, HistogramTopic
@@ -25,6 +25,11 @@ PATIENCE_S = 300.0
 RECENT_MS = 60_000
 #: As the value of a field: a snapshot without it.
 GONE: Any = ...
+
+
+def in_order(connection: Connection) -> Producer:
+    """Return a producer whose records stay in order, and single, where a new topic's leader makes it send them again."""
+    return connection.producer(None, **{"enable.idempotence": True})
 
 
 def message(tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any) -> dict[str, Any]:
@@ -68,7 +73,7 @@ class Topics:
 
     def __init__(self, connection: Connection, prefix: str = "orders") -> None:
         self.connection, self.prefix = connection, prefix
-        self.producer = connection.producer(None)
+        self.producer = in_order(connection)
         self.sent: list[dict[str, Any]] = []
 
     def send(self, *documents: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import orjson
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-from tests.dashboard.feeding import GONE, Topics, message, new_topic, on_a_broker
+from tests.dashboard.feeding import GONE, Topics, in_order, message, new_topic, on_a_broker
 from tests.dashboard.store.making import at
 from tests.worker.harness import until
 from workers.dashboard.store import following, schema
@@ -164,8 +164,8 @@ def test_what_the_topic_no_longer_had_is_a_gap(topics: Topics, tmp_path: Path, c
     assert "had gone before they were read" in caplog.text
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_beginning(topics: Topics, tmp_path: Path) -> None:
-    """Its offsets are other ones, whatever their numbers; and what the old one showed stays."""
+def made_anew(topics: Topics, tmp_path: Path) -> None:
+    """Read ten ticks of a topic, and make it anew."""
     name, admin = f"{topics.prefix}.products", topics.connection.admin()
     topics.send(*(message(tick, **at(tick)) for tick in range(1, 11)))
     with History(topics, tmp_path / "h") as history:
@@ -173,7 +173,12 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(topics: Topics, t
     admin.delete_topics([name])[name].result()
     until(lambda: name not in admin.list_topics(timeout=60).topics, "it is gone")
     admin.create_topics([new_topic(name, 3)])[name].result()
-    topics.producer = topics.connection.producer(None)  # the other one knows the old topic
+    topics.producer = in_order(topics.connection)  # the other one knows the old topic
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(topics: Topics, tmp_path: Path) -> None:
+    """Its offsets are other ones, whatever their numbers; and what the old one showed stays."""
+    made_anew(topics, tmp_path)
     topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(1, 41)))
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == [*range(1, 11), *range(1, 41)]
@@ -182,14 +187,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(topics: Topics, t
 
 def test_the_beginning_of_a_topic_that_was_made_anew_can_be_gone_too(topics: Topics, tmp_path: Path) -> None:
     """It was read before, so once nobody asked whether what is read now is all of it."""
-    name, admin = f"{topics.prefix}.products", topics.connection.admin()
-    topics.send(*(message(tick, **at(tick)) for tick in range(1, 11)))
-    with History(topics, tmp_path / "h") as history:
-        history.read_all()
-    admin.delete_topics([name])[name].result()
-    until(lambda: name not in admin.list_topics(timeout=60).topics, "it is gone")
-    admin.create_topics([new_topic(name, 3)])[name].result()
-    topics.producer = topics.connection.producer(None)  # the other one knows the old topic
+    made_anew(topics, tmp_path)
     topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(11, 41)))
     topics.remove("products", leaving=5)
     with History(topics, tmp_path / "h") as history:
