@@ -56,6 +56,7 @@ LAYERS = (
     "reject_rate",
     "serving",
     "durations",
+    "cores",
     "logs",
     "errors",
     "memory",

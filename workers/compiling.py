@@ -13,7 +13,6 @@ import gc
 import io
 import json
 import logging
-import os
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from workers.agents.contributions import decode
 from workers.agents.intake import Intake
 from workers.agents.origins import arrived
+from workers.cores import cores
 from workers.events.json import Json
 from workers.events.logs import Bools, Bytes, Format, Logs, Longs
 from workers.events.reader import EventReader
@@ -38,7 +38,6 @@ from workers.histogram import ledger_blocks
 from workers.kafka.placement import PARTITIONERS, Placement, partitions_of
 from workers.kernels import compiled, number_blocks
 from workers.kernels.buckets import buckets
-from workers.kernels.reading.log import COLUMNS, DECLINED
 from workers.kernels.wire import avro_log, protobuf_log
 from workers.kernels.wire.framing import cut
 from workers.kernels.wire.parts import zigzag
@@ -112,8 +111,7 @@ def _without_collections() -> Iterator[None]:
 @contextmanager
 def _other_process() -> Iterator[Callable[[], object]]:
     """Compile in another process, too; give a function that waits for its end."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not compiled.kept() or cores < 2:
+    if not compiled.kept() or cores() < 2:
         yield lambda: None
         return
     with subprocess.Popen(
@@ -149,14 +147,7 @@ class _Unscanned(Json):
     """JSON of which the general reader reads every record."""
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Logs:
-        n = len(values)
-
-        def decode(row: int) -> object:
-            start, stop = values[row].tolist()
-            return self.decode(data[start:stop].tobytes())
-
-        rows, ends = np.empty((0, COLUMNS), dtype=np.int64), np.zeros(n, dtype=np.int64)
-        return Logs(data, rows, ends, np.full(n, DECLINED, dtype=np.int8), decode)
+        return Logs.declined(data, len(values), self.decoder(data, values))
 
 
 def _events() -> list[bytes]:

@@ -53,6 +53,16 @@ def any_reason(_reason: str) -> bool:
     return True
 
 
+def assert_counted(site: Site, number: int, at: int) -> None:
+    """Run a worker until so many counts are contributed: they stay as many, and audit agrees."""
+    with site.worker() as worker:
+        until(lambda: site.contributed().total() == number, f"{number} counts")
+        site.wait_published(at)
+        assert worker.stop() == 0
+    assert site.contributed().total() == number
+    site.assert_clean()
+
+
 def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,12 +103,7 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
         )  # fmt: skip
         told = f"{site.topic}/{before.partition()}/{before.offset()}".encode()
         assert headers_of(after) == [*headers_of(before), ("retry", told)]
-    with site.worker() as worker:
-        until(lambda: site.contributed().total() == 240, "they count")
-        site.wait_published(at)
-        assert worker.stop() == 0
-    assert site.contributed().total() == 240
-    site.assert_clean()
+    assert_counted(site, 240, at)
 
 
 @pytest.mark.parametrize("key", ["key", "$key"])
@@ -126,12 +131,7 @@ def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(bootstrap: s
     assert sorted((m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)) for m in before) == sorted(
         (m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)[:-1]) for m in after
     )
-    with site.worker() as worker:
-        until(lambda: site.contributed().total() == 40, "they count: two items of each of 20 users")
-        site.wait_published(at)
-        assert worker.stop() == 0
-    assert site.contributed().total() == 40
-    site.assert_clean()
+    assert_counted(site, 40, at)  # two items of each of 20 users
 
 
 def test_only_what_is_accepted_now_goes_and_the_rest_may_later(bootstrap: str, tmp_path: Path) -> None:

@@ -99,9 +99,9 @@ class Intake(Watermark):
                 own = ticks if seen is None else np.where(seen, ticks, 0)
                 amounts = self._of_users(lane, own, columns, events.users)
             for tick, rows in runs:
-                own = rows if seen is None else rows[seen[rows]]
-                if len(own):
-                    self._tallies.add(columns, lane, tick, own, amounts)
+                looked_at = rows if seen is None else rows[seen[rows]]
+                if len(looked_at):
+                    self._tallies.add(columns, lane, tick, looked_at, amounts)
 
     def _effective(self, seen: Longs, times: Longs) -> Longs:
         """Move the watermark by a batch; return the time that each event counts at."""

@@ -13,6 +13,7 @@ from workers.events.vocabulary import Codes, Vocabulary
 from workers.histogram.owners import owner_of
 from workers.kernels import tallies as kernels
 from workers.mechanisms.config import Lane
+from workers.mechanisms.ledger import grown
 from workers.mechanisms.texts import fixed
 
 _FIRST_ROWS = 1 << 6
@@ -110,10 +111,7 @@ class Tally:
 
     def _make_room(self, rows: int) -> None:
         if rows > len(self._pairs):
-            size = max(rows, 2 * len(self._pairs))
-            pairs, counts = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64)
-            pairs[: self._used], counts[: self._used] = self._pairs[: self._used], self._counts[: self._used]
-            self._pairs, self._counts = pairs, counts
+            self._pairs, self._counts = grown(self._pairs, rows), grown(self._counts, rows)
         if 2 * rows > len(self._slots):
             self._slots = np.full(1 << (2 * rows - 1).bit_length(), -1, dtype=np.int32)
             kernels.refill(self._pairs, self._used, self._secret, self._slots)

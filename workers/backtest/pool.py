@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import pickle
 import signal
 import sys
@@ -24,6 +23,7 @@ from workers.agents.merge import Released
 from workers.backtest.grid import Run
 from workers.backtest.results import Results
 from workers.backtest.sweep import Backtest, input_of
+from workers.cores import cores
 from workers.errors import QuietcountError
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -35,11 +35,6 @@ from workers.settings import Settings
 
 # Below it the processes' own counting costs more than is won.
 RUNS_EACH_MIN = 2
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processes_for(runs: Sequence[Run]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -58,13 +60,18 @@ class Json(Frozen):
             decoded = np.concatenate([decoded, np.empty_like(decoded)])
         ends = np.cumsum(np.maximum(number, 0))
 
+        whole = np.concatenate([data, decoded[:filled]]) if filled else data
+        status = np.where(number == DECLINED, DECLINED, 0).astype(np.int8)
+        return Logs(whole, rows[:used], ends, status, self.decoder(data, values))
+
+    def decoder(self, data: Bytes, values: Longs) -> Callable[[int], object]:
+        """Return what decodes the record in a row of `values`; see `Logs.decode`."""
+
         def decode(row: int) -> object:
             start, stop = values[row].tolist()
             return self.decode(data[start:stop].tobytes())
 
-        whole = np.concatenate([data, decoded[:filled]]) if filled else data
-        status = np.where(number == DECLINED, DECLINED, 0).astype(np.int8)
-        return Logs(whole, rows[:used], ends, status, decode)
+        return decode
 
     def decode(self, value: bytes) -> object:
         """Return a record as plain objects; raises ValueError with the reason why it is none."""

@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.kernels.reading.log import COLUMNS, DECLINED
+
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 Flags = NDArray[np.int8]
@@ -33,6 +35,12 @@ class Logs:
     ends: Longs
     status: Flags
     decode: Callable[[int], object]
+
+    @classmethod
+    def declined(cls, data: Bytes, n: int, decode: Callable[[int], object]) -> Logs:
+        """Return the logs of n records none of which was scanned."""
+        rows, ends = np.empty((0, COLUMNS), dtype=np.int64), np.zeros(n, dtype=np.int64)
+        return cls(data, rows, ends, np.full(n, DECLINED, dtype=np.int8), decode)
 
 
 class Format(Protocol):

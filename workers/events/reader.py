@@ -132,9 +132,7 @@ class EventReader(Frozen):
     def of_objects(self, objects: Sequence[object]) -> tuple[EventSpans, list[Reject]]:
         """Return the valid events of decoded records, whose fields hold all that is wanted."""
         n, none = len(objects), np.empty(0, dtype=np.uint8)
-        logs = Logs(
-            none, np.empty((0, 4), np.int64), np.zeros(n, np.int64), np.full(n, DECLINED, np.int8), objects.__getitem__
-        )
+        logs = Logs.declined(none, n, objects.__getitem__)
         rows = _Rows(self.layout, logs)
         found, rejects = _Found(self.layout, rows), []
         for row, decoded in enumerate(objects):

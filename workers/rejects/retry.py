@@ -196,8 +196,6 @@ class _Judge:
         accepted: list[int] = events.index[events.looked_at].tolist()
         return accepted
 
-
-
     def _key(self, reject: Rejected) -> bytes | None:
         """Return the key that a record had before it was keyed by user."""
         settings = self._settings

@@ -91,6 +91,7 @@ class InOrder:
         """Refuse the first event that is too far back, by its number or that of the first one."""
         if not len(times):
             return
+        # Mostly they are sorted, and then nothing has to be worked out.
         if (times[1:] >= times[:-1]).all() and (self._latest is None or times[0] >= self._latest):
             self._latest = int(times[-1])
             return

@@ -199,9 +199,9 @@ export class Item {
     if (!this.hooks.hasHistory()) words.push(`${this.hooks.readWords() || "There is no history here. "}Only the last ticks are shown.`);
     else if (!lines.complete && lines.reading) words.push("Ticks may be missing: the history is still being read.");
     else if (!lines.complete) words.push("Ticks may be missing: some had been removed from the topic before this dashboard read them.");
-    for (const [name, text] of [["hour", "hour"], ["tick", "tick"]]) {
+    for (const name of ["hour", "tick"]) {
       const longer = name === unit && wanted.step !== null && !(name === "hour" && wanted.step === HOUR_MS);
-      set(byId("unit").querySelector(`[value="${name}"]`), longer ? `counted in every ${span(wanted.step)}` : `counted in each ${text}`);
+      set(byId("unit").querySelector(`[value="${name}"]`), longer ? `counted in every ${span(wanted.step)}` : `counted in each ${name}`);
       if (longer) words.push(`For so long a range, what was counted in every ${span(wanted.step)} is drawn.`);
     }
     if (joined && unit === null) words.push("Counts begin at zero with each epoch: a point is what its epoch had reached.");

@@ -46,7 +46,7 @@ export async function asked(path, query = {}) {
   return { status: answer.status, body: await answer.json() };
 }
 
-// Saves a file. A link alone cannot send the token; without one it is a link like any other. Returns what went wrong, or null.
+// Saves a file: a link alone cannot send the token, nor say what went wrong. Returns that, or null.
 export async function save(link) {
   const answer = await fetch(link.href, { headers: headers(), cache: "no-store" });
   if (answer.status === 401) throw new NoToken();
