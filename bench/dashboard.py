@@ -171,11 +171,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
-    with broker() as bootstrap, tempfile.TemporaryDirectory() as directory:
-        connection = Connection(bootstrap)
+    with (
+        broker() as bootstrap,
+        tempfile.TemporaryDirectory() as directory,
+        (connection := Connection(bootstrap)).admin() as admin,
+    ):
         source = Source(connection, f"bench{uuid.uuid4().hex[:8]}")
         topics = [f"{source.prefix}.{histogram}" for histogram in HISTOGRAMS]
-        admin = connection.admin()
         for future in admin.create_topics([NewTopic(topic, 2, 1) for topic in topics]).values():
             future.result()
         try:

@@ -17,13 +17,15 @@ from pathlib import Path
 import pytest
 from aiokafka.errors import KafkaConnectionError
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # a re-export
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests.admin import admin_of
 from tests.test_settings import GOOD
 from tests.worker.harness import until
 from workers.cli import cli, execute
 from workers.commands.failures import explain
 from workers.errors import Fenced, SettingsError
+from workers.kafka.clients import Connection
 from workers.settings import read_key
 
 COMMAND = [sys.executable, "-m", "workers.cli"]
@@ -369,7 +371,7 @@ def test_topics_is_1_where_a_topic_is_not_as_it_must_be(
 ) -> None:
     """State in a topic that is not compacted is lost after a week: a script must not go on from there."""
     name = for_topics(config, bootstrap)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = admin_of(Connection(bootstrap))
     state = f"{name}.release-state"
     [made] = admin.create_topics([NewTopic(state, 3, config={"cleanup.policy": "delete"})]).values()
     made.result()

@@ -21,6 +21,7 @@ from typing import cast
 
 import pytest
 
+from tests.admin import admin_of
 from workers.agents.factory import mechanisms
 from workers.kafka.clients import Connection
 from workers.mechanisms.checked import Checked, rules
@@ -45,7 +46,7 @@ def name(bootstrap: str) -> Iterator[str]:
     """A worker name whose topics go away afterwards."""
     name = f"readme{uuid.uuid4().hex[:10]}"
     yield name
-    admin = Connection(bootstrap).admin()
+    admin = admin_of(Connection(bootstrap))
     topics = [topic for topic in admin.list_topics(timeout=60).topics if topic.split(".")[0] == name]
     for future in admin.delete_topics(topics).values() if topics else ():
         future.result()

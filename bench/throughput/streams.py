@@ -116,7 +116,7 @@ def measure(bootstrap: str, topic: str, number: int, threads: int, *, all_of_it:
 
 def _forget(bootstrap: str, name: str) -> None:
     """Delete the topics that Kafka Streams made for itself."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    if made := [topic for topic in admin.list_topics(timeout=60).topics if topic.startswith(f"{name}-")]:
-        for future in admin.delete_topics(made).values():
-            future.result()
+    with AdminClient({"bootstrap.servers": bootstrap}) as admin:
+        if made := [topic for topic in admin.list_topics(timeout=60).topics if topic.startswith(f"{name}-")]:
+            for future in admin.delete_topics(made).values():
+                future.result()

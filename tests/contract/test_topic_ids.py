@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -88,7 +89,7 @@ class Broker:
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> Connection:
         """Let it answer every connection."""
-        monkeypatch.setattr(Connection, "introduce", lambda _self, _within_s: (self, self.list_topics()))
+        monkeypatch.setattr(Connection, "introduce", lambda _self, _within_s: nullcontext((self, self.list_topics())))
         return Connection("127.0.0.1:1")
 
 

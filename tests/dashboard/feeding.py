@@ -13,6 +13,7 @@ import orjson
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests.admin import admin_of
 from workers.dashboard.config import DashboardSettings, HistogramTopic
 from workers.dashboard.snapshots import Pages, SeenSnapshot
 from workers.kafka.clients import Connection
@@ -95,7 +96,7 @@ class Topics:
 
     def remove(self, name: str, leaving: int) -> None:
         """Removes the oldest records of each partition of a topic on a real broker, as its retention would."""
-        topic, admin, ends = f"{self.prefix}.{name}", self.connection.admin(), self.connection.consumer()
+        topic, admin, ends = f"{self.prefix}.{name}", admin_of(self.connection), self.connection.consumer()
         try:
             for part in ends.list_topics(topic, timeout=60).topics[topic].partitions:
                 low, high = ends.get_watermark_offsets(TopicPartition(topic, part), timeout=60)
@@ -125,9 +126,9 @@ def embedded(*names: str) -> Iterator[Topics]:
     with EmbeddedCluster() as cluster:
         Moment.ms = time.time_ns() // 1_000_000
         topics = Topics(cluster.connection)
-        admin = cluster.connection.admin()
-        for name in names:
-            admin.list_topics(f"orders.{name}", timeout=60)
+        with cluster.connection.admin() as admin:
+            for name in names:
+                admin.list_topics(f"orders.{name}", timeout=60)
         yield topics
 
 
@@ -135,7 +136,7 @@ def embedded(*names: str) -> Iterator[Topics]:
 def on_a_broker(bootstrap: str, partitions: int) -> Iterator[Topics]:
     """A topic `products` of its own on a real broker, gone afterwards."""
     topics = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
-    name, admin = f"{topics.prefix}.products", topics.connection.admin()
+    name, admin = f"{topics.prefix}.products", admin_of(topics.connection)
     admin.create_topics([new_topic(name, partitions)])[name].result()
     yield topics
     admin.delete_topics([name])[name].result()

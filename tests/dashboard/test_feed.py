@@ -10,6 +10,7 @@ from contextlib import suppress
 import orjson
 import pytest
 
+from tests.admin import admin_of
 from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic, on_a_broker
 from workers.dashboard import feed as feed_module
 from workers.dashboard.feed import Feed
@@ -128,7 +129,7 @@ def test_records_that_are_no_snapshots_are_skipped_and_not_quoted(
 def test_a_topic_that_is_not_there_yet_is_waited_for(bootstrap: str) -> None:
     """A dashboard may be started before the worker."""
     topics = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
-    admin, name = topics.connection.admin(), f"{topics.prefix}.products"
+    admin, name = admin_of(topics.connection), f"{topics.prefix}.products"
     states: list[object] = []
 
     def create() -> None:
@@ -167,5 +168,5 @@ def test_it_commits_nothing_and_joins_no_group(topics: Topics) -> None:
     """A principal that may only read the topics has no group, and an operator who counts groups sees none."""
     topics.send(message(1))
     follow(topics, lambda hub: live(hub) and bool(ticks(hub)))
-    groups = topics.connection.admin().list_consumer_groups(request_timeout=10).result().valid
+    groups = admin_of(topics.connection).list_consumer_groups(request_timeout=10).result().valid
     assert "quietcount-reader" not in [group.group_id for group in groups]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests.admin import admin_of
 from tests.guessing.topics import events, partition_of
 from workers.cli import execute
 from workers.guessing.sample import sample_of
@@ -26,7 +27,7 @@ def made(bootstrap: str, records: Iterable[tuple[str | None, object]], partition
     """Makes a topic with records, objects as JSON; with `abort` others that were never committed lie around them."""
     topic = f"init-{uuid.uuid4().hex[:8]}"
     connection = Connection(bootstrap)
-    admin = connection.admin()
+    admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result()
     producer = connection.producer(f"{topic}-t")

@@ -18,6 +18,7 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests.admin import admin_of
 from workers.kafka.clients import Connection
 
 PARTITIONS, OWNERS = 4, 2
@@ -32,7 +33,7 @@ def unique(prefix: str) -> str:
 def create_topic(connection: Connection, name: str, partitions: int = 1, **config: str) -> None:
     """Create a topic; underscores in the names of `config` stand for dots."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    admin = connection.admin()  # a client that is let go cancels what was asked of it
+    admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values():
         future.result(PATIENCE_S)
     wait_until(lambda: name in admin.list_topics(timeout=60).topics, f"topic {name}")

@@ -32,6 +32,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.admin import admin_of
 from tests.broker import free_ports, local_broker
 from tests.kafka.harness import wait_until
 from workers.kafka.clients import Connection
@@ -75,7 +76,7 @@ class Secure:
     def add_user(self, name: str, password: str) -> None:
         """Makes a SCRAM user."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        admin = self.connection().admin()
+        admin = admin_of(self.connection())
         wanted: list[UserScramCredentialAlteration] = [UserScramCredentialUpsertion(name, info, password.encode())]
         for future in admin.alter_user_scram_credentials(wanted).values():
             future.result(120)
@@ -98,7 +99,7 @@ class Secure:
             for rule in rules
             for operation in rule.operations
         ]
-        admin = self.connection().admin()  # a client that is let go cancels what was asked of it
+        admin = admin_of(self.connection())
         for future in admin.create_acls(bindings).values():
             future.result(120)
         # The controller has taken them in; the broker itself follows, and it took in the user before.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests.admin import admin_of
 from workers.kafka.clients import Connection
 from workers.kafka.placement import Placement
 from workers.kafka.reading import read_partition
@@ -33,7 +34,7 @@ def test_a_keyed_record_lies_where_its_partitioner_is_computed_to_put_it(
 ) -> None:
     """Computed wrongly, nearly all events of a topic would be rejected, or users spread unseen."""
     connection, topic = Connection(bootstrap), f"t{uuid.uuid4().hex[:12]}"
-    admin = connection.admin()
+    admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
         future.result()
     producer = connection.producer(None, partitioner=setting)

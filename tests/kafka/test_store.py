@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.admin import admin_of
 from tests.kafka.harness import create_topic, unique, wait_until
 from workers.changes import Change
 from workers.errors import CopyFailed, StateRefused
@@ -216,7 +217,7 @@ def test_a_changelog_that_was_made_again_while_the_process_ran_is_refused(bootst
     store = Store(path, Changelog(name, 0, current_id(connection, name)))
     store.load(connection)
     store.close()
-    admin = connection.admin()
+    admin = admin_of(connection)
     for future in admin.delete_topics([name]).values():
         future.result(60)
     wait_until(lambda: name not in admin.list_topics(timeout=60).topics, "the topic is gone")

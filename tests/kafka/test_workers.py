@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
+from tests.admin import admin_of
 from tests.kafka.harness import PARTITIONS, PATIENCE_S, Scene, scene, wait_until
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
@@ -100,7 +101,7 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
         for p in range(PARTITIONS)
     ]
     consumer.close()
-    admin = counting.connection.admin()
+    admin = admin_of(counting.connection)
     for future in admin.delete_records(ends).values():
         future.result(PATIENCE_S)
     worker = counting.worker("a")
@@ -139,9 +140,9 @@ def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
 def test_the_worker_runs_on_the_embedded_cluster(tmp_path: Path) -> None:
     """The demo needs every part of the plumbing on librdkafka's in-process cluster."""
     with EmbeddedCluster() as cluster, scene(cluster.connection, tmp_path, create=False) as counting:
-        admin = counting.connection.admin()
-        for suffix in ("events", "contributions", "contribute-state", "release-state", "totals"):
-            admin.list_topics(f"{counting.name}.{suffix}", timeout=60)  # asking makes them
+        with counting.connection.admin() as admin:
+            for suffix in ("events", "contributions", "contribute-state", "release-state", "totals"):
+                admin.list_topics(f"{counting.name}.{suffix}", timeout=60)  # asking makes them
         counting.send(2000)
         worker = counting.worker("a")
         wait_until(lambda: counting.totals() == counting.expected, "all events counted")

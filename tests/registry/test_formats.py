@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # a re-export
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 from confluent_kafka.schema_registry import Schema as Registered
 from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -18,6 +18,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 
+from tests.admin import admin_of
 from tests.events.formats.scanning import scanned
 from tests.events.formats.walking import Said
 from tests.kafka.harness import wait_until
@@ -29,6 +30,7 @@ from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_schema import ProtobufSchema
 from workers.events.formats.reader import FormatReader, json_payloads
 from workers.events.tree import Wanted, build
+from workers.kafka.clients import Connection
 from workers.kafka.records import Records
 from workers.kernels.reading.log import DECLINED
 from workers.registry.registry import Access, Nobody, Registry
@@ -67,7 +69,7 @@ PROTO = (
 def through_kafka(bootstrap: str, values: Sequence[bytes | None]) -> Records:
     """The values as a consumer of a topic finds them."""
     topic = f"formats-{next(_topics)}-{np.random.default_rng().integers(2**40)}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = admin_of(Connection(bootstrap))
     for future in admin.create_topics([NewTopic(topic, 1, 1)]).values():
         future.result(30)
     producer = Producer({"bootstrap.servers": bootstrap})

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests.admin import admin_of
 from workers.agents.contributions import decode
 from workers.agents.rejected import OWN
 from workers.commands.key import new_key
@@ -156,7 +157,7 @@ class Site:
         self.topics = {f"{self.topic}-{i}": n for i, n in enumerate(topics)} or {self.topic: partitions}
         self.places = [(topic, partition) for topic, n in self.topics.items() for partition in range(n)]
         named = list(self.topics) if topics else self.topic
-        self.admin = self.connection.admin()
+        self.admin = admin_of(self.connection)
         self._workers = 0
         self._next: dict[tuple[str, int], int] = {}
         self._ends: dict[str, dict[bytes | None, int]] = {}

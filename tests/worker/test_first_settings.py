@@ -21,6 +21,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from tests.admin import admin_of
 from tests.guessing.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
 from tests.registry_server import registry_server
 from tests.worker.harness import Worker, quietcount, until
@@ -145,7 +146,7 @@ def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def fill(bootstrap: str, topic: str, kind: str, encode: Encode) -> list[Keyed]:
     """Makes a topic with three hours of events, the last of them an hour ago; returns them."""
     connection = Connection(bootstrap)
-    admin = connection.admin()
+    admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
         future.result()
     producer = connection.producer(None, **{"linger.ms": 50, "queue.buffering.max.messages": 2 * EVENTS})
@@ -163,7 +164,7 @@ def snapshots(settings: Settings) -> list[dict[str, Any]]:
     connection = Connection(settings.kafka.bootstrap)
     [histogram] = settings.histograms
     topic = settings.output_topic(histogram)
-    partitions = connection.admin().list_topics(topic, timeout=60).topics[topic].partitions
+    partitions = admin_of(connection).list_topics(topic, timeout=60).topics[topic].partitions
     return [json.loads(m.value() or b"") for partition in partitions for m in read_partition(connection, topic, partition)]
 
 

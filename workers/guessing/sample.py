@@ -69,7 +69,8 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
         SettingsError: no broker answers, there is no such topic, or nothing could be read in time.
         KafkaException: the broker refuses to be read.
     """
-    _, metadata = connection.introduce(_INTRODUCE_S)
+    with connection.introduce(_INTRODUCE_S) as (_, metadata):
+        pass
     topics = [name for name in metadata.topics if not name.startswith(KAFKAS_OWN)]
     if topic not in topics:
         raise SettingsError(f"--topic {topic}: no such topic on {connection.bootstrap} that this principal may see")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -128,26 +129,37 @@ class Connection:
         return Consumer(self.config(**{**defaults, **extra}))
 
     def admin(self, **extra: Any) -> AdminClient:
-        """Return an admin client."""
+        """Return an admin client, for a `with` statement.
+
+        It answers in a thread of librdkafka's, in which Python may collect garbage. A client that
+        is collected in its own thread ends the process, and so does an answer that comes after
+        Python has gone; an exception's traceback is enough to keep one until then. The end of the
+        statement cancels what was asked and waits for the thread.
+        """
         return AdminClient(self.config(**extra))
 
     def asking(self, errors: list[KafkaError], **extra: Any) -> AdminClient:
         """Return an admin client that says nothing, and adds what goes wrong to `errors`."""
         return self.admin(error_cb=errors.append, logger=_UNHEARD, **extra)
 
-    def introduce(self, within_s: float) -> tuple[AdminClient, ClusterMetadata]:
-        """Return an admin client and what the cluster said to its first question.
+    @contextmanager
+    def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
+        """Give an admin client, as long as the block runs, and what the cluster said to its first
+        question.
 
         Raises:
             KafkaAway: no broker answered in time.
             KafkaRefuses: one refused us: that at once.
         """
         errors: list[KafkaError] = []
-        admin = self.asking(errors)
+        with self.asking(errors) as admin:
+            yield admin, self._first_answer(admin, errors, within_s)
+
+    def _first_answer(self, admin: AdminClient, errors: list[KafkaError], within_s: float) -> ClusterMetadata:
         deadline, ask_s = time.monotonic() + within_s, _ASK_S
         while True:
             try:
-                return admin, admin.list_topics(timeout=ask_s)
+                return admin.list_topics(timeout=ask_s)
             except KafkaException as exc:
                 admin.poll(0)  # serves the callback
                 refused = next((error for error in errors if error.code() in _REFUSED), None)

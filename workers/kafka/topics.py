@@ -23,8 +23,8 @@ day, in each partition (agents/rekey.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -164,26 +164,26 @@ def _user_partitions(by_user: str, existing: Mapping[str, Existing], wanted: int
 
 def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing]:
     """Return those of `names` that the cluster has; one without ids, or silent, is refused."""
-    admin, metadata = _introduce(connection)  # all topics: asking for one by name may create it
-    found = {
-        name: Existing(name, len(metadata.topics[name].partitions))
-        for name in dict.fromkeys(names)
-        if name in metadata.topics and metadata.topics[name].error is None
-    }
-    if connection.embedded is not None or not found:
-        return found
-    ids = {
-        name: checked_id(name, future.result().topic_id)
-        for name, future in admin.describe_topics(TopicCollection(list(found)), request_timeout=_ANSWER_S).items()
-    }
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
-    configs: dict[str, dict[str, str]] = {}
-    for resource, future in admin.describe_configs(resources, request_timeout=_ANSWER_S).items():
-        try:
-            entries = future.result()
-        except KafkaException:  # not authorised to see them: the rest is still worth showing
-            continue
-        configs[resource.name] = {key: str(entries[key].value) for key in _SHOWN if key in entries}
+    with _introduce(connection) as (admin, metadata):  # all topics: asking for one by name may create it
+        found = {
+            name: Existing(name, len(metadata.topics[name].partitions))
+            for name in dict.fromkeys(names)
+            if name in metadata.topics and metadata.topics[name].error is None
+        }
+        if connection.embedded is not None or not found:
+            return found
+        ids = {
+            name: checked_id(name, future.result().topic_id)
+            for name, future in admin.describe_topics(TopicCollection(list(found)), request_timeout=_ANSWER_S).items()
+        }
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+        configs: dict[str, dict[str, str]] = {}
+        for resource, future in admin.describe_configs(resources, request_timeout=_ANSWER_S).items():
+            try:
+                entries = future.result()
+            except KafkaException:  # not authorised to see them: the rest is still worth showing
+                continue
+            configs[resource.name] = {key: str(entries[key].value) for key in _SHOWN if key in entries}
     return {name: replace(topic, topic_id=ids[name], config=configs.get(name, {})) for name, topic in found.items()}
 
 
@@ -194,21 +194,27 @@ def names_on(connection: Connection) -> list[str]:
 
 def partitions_on(connection: Connection) -> dict[str, int]:
     """Return how many partitions each of these topics has."""
-    _, metadata = _introduce(connection)
+    with _introduce(connection) as (_, metadata):
+        pass
     shown = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
     return {name: shown[name] for name in sorted(shown) if not name.startswith(KAFKAS_OWN)}
 
 
 def current_id(connection: Connection, topic: str) -> str:
     """Return the id that a topic has now, refusing a cluster that gives none."""
-    admin = connection.admin()  # a client that is let go cancels what was asked of it
-    [future] = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S).values()
-    return checked_id(topic, future.result().topic_id)
+    with connection.admin() as admin:
+        [future] = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S).values()
+        return checked_id(topic, future.result().topic_id)
 
 
-def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
-    """Return an admin client and what the cluster says of itself, once it has a controller."""
-    admin, metadata = connection.introduce(_ANSWER_S)
+@contextmanager
+def _introduce(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
+    """Give an admin client and what the cluster says of itself, once it has a controller."""
+    with connection.introduce(_ANSWER_S) as (admin, metadata):
+        yield admin, _with_controller(connection, admin, metadata)
+
+
+def _with_controller(connection: Connection, admin: AdminClient, metadata: ClusterMetadata) -> ClusterMetadata:
     if connection.embedded is not None:
         known = connection.embedded.startswith(_EMBEDDED) and metadata.cluster_id == connection.embedded
         if not known or metadata.controller_id in metadata.brokers:
@@ -216,7 +222,7 @@ def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
                 f"kafka.bootstrap = {connection.bootstrap!r}: not the embedded Kafka that it is said to be; "
                 "leave --embedded out, it is for the demo's own worker"
             )
-        return admin, metadata
+        return metadata
     # A cluster that elects a controller has none for a moment; the embedded one never has.
     deadline = time.monotonic() + _ANSWER_S
     while metadata.controller_id not in metadata.brokers:
@@ -227,7 +233,7 @@ def _introduce(connection: Connection) -> tuple[AdminClient, ClusterMetadata]:
             )
         time.sleep(_AGAIN_S)
         metadata = admin.list_topics(timeout=_ANSWER_S)
-    return admin, metadata
+    return metadata
 
 
 def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
@@ -286,22 +292,22 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
     wanted = missing(plan, existing)
     if not wanted:
         return []
-    admin, _ = _introduce(connection)
-    if connection.embedded is not None:  # a topic appears when asked for
-        for topic in wanted:
-            admin.list_topics(topic.name, timeout=_ANSWER_S)
-        return [topic.name for topic in wanted]
-    created = []
-    requests = [NewTopic(topic.name, topic.partitions, -1, config=topic.config()) for topic in wanted]
-    for name, future in admin.create_topics(requests, operation_timeout=_ANSWER_S).items():
-        try:
-            future.result()
-        except KafkaException as exc:
-            if exc.args[0].name() != "TOPIC_ALREADY_EXISTS":  # created by somebody else meanwhile is as good
-                raise SettingsError(f"topic {name} could not be created: {exc.args[0].str()}") from exc
-        else:
-            created.append(name)
-    _wait_until_seen(admin, [topic.name for topic in wanted])
+    with _introduce(connection) as (admin, _):
+        if connection.embedded is not None:  # a topic appears when asked for
+            for topic in wanted:
+                admin.list_topics(topic.name, timeout=_ANSWER_S)
+            return [topic.name for topic in wanted]
+        created = []
+        requests = [NewTopic(topic.name, topic.partitions, -1, config=topic.config()) for topic in wanted]
+        for name, future in admin.create_topics(requests, operation_timeout=_ANSWER_S).items():
+            try:
+                future.result()
+            except KafkaException as exc:
+                if exc.args[0].name() != "TOPIC_ALREADY_EXISTS":  # created by somebody else meanwhile is as good
+                    raise SettingsError(f"topic {name} could not be created: {exc.args[0].str()}") from exc
+            else:
+                created.append(name)
+        _wait_until_seen(admin, [topic.name for topic in wanted])
     describe(connection, [topic.name for topic in wanted])  # on an empty cluster the first to show whether it gives ids
     return created
 

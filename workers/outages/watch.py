@@ -67,28 +67,28 @@ def _look(connection: Connection, away: Away, gone: Callable[[], None], ended: t
     eager = {name: value for name, value in _EAGER.items() if name not in connection.client}
     if "reconnect.backoff.ms" in connection.client:
         eager.pop("reconnect.backoff.max.ms", None)
-    admin = connection.asking(errors, **eager)
-    answered_s = time.monotonic()
-    while not ended.wait(LOOK_S):
-        try:
-            # Of the cluster, not of its topics, of which there may be thousands.
-            asked = admin.describe_cluster(request_timeout=ASK_S)
-            while not wait((asked,), _SLICE_S).done:
-                if ended.is_set():
-                    return  # a client that is let go cancels what was asked of it
-            asked.result()
-        except KafkaException:
-            admin.poll(0)  # serves the callback
-            silent_s = time.monotonic() - answered_s
-            if silent_s >= AWAY_S and not ended.is_set():
-                away.lost(connection.silence(errors), answered_s)
-            if silent_s >= GIVE_UP_S:
-                gone()
-                return
-        else:
-            answered_s = time.monotonic()
-            errors.clear()
-            away.found()
+    with connection.asking(errors, **eager) as admin:
+        answered_s = time.monotonic()
+        while not ended.wait(LOOK_S):
+            try:
+                # Of the cluster, not of its topics, of which there may be thousands.
+                asked = admin.describe_cluster(request_timeout=ASK_S)
+                while not wait((asked,), _SLICE_S).done:
+                    if ended.is_set():
+                        return
+                asked.result()
+            except KafkaException:
+                admin.poll(0)  # serves the callback
+                silent_s = time.monotonic() - answered_s
+                if silent_s >= AWAY_S and not ended.is_set():
+                    away.lost(connection.silence(errors), answered_s)
+                if silent_s >= GIVE_UP_S:
+                    gone()
+                    return
+            else:
+                answered_s = time.monotonic()
+                errors.clear()
+                away.found()
 
 
 def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lambda: None) -> T:

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from confluent_kafka import Message, TopicPartition
 
+from tests.admin import admin_of
 from tests.dashboard.feeding import GONE, Topics, in_order, message, new_topic, on_a_broker
 from tests.dashboard.store.making import at
 from tests.worker.harness import until
@@ -166,7 +167,7 @@ def test_what_the_topic_no_longer_had_is_a_gap(topics: Topics, tmp_path: Path, c
 
 def made_anew(topics: Topics, tmp_path: Path) -> None:
     """Read ten ticks of a topic, and make it anew."""
-    name, admin = f"{topics.prefix}.products", topics.connection.admin()
+    name, admin = f"{topics.prefix}.products", admin_of(topics.connection)
     topics.send(*(message(tick, **at(tick)) for tick in range(1, 11)))
     with History(topics, tmp_path / "h") as history:
         history.read_all()

@@ -36,6 +36,8 @@ let clockOff = 0;
 let pinned = null;
 // Where a tick that the address names is not kept: the nearest that are.
 let missing = null;
+// Of which state of the history the line and the epochs are.
+let historyAsked = "";
 let before = null;
 let due = false;
 let soon = 0;
@@ -53,10 +55,8 @@ const hooks = {
   },
   // The history is read beside the ticks that come live: what it has found since is asked for.
   onHistory: (history) => {
-    if (history.state === catalogue.history?.state && history.read === catalogue.history?.read) return;
     catalogue.history = history;
-    item.again();
-    periods.load();
+    later();
   },
   onNoToken: showLogin,
   onClock: (now) => (clockOff = now - Date.now()),
@@ -259,7 +259,17 @@ function later() {
   });
 }
 
+// Whether there is a history, and how much of it is read, is told by three: the catalogue, the stream, and a first snapshot.
+function askAgain() {
+  const found = JSON.stringify([hasHistory(), catalogue.history?.state, catalogue.history?.read]);
+  if (found === historyAsked) return;
+  historyAsked = found;
+  item.again();
+  periods.load();
+}
+
 function draw() {
+  askAgain();
   drawState();
   drawUnknown();
   const snapshot = current();

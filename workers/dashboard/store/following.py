@@ -182,11 +182,9 @@ class Follower:
     def _ids(self, topics: Iterable[str]) -> dict[str, str | None]:
         if self._connection.embedded is not None:
             return {}
-        admin = self._connection.admin(logger=logging.getLogger("librdkafka.unheard"), error_cb=lambda _error: None)
-        found: dict[str, str | None] = {}
-        for topic, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_S).items():
-            found[topic] = str(future.result().topic_id)
-        return found
+        with self._connection.asking([]) as admin:
+            asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_S)
+            return {topic: str(future.result().topic_id) for topic, future in asked.items()}
 
 
 def _differ(one: str | None, other: str | None) -> bool:

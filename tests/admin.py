@@ -1,0 +1,26 @@
+"""The admin clients of a test process: one for each cluster and principal, until the process ends.
+
+One that a test made for itself would be collected with it, wherever the collector happens to run: see `Connection.admin`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+from contextlib import ExitStack
+
+from confluent_kafka.admin import AdminClient
+
+from workers.kafka.clients import Connection
+
+_CLIENTS: dict[str, AdminClient] = {}
+_OPEN = ExitStack()
+atexit.register(_OPEN.close)
+
+
+def admin_of(connection: Connection) -> AdminClient:
+    """Return the client of a connection, which must not be closed."""
+    name = json.dumps([connection.bootstrap, *sorted(connection.client.items())])
+    if name not in _CLIENTS:
+        _CLIENTS[name] = _OPEN.enter_context(connection.asking([]))
+    return _CLIENTS[name]
