@@ -74,9 +74,14 @@ class SourceReader:
         Returns:
             The valid events, and a reject for each other record, by index.
         """
-        spans, rejects = self._reader.read(records, self._form)
-        self.declined = spans.declined
-        return self._coded(spans, rejects, latest_ms)
+        return self.coded(*self.spans(records), latest_ms)
+
+    def spans(self, records: Records) -> tuple[EventSpans, list[Reject]]:
+        """Return what is in a batch, which `coded` makes events of, in order.
+
+        This half of `read` changes nothing here, and another thread may do it.
+        """
+        return self._reader.read(records, self._form)
 
     def whole(self, records: Records, row: int) -> object:
         """Return a record with all of its fields; see `EventReader.whole`."""
@@ -84,12 +89,13 @@ class SourceReader:
 
     def of_objects(self, objects: Sequence[object]) -> tuple[Events, list[Reject]]:
         """Return what `read` does, of decoded records."""
-        return self._coded(*self._reader.of_objects(objects), None)
+        return self.coded(*self._reader.of_objects(objects))
 
-    def _coded(
-        self, spans: EventSpans, rejects: list[Reject], latest_ms: int | None
+    def coded(
+        self, spans: EventSpans, rejects: list[Reject], latest_ms: int | None = None
     ) -> tuple[Events, list[Reject]]:
         """Return events as columns of codes, and rejects with those that are no event here."""
+        self.declined = spans.declined
         layout = self._reader.layout
         keys = [self._keys(place, spans) for place in range(len(layout.keys))]
         seen = [view.number != UNSEEN for view in spans.views]

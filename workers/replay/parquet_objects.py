@@ -18,6 +18,7 @@ from workers.agents.factory import declared_keys
 from workers.errors import SettingsError
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
+from workers.replay.ahead import ahead
 from workers.replay.arrow_objects import is_list, is_text, objects_of
 from workers.replay.source import EventBatch, InOrder, shape_of_files
 from workers.settings import Settings
@@ -63,7 +64,7 @@ class ParquetObjects:
     def batches(self) -> Iterator[EventBatch]:
         read = 0
         try:
-            for rows in self._file.iter_batches(ROWS_AT_ONCE, columns=self._columns, use_threads=False):
+            for rows in ahead(self._file.iter_batches(ROWS_AT_ONCE, columns=self._columns, use_threads=False)):
                 events, rejected = self._reader.of_objects(_listed(rows))
                 self._order.check(events.times, read + 1 + events.index)
                 rejects = [(read + 1 + each.index, each.reason) for each in rejected]

@@ -7,23 +7,34 @@ import select
 import zlib
 from collections.abc import Iterator, Sequence
 from io import BufferedIOBase
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.agents.factory import declared_keys, reader_of
 from workers.errors import SettingsError
+from workers.events.reader import EventSpans, Reject
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.kernels.text_columns import find_lines
 from workers.mechanisms.texts import fixed
+from workers.replay.ahead import ahead
 from workers.replay.source import EventBatch, InOrder, shape_of_files
 from workers.settings import Settings
 
 CHUNK_BYTES = 2 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 NEWLINE = ord("\n")
+
+
+class _Piece(NamedTuple):
+    """Some lines, what is in them, and how far the file is read behind them."""
+
+    lines: Records
+    spans: EventSpans
+    rejects: list[Reject]
+    position: int
 
 
 class JsonLines:
@@ -55,8 +66,10 @@ class JsonLines:
 
     def batches(self) -> Iterator[EventBatch]:
         number = 1
-        for lines in self.lines():
-            found, rejected = self._reader.read(lines)
+        # Who writes a pipe may never do it again.
+        pieces = self._pieces() if self.total is None else ahead(self._pieces())
+        for lines, spans, reasons, position in pieces:
+            found, rejected = self._reader.coded(spans, reasons)
             self._order.check(found.times, number + found.index)
             # An empty line is no event, and nobody's mistake.
             rejects = [
@@ -65,10 +78,14 @@ class JsonLines:
                 if (lines.value(each.index) or b"").strip(b"\r")
             ]
             number += len(lines)
-            yield EventBatch(0, found, rejects, self._position())
+            yield EventBatch(0, found, rejects, position)
 
     def ended(self) -> frozenset[int]:
         return frozenset()
+
+    def _pieces(self) -> Iterator[_Piece]:
+        for lines in self.lines():
+            yield _Piece(lines, *self._reader.spans(lines), self._position())
 
     def _position(self) -> int:
         return self._read if self._raw is None else self._raw.tell()

@@ -29,6 +29,7 @@ from workers.errors import SettingsError
 from workers.events.columns import NO_AMOUNTS, Coder, Events, Longs, Names
 from workers.events.vocabulary import Codes
 from workers.replay import arrow_columns as arrow
+from workers.replay.ahead import ahead
 from workers.replay.arrow_columns import NOT_DECLARED, NOT_UTF8, NULL, TOO_LONG, WRONG, TextColumn, UserColumn
 from workers.replay.source import EventBatch, InOrder, shape_of_files
 from workers.settings import ALL_STREAM_KEY, Settings
@@ -108,7 +109,7 @@ class ParquetRows:
         wanted = list(dict.fromkeys(c for c in (self._key, self._items, self._time, self._user) if c is not None))
         read = 0
         try:
-            for rows in self._rows(wanted):
+            for rows in ahead(self._rows(wanted)):
                 events, refused = self._events(rows)
                 rejects: list[tuple[int, str]] = []
                 if refused.any():
