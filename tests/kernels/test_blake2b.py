@@ -59,6 +59,16 @@ def test_every_length_of_a_prefix_has_hashlibs_digest() -> None:
             assert found == by_hashlib(prefix, texts, **fields)
 
 
+def test_texts_side_by_side_leave_nothing_in_each_others_blocks() -> None:
+    """Short ones take turns with long ones, and with those of several blocks, in the same lanes."""
+    lengths = np.random.default_rng(5).choice([0, 1, 7, 8, 9, 60, 100, 116, 117, 128, 300], 3_000)
+    starts = np.random.default_rng(6).integers(0, len(BYTES) - 300, len(lengths))
+    for prefix in (b"", bytes(12), BYTES[:120].tobytes()):
+        found = whole(start(prefix, key=KEY, digest_size=16), BYTES, starts, starts + lengths)
+        texts = [BYTES[a : a + n].tobytes() for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+        assert found == by_hashlib(prefix, texts, key=KEY)
+
+
 @settings(deadline=None, max_examples=300)
 @given(
     st.binary(max_size=300), st.lists(st.binary(max_size=300), max_size=6), st.binary(max_size=64),
