@@ -70,7 +70,7 @@ class PairDigests:
         Args:
             keys, labels: int32 (m,), codes.
             key_names, label_names: their vocabularies.
-            texts: the labels, of rows in the order of their keys, where they are at hand.
+            texts: the labels, where they are at hand, of rows with those of each key together.
         """
         if self._names is None or self._names[0] is not key_names or self._names[1] is not label_names:
             self._names = key_names, label_names
@@ -86,7 +86,8 @@ class PairDigests:
             # Few are remembered: making all of them takes less time than picking out the others.
             missed, of_missed = np.arange(len(pairs)), keys
         else:
-            missed = missed[np.argsort(keys[missed], kind="stable")]
+            if texts is None:
+                missed = missed[np.argsort(keys[missed], kind="stable")]
             of_missed, texts = keys[missed], label_names.texts(labels[missed])
         made = np.empty((len(missed), 2), dtype=np.uint64)
         self._make(of_missed, texts, key_names, made)
@@ -94,8 +95,10 @@ class PairDigests:
         return out
 
     def _make(self, keys: Codes, texts: Texts, key_names: Vocabulary, out: NDArray[np.uint64]) -> None:
-        """Write the digests of rows that are in the order of their keys."""
-        starts = fixed(texts.ends - texts.lengths)
+        """Write the digests of rows with those of each key together."""
+        starts = np.zeros_like(texts.ends)
+        starts[1:] = texts.ends[:-1]
+        starts = fixed(starts)
         begins = np.flatnonzero(np.diff(keys, prepend=-1))
         for first, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True):
             state = self._state(int(keys[first]), key_names)

@@ -88,7 +88,9 @@ class Texts:
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Bytes of each text, int64 (n,)."""
-        return np.diff(self.ends, prepend=0)
+        lengths = self.ends.copy()
+        lengths[1:] -= self.ends[:-1]
+        return lengths
 
     def part(self, start: int, stop: int) -> Texts:
         """Return the texts start..stop-1; their bytes are not copied."""
