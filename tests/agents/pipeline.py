@@ -38,14 +38,18 @@ def contribute(
     owners: int,
     grace: int = 0,
     step: int = 5,
+    further_ms: int = 1000,
 ) -> list[list[bytes]]:
-    """The messages of each owner partition, sources interleaved `step` events at a time; every tick is closed at the end."""
+    """The messages of each owner partition, sources interleaved `step` events at a time; every tick is closed at the end.
+
+    Time goes on for `further_ms` after the last event.
+    """
     lanes = list(dict.fromkeys(config.lane for config in configs))
     intakes = [Intake(lanes, grace, KEY) for _ in partitions]
     readers = [reader() for _ in partitions]
     sequences = [[0] * owners for _ in partitions]
     out: list[list[bytes]] = [[] for _ in range(owners)]
-    end = max((time for events in partitions for _, _, time in events), default=0) + 1000 + grace
+    end = max((time for events in partitions for _, _, time in events), default=0) + further_ms + grace
     for at in range(0, max(map(len, partitions), default=0) + step, step):
         for source, intake in enumerate(intakes):
             intake.add(columns(partitions[source][at : at + step], readers[source]))

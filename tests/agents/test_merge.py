@@ -34,12 +34,13 @@ KNOWN = KnownBaseConfig(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.data())
 def test_crashes_anywhere_change_no_byte(partitions: list[list[Event]], data: st.DataObject) -> None:
     """A restarted owner must publish the very bytes its predecessor published or would have."""
     configs = [unk(), KNOWN, unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH)]
-    [messages] = contribute(partitions, configs, owners=1)
+    # An epoch is 80 ms: the one that the last event is in ends, and another begins, without a thousand ms of empty ticks behind them.
+    [messages] = contribute(partitions, configs, owners=1, further_ms=100)
     whole = [(s.topic, s.key, s.value) for s in Partition(configs, len(partitions)).run(messages)]
     crashing = Partition(configs, len(partitions), waiting_bytes_max=data.draw(st.sampled_from([0, 1 << 20])))
     published: list[tuple[str, str, bytes]] = []

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -67,15 +68,21 @@ class Probe:
     samples: dict[InversionTable, list[tuple[Tags, NDArray[np.int64]]]] = field(default_factory=dict)
     peels: dict[Block, Peel] = field(default_factory=dict)
     _laws: dict[str, InversionTable] = field(default_factory=dict)
+    _known: dict[int, tuple[InversionTable, list[tuple[Tags, NDArray[np.int64]]]]] = field(default_factory=dict)
+    _others: dict[int, tuple[InversionTable, InversionTable]] = field(default_factory=dict)
     _ids: list[tuple[int, int]] = field(default_factory=list)
 
     def drew(self, table: InversionTable, cell: tuple[int, int], tags: Tags, out: NDArray[Any]) -> None:
         """Notes, and moves, the values that were drawn."""
         blocks = tags ^ np.array(cell, dtype=np.uint64)
         if not self.keep_values:
-            # By law: the caches of tables are bounded, so one may have been made twice.
-            known = self._laws.setdefault(repr(table), table)
-            self.samples.setdefault(known, []).append((blocks, out.astype(np.int64)))
+            known = self._known.get(id(table))
+            if known is None:
+                # By law: the caches of tables are bounded, so one may have been made twice.
+                law = self._laws.setdefault(repr(table), table)
+                # The table itself is kept, so that no other one gets its id.
+                known = self._known[id(table)] = table, self.samples.setdefault(law, [])
+            known[1].append((blocks, out.astype(np.int64)))
             return
         for row, (high, low) in enumerate(blocks.tolist()):
             out[row] += self.shifts.get((high, low), 0)
@@ -94,7 +101,7 @@ class Probe:
         ids: list[object] = list(self._ids[:n]) if bottom is not None else list(range(n))
         scores = dict(zip(ids, counts.tolist(), strict=True)) | ({} if bottom is None else {BOTTOM: bottom})
         if self.script is None:
-            picks, ended = _PEEL(counts, bottom, scale * Fraction(float(self.factor) ** 0.5), k, words)
+            picks, ended = _PEEL(counts, bottom, _times_root(scale, self.factor), k, words)
             names = [ids[i] for i in picks.tolist()] + ([BOTTOM] if ended else [])
         else:
             names = list(self.script[words[0]].picked) if words[0] in self.script else _NOTHING[bottom is None]
@@ -126,7 +133,10 @@ class Probe:
             elif self.factor == 1:
                 _DRAW(table, stream, cell, tags, out)
             else:
-                other = rescaled(table, self.factor)
+                # Kept beside the table it is for, so that no other one gets its id.
+                if id(table) not in self._others:
+                    self._others[id(table)] = table, rescaled(table, self.factor)
+                other = self._others[id(table)][1]
                 wide = np.empty(len(tags), dtype=other.dtype)
                 _DRAW(other, stream, cell, tags, wide)
                 out[:] = wide
@@ -147,14 +157,19 @@ class Probe:
 
 def rescaled(table: InversionTable, factor: Fraction) -> InversionTable:
     """The table of the same law with `factor` times the variance."""
-    root = Fraction(float(factor) ** 0.5)
     if isinstance(table, IntegerGaussian):
         return integer_gaussian(table.sigma_squared * factor)
     if isinstance(table, DiscreteLaplace):
-        return discrete_laplace(table.scale * root)
+        return discrete_laplace(_times_root(table.scale, factor))
     if isinstance(table, Geometric):
-        return geometric(table.scale * root)
+        return geometric(_times_root(table.scale, factor))
     raise TypeError(f"table = {table!r}: a law that this suite does not know")
+
+
+@cache
+def _times_root(scale: Fraction, factor: Fraction) -> Fraction:
+    """The scale whose square is `factor` times as large."""
+    return scale * Fraction(float(factor) ** 0.5)
 
 
 # A stream key without items is not asked, and shows nothing: where its neighbour has items, BOTTOM must come first (a private kbar is

@@ -45,7 +45,8 @@ _CACHE = type(functools.lru_cache(lambda: None))
 _CONTAINERS = (list, dict, set, bytearray, deque)
 
 
-def stream_of(seed: int) -> list[Tick]:
+@functools.cache
+def stream_of(seed: int) -> Sequence[Tick]:
     """Counts with gaps on either side of 256, where a second table of weights begins, and of 512; some ticks without any."""
     rng = random.Random(seed)
     found: list[Tick] = []
@@ -60,15 +61,16 @@ def stream_of(seed: int) -> list[Tick]:
                 for key in KEYS
             }
         )
-    return found
+    return tuple(found)
 
 
-def modules() -> list[ModuleType]:
+@functools.cache
+def modules() -> Sequence[ModuleType]:
     """Everything that runs in the threads of a worker: all of the product but its other commands."""
     others = ("backtest", "cli", "commands", "dashboard", "demo", "plan", "replay", "report", "spending")
     apart = tuple(f"workers.{name}" for name in others)
     names = [info.name for info in pkgutil.walk_packages(workers.__path__, "workers.")]
-    return [import_module(name) for name in names if not name.startswith(apart)]
+    return tuple(import_module(name) for name in names if not name.startswith(apart))
 
 
 def caches() -> Iterator[Any]:

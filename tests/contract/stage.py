@@ -43,6 +43,7 @@ def with_events(stream: Sequence[Tick], events: Sequence[tuple[int, Histogram]])
 def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contributions, NDArray[np.int32]]]:
     """A tick's contributions as messages, which nobody may write to; `parts` messages, each with a part of the items."""
     found = []
+    places = {name: place for place, name in enumerate(keys)}
     for part in range(parts):
         names = tuple(tick)
         rows = [(i, label, n) for i, name in enumerate(names) for label, n in tick[name].items() if n]
@@ -53,7 +54,7 @@ def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contr
             np.array([i for i, _, _ in rows], dtype=np.int32),
             np.concatenate(tags) if tags else np.empty((0, 2), dtype=np.uint64),
             np.array([n for _, _, n in rows], dtype=np.int64),
-            np.array([keys.index(name) for name in names], dtype=np.int32),
+            np.array([places[name] for name in names], dtype=np.int32),
         )
         for array in arrays:
             array.flags.writeable = False

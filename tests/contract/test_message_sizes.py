@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.contract.long_messages import MESSAGES, SENT_ON, STATES, longest, table
-from tests.kafka.harness import create_topic, read, settled, unique
+from tests.kafka.harness import create_topic, end_of, read, settled, unique
 from workers.agents import contributions, rekey, user_epoch
 from workers.errors import MessageTooLong
 from workers.histogram import answers, key_blocks, ledger_blocks, paging
@@ -47,24 +47,35 @@ def sender(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     made.close()
 
 
-@pytest.mark.parametrize("kind", MESSAGES)
-def test_the_longest_content_fits_a_message(kind: str) -> None:
-    """Bounds of the encoders, as sizes.py states them: one message above it ends publication for ever."""
-    messages = MESSAGES[kind]()
+@pytest.fixture(scope="module", params=MESSAGES)
+def made(request: pytest.FixtureRequest) -> tuple[str, list[Outgoing]]:
+    """A kind and its messages: made once for the tests that look at them, and gone before the next kind is made."""
+    return request.param, MESSAGES[request.param]()
+
+
+def check_fits(kind: str, messages: list[Outgoing]) -> None:
+    """Bounds of the encoders, as sizes.py states them."""
     assert max(message.nbytes for message in messages) <= MESSAGE_BYTES
     if kind != SENT_ON:
         assert max(len(message.value or b"") for message in messages) <= VALUE_BYTES
 
 
-@pytest.mark.parametrize("kind", MESSAGES)
-def test_a_real_broker_takes_the_longest_content_and_gives_it_back(sender: Sender, kind: str) -> None:
+def test_the_longest_content_fits_a_message(made: tuple[str, list[Outgoing]]) -> None:
+    """One message above the bound ends publication for ever."""
+    check_fits(*made)
+
+
+def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
+    sender: Sender, made: tuple[str, list[Outgoing]]
+) -> None:
     """Sent as the worker sends it, to a topic that has no more than the worker asks for."""
     topic = f"{sender.state_topic}-narrow"
-    messages = [message._replace(topic=topic, partition=0, timestamp_ms=None) for message in MESSAGES[kind]()]
-    before = len(read(sender.connection, topic))
+    kind, content = made
+    messages = [message._replace(topic=topic, partition=0, timestamp_ms=None) for message in content]
+    before = end_of(sender.connection, topic)
     sender.transact(messages, [(b"kind", kind.encode())], 0)
     settled(sender.connection, topic)
-    found = read(sender.connection, topic)[before:]
+    found = read(sender.connection, topic, since=before)
     assert [(m.key(), m.value()) for m in found] == [(m.key, m.value) for m in messages]
 
 
@@ -86,10 +97,10 @@ def test_batches_of_incompressible_messages_fit_as_well(sender: Sender) -> None:
         500_000,
         *[9_973] * 300,
     ]
-    before = len(read(sender.connection, topic))
+    before = end_of(sender.connection, topic)
     sender.transact([Outgoing(topic, 0, None, os.urandom(size)) for size in sizes], [(b"batches", b"")], 0)
     settled(sender.connection, topic)
-    assert [len(m.value() or b"") for m in read(sender.connection, topic)[before:]] == sizes
+    assert [len(m.value() or b"") for m in read(sender.connection, topic, since=before)] == sizes
 
 
 def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
@@ -127,13 +138,13 @@ def test_a_block_as_it_was_written_before_is_refused_by_the_broker(sender: Sende
 def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sender) -> None:
     """The last line of defence says which topic, in a transaction of which nothing was sent."""
     topic = f"{sender.state_topic}-narrow"
-    before = len(read(sender.connection, topic, isolation="read_uncommitted"))
+    before = end_of(sender.connection, topic)
     too_long = Outgoing(topic, 0, b"k", bytes(MESSAGE_BYTES))
     with pytest.raises(MessageTooLong, match=f"{topic}: a message of 990,001 bytes, at most 990,000"):
         sender.transact([Outgoing(topic, 0, None, b"short"), too_long], [], 0)
     with pytest.raises(MessageTooLong, match=f"{sender.state_topic}: a message"):
         sender.transact([], [(b"k", bytes(MESSAGE_BYTES))], 0)
-    assert len(read(sender.connection, topic, isolation="read_uncommitted")) == before
+    assert end_of(sender.connection, topic) == before
 
 
 @pytest.mark.parametrize(
@@ -160,7 +171,7 @@ def test_an_encoder_that_does_not_cut_by_bytes_is_found(
     """The control: with the defect planted the bound must not hold."""
     monkeypatch.setattr(module, name, planted)
     with pytest.raises(AssertionError):
-        test_the_longest_content_fits_a_message(kind)
+        check_fits(kind, MESSAGES[kind]())
 
 
 def test_whatever_is_sent_is_among_the_kinds_above() -> None:

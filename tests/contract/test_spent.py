@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,12 +15,12 @@ from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS
 
 TICKS = 24
+DOMAIN = tuple("abcdefgh")
 Body = Mapping[str, Any]
 
 
-def published(config: HistogramConfig, events: list[Event], *, crashing: bool) -> list[Body]:
+def published(config: HistogramConfig, messages: Sequence[bytes], *, crashing: bool) -> list[Body]:
     """Every snapshot of the first epoch, in order; with `crashing` each commit is the last that a process does."""
-    [messages] = contribute([events], [config], owners=1, step=10)
     partition, found, position = Partition([config], 1), list[Body](), 0
     while True:
         position = partition.receive(messages[position:], position)
@@ -48,7 +50,8 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
     events: list[Event] = [("s1", ["a", "b", "c"], 10 * t + n // 10) for t in range(TICKS) for n in range(100)]
     left = {"labels": labels, "queries": queries}
     answered = 0
-    bodies = published(config, events, crashing=crashing)
+    [messages] = contribute([events], [config], owners=1, step=10)
+    bodies = published(config, messages, crashing=crashing)
     assert [body["tick"] for body in bodies] == list(range(1, TICKS + 1))
     for answer in bodies:
         if left["labels"] and left["queries"]:
@@ -66,31 +69,48 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
     assert 0 in left.values() and 1 <= answered < TICKS
 
 
+def sparse(switches: int, top_k: int) -> HistogramConfig:
+    """It may follow the leader so often."""
+    return made("sparse_gumb", max_items=1, epsilon=20.0, domain=DOMAIN, top_k=top_k, switches=switches, eta=100)
+
+
+@cache
+def overtaking() -> Sequence[Event]:
+    """Another label leads by far every third tick."""
+    events: list[Event] = []
+    for t in range(TICKS):
+        leader = t // 3
+        # Each later leader is ahead within a tick; every label has an event a tick besides.
+        events += [("s1", [DOMAIN[leader]], 10 * t + 1)] * (300 * 2**leader if t % 3 == 0 else 1)
+        events += [("s1", [label], 10 * t + 2) for label in DOMAIN]
+    return events
+
+
+@cache
+def overtaking_sent() -> Sequence[bytes]:
+    """The same as the first stage sends it: that stage knows the lane, and neither switches nor picks."""
+    [messages] = contribute([overtaking()], [sparse(1, 1)], owners=1, step=10)
+    return messages
+
+
 @pytest.mark.parametrize("crashing", [False, True])
 @pytest.mark.parametrize(("switches", "top_k"), [(1, 1), (3, 1), (3, 2)])
 def test_sparse_gumb_switches_s_times_at_most_and_goes_on_publishing_counts(
     switches: int, top_k: int, crashing: bool
 ) -> None:
     """Another label leads by far every third tick: it follows as long as it may, then goes on counting the last ones."""
-    domain = tuple("abcdefgh")
-    config = made("sparse_gumb", max_items=1, epsilon=20.0, domain=domain, top_k=top_k, switches=switches, eta=100)
-    events: list[Event] = []
-    for t in range(TICKS):
-        leader = t // 3
-        # Each later leader is ahead within a tick; every label has an event a tick besides.
-        events += [("s1", [domain[leader]], 10 * t + 1)] * (300 * 2**leader if t % 3 == 0 else 1)
-        events += [("s1", [label], 10 * t + 2) for label in domain]
-    bodies = published(config, events, crashing=crashing)
+    config = sparse(switches, top_k)
+    assert config.lane == sparse(1, 1).lane
+    bodies = published(config, overtaking_sent(), crashing=crashing)
     assert [body["tick"] for body in bodies] == list(range(1, TICKS + 1))
     chosen = [frozenset(label for label, _ in body["items"]) for body in bodies]
     assert all(len(labels) == top_k for labels in chosen)
     switched = [t for t in range(1, TICKS) if chosen[t] != chosen[t - 1]]
     assert len(switched) == switches
-    exact = dict.fromkeys(domain, 0)
+    in_tick = Counter((at // 10, label) for _, items, at in overtaking() for label in items)
+    exact = Counter[str]()
     for t, body in enumerate(bodies):
-        for _, items, at in events:
-            for label in items:
-                exact[label] += at // 10 == t
+        exact.update({label: in_tick[t, label] for label in DOMAIN})
         assert all(abs(count - exact[label]) < 8 * body["sd"] for label, count in body["items"])
     last = bodies[switched[-1] :]
     assert len(last) > 6 and len({tuple(map(tuple, body["items"])) for body in last}) > 3

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from typing import Any, NamedTuple
 
 LONGEST = 1_024
@@ -44,9 +45,10 @@ class Refused(Exception):
     """It is no event."""
 
 
-def steps_of(path: str) -> list[tuple[str, bool]]:
+@cache
+def steps_of(path: str) -> Sequence[tuple[str, bool]]:
     """Return the names of a path, each with whether `[]` stands behind it."""
-    return [(json.loads(name) if name[0] == '"' else name, bool(many)) for name, many in STEP.findall(path)]
+    return tuple((json.loads(name) if name[0] == '"' else name, bool(many)) for name, many in STEP.findall(path))
 
 
 def walk(value: Any, names: Sequence[str]) -> Any:

@@ -174,7 +174,7 @@ class Maker:
             record["further"] = self.choose.choice((1, "x", [1, {"a": None}], {"items": [1]}, None))
         return record
 
-    def _put(self, value: dict[str, Any], steps: list[tuple[str, bool]], one: One) -> None:
+    def _put(self, value: dict[str, Any], steps: Sequence[tuple[str, bool]], one: One) -> None:
         (name, many), *rest = steps
         if many:
             if not isinstance(value.get(name), list):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 One = Callable[[random.Random], Any]
+# `json.dumps` makes a new encoder at each call but for ASCII.
+WRITERS = tuple(json.JSONEncoder(ensure_ascii=ascii_only).encode for ascii_only in (False, True))
 
 
 class Raw(str):
@@ -26,7 +28,7 @@ def dumped(value: Any, choose: random.Random) -> str:
         return "{" + comma.join(dumped(name, choose) + colon + dumped(inner, choose) for name, inner in value.items()) + "}"
     if isinstance(value, list):
         return "[" + choose.choice((",", ", ")).join(dumped(inner, choose) for inner in value) + "]"
-    return json.dumps(value, ensure_ascii=choose.random() < 0.005)
+    return WRITERS[choose.random() < 0.005](value)
 
 
 def a_label(choose: random.Random) -> Any:

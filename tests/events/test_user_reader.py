@@ -57,21 +57,22 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
         found = reader.read(records, FOREVER)
         whole, reasons = reader._whole.read(records)
         why = {reject.index: reject.reason for reject in reasons}
-        for i, (value, name, time) in enumerate(zip(values, users(found), found.times.tolist(), strict=True)):
+        names, said = users(found), dict(rejects(found))
+        for i, (value, name, time) in enumerate(zip(values, names, found.times.tolist(), strict=True)):
             try:
                 wanted, at = projection.whose(decoded.decode(i)) if len(value) <= 4_000 else (None, 0)
             except ValueError:
                 wanted, at = None, 0
             assert name == (None if wanted is None else wanted.encode()), value
             if wanted is None:
-                assert dict(rejects(found))[i] == why[i], value
+                assert said[i] == why[i], value
                 assert time == NO_TIME
             else:
                 assert time == (at if layout.time_slot >= 0 else 7), value
                 looked += 1
         mine = dict(zip(whole.index.tolist(), whole.users.tolist() if whole.users is not None else [], strict=False))
         for i, (start, stop) in mine.items():
-            assert users(found)[i] == whole.data[start:stop].tobytes()
+            assert names[i] == whole.data[start:stop].tobytes()
     assert looked > 500
 
 

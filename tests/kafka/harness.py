@@ -39,13 +39,26 @@ def create_topic(connection: Connection, name: str, partitions: int = 1, **confi
     wait_until(lambda: name in admin.list_topics(timeout=60).topics, f"topic {name}")
 
 
-def read(connection: Connection, topic: str, partition: int = 0, isolation: str = "read_committed") -> list[Message]:
-    """Return every message of a partition."""
+def end_of(connection: Connection, topic: str, partition: int = 0) -> int:
+    """Return the offset that the next message of a partition has, whatever transaction is open."""
+    consumer = connection.consumer(**{"isolation.level": "read_uncommitted"})
+    try:
+        _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
+        return int(high)
+    finally:
+        consumer.close()
+
+
+def read(
+    connection: Connection, topic: str, partition: int = 0, isolation: str = "read_committed", *, since: int = 0
+) -> list[Message]:
+    """Return every message of a partition, from the offset `since` on."""
     consumer = connection.consumer(
         **{"enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 10}  # the end comes at once
     )
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
+        low = max(low, since)
         consumer.assign([TopicPartition(topic, partition, low)])
         found: list[Message] = []
         while low < high:

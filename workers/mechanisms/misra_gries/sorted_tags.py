@@ -58,7 +58,9 @@ class SortedTags:
         Args:
             alike: places whose upper bits are those of the next.
         """
-        places = np.union1d(alike, alike + 1)
+        shared = np.zeros(len(self.order), dtype=bool)
+        shared[alike] = shared[alike + 1] = True
+        places = np.flatnonzero(shared)
         rows = self.order[places]
         tags = self._tags.take(rows, axis=0)
         # They stay among themselves: each group is ascending by what it has in common.

@@ -176,11 +176,12 @@ class NoiseStream(Frozen):
         scratch = self.__scratch
         pair = np.array(cell, dtype=np.uint64)
         wide_rows = rows - rows % _WIDE
-        np.bitwise_xor(
-            tags[:wide_rows].reshape(-1, 2 * _WIDE),
-            np.tile(pair, _WIDE),
-            out=scratch.blocks[:wide_rows].reshape(-1, 2 * _WIDE),
-        )
+        if wide_rows:
+            np.bitwise_xor(
+                tags[:wide_rows].reshape(-1, 2 * _WIDE),
+                np.tile(pair, _WIDE),
+                out=scratch.blocks[:wide_rows].reshape(-1, 2 * _WIDE),
+            )
         np.bitwise_xor(tags[wide_rows:], pair, out=scratch.blocks[wide_rows:rows])
         size = rows * _AES_BLOCK
         scratch.cipher.update_into(scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK])
