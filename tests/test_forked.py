@@ -48,13 +48,17 @@ def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: 
     for path in logs:
         with path.open("ab") as log:
             processes.append(launch(["run", "-c", str(waiting)], log, log))
-    until(lambda: all("Kafka is away" in log.read_text() for log in logs), "they wait for Kafka", 60)
-    for process, (number, status) in zip(processes, statuses.items(), strict=True):
-        assert process.poll() is None
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.05)
-        process.send_signal(number)
-        assert process.wait(60) == status and process.poll() == status
+    try:
+        until(lambda: all("Kafka is away" in log.read_text() for log in logs), "they wait for Kafka", 60)
+        for process, (number, status) in zip(processes, statuses.items(), strict=True):
+            assert process.poll() is None
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.05)
+            process.send_signal(number)
+            assert process.wait(60) == status and process.poll() == status
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def test_workers_come_from_two_starters_and_commands_from_a_third(waiting: Path, tmp_path: Path) -> None:
