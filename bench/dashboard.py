@@ -30,7 +30,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
-from tests.broker import broker
+from tests.broker import LASTING, broker
 from tests.worker.harness import ROOT
 from workers.dashboard.history import TICKS
 from workers.kafka.clients import Connection
@@ -172,7 +172,7 @@ def main() -> int:
     given = parser.parse_args()
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
     with (
-        broker() as bootstrap,
+        broker(LASTING) as bootstrap,
         tempfile.TemporaryDirectory() as directory,
         (connection := Connection(bootstrap)).admin() as admin,
     ):

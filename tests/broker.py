@@ -23,6 +23,7 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -30,6 +31,11 @@ from confluent_kafka.admin import AdminClient
 
 POM = Path(__file__).with_name("kafka_pom.xml")
 _START_S = 300.0
+#: A test's broker lives for minutes: to compile its code a second time, at the level of servers, took half of the processor
+#: time that it used, and one in the tests that kill it; several threads of collectors are none the quicker here.
+BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+#: What is measured, or runs for hours, is a broker as operators run it.
+LASTING = ()
 
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -61,14 +67,17 @@ class BrokerUnavailable(RuntimeError):
 
 
 @contextmanager
-def broker() -> Iterator[str]:
-    """Yield the bootstrap address of a real broker; one that was started here is stopped and wiped at the end."""
+def broker(java: tuple[str, ...] = BRIEF) -> Iterator[str]:
+    """Yield the bootstrap address of a real broker; one that was started here is stopped and wiped at the end.
+
+    `java`: `BRIEF` or `LASTING`, for one that is started from its jars.
+    """
     given = os.environ.get("QUIETCOUNT_TEST_BOOTSTRAP")
     if given:
         yield given
         return
     reasons = ["QUIETCOUNT_TEST_BOOTSTRAP is not set"]
-    for way in (_container, _local):
+    for way in (_container, partial(_local, java=java)):
         try:
             running = way()
             bootstrap = next(running)
@@ -128,21 +137,21 @@ def _container() -> Generator[str, None, None]:
         container.stop()
 
 
-def _local(further: str = "") -> Generator[str, None, None]:
+def _local(further: str = "", java: tuple[str, ...] = BRIEF) -> Generator[str, None, None]:
     """Run Kafka from its jars."""
-    with own_broker(further) as running:
+    with own_broker(further, java=java) as running:
         yield running.bootstrap
 
 
 @contextmanager
-def own_broker(further: str = "", *, port: int | None = None) -> Iterator[OwnBroker]:
+def own_broker(further: str = "", *, port: int | None = None, java: tuple[str, ...] = BRIEF) -> Iterator[OwnBroker]:
     """Yield a broker from Kafka's jars that can be killed, started again and frozen; `port` is any free one if left out."""
-    java = shutil.which("java")
-    if java is None:
+    program = shutil.which("java")
+    if program is None:
         raise BrokerUnavailable("java is not installed")
     jars = _jars()
     with tempfile.TemporaryDirectory(prefix="quietcount-kafka-") as directory:
-        running = OwnBroker(java, jars, Path(directory), further, port)
+        running = OwnBroker((program, *java), jars, Path(directory), further, port)
         try:
             running.start()
             yield running
@@ -181,8 +190,10 @@ def _jars() -> Path:
 class OwnBroker:
     """A broker of one node on a fixed port, its data in a directory."""
 
-    def __init__(self, java: str, jars: Path, directory: Path, further: str = "", port: int | None = None) -> None:
-        """Format the directory; `further` are properties."""
+    def __init__(
+        self, java: tuple[str, ...], jars: Path, directory: Path, further: str = "", port: int | None = None
+    ) -> None:
+        """Format the directory; `java` is the program with its options, `further` are properties."""
         # It is away at times: a client may have a port of those that systems give to clients by then.
         controller = fixed_port()
         self.port = free_ports(1)[0] if port is None else port
@@ -195,13 +206,13 @@ class OwnBroker:
         classpath = f"{jars}/*"
         # Its first character must not be "-", which one in 64 would have: the tool would take it for an option.
         cluster_id = urlsafe_b64encode(b"Q" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        format_command = [java, "-cp", classpath, "kafka.tools.StorageTool", "format", "-t", cluster_id]
+        format_command = [*java, "-cp", classpath, "kafka.tools.StorageTool", "format", "-t", cluster_id]
         formatted = subprocess.run(
             [*format_command, "-c", str(properties), "--standalone"], check=False, capture_output=True, text=True
         )
         if formatted.returncode != 0:
             raise RuntimeError(f"Kafka's directory could not be formatted: {(formatted.stdout + formatted.stderr)[-2000:]}")
-        self._command = [java, "-Xmx1g", "-cp", classpath, "kafka.Kafka", str(properties)]
+        self._command = [*java, "-Xmx1g", "-cp", classpath, "kafka.Kafka", str(properties)]
 
     def start(self) -> None:
         """Start it, on the data that it had; return once it answers without TLS."""

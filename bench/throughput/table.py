@@ -13,7 +13,7 @@ from bench.throughput import formats, latency, many_items, rekeyed, sampled, str
 from bench.throughput.events import Shape
 from bench.throughput.producing import fill
 from bench.throughput.worker import Run, contributed, expected, forget, site
-from tests.broker import broker
+from tests.broker import LASTING, broker
 from tests.worker.harness import ROOT, Site
 
 NAMES = ("worker", "formats", "rekey", "latency", "many-items")
@@ -65,7 +65,7 @@ def options(parser: ArgumentParser) -> None:
 
 def tables(given: Namespace, names: tuple[str, ...]) -> None:
     """Print these tables, on one broker."""
-    with broker() as bootstrap, tempfile.TemporaryDirectory() as name:
+    with broker(LASTING) as bootstrap, tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         if "worker" in names:
             throughput(bootstrap, directory, given)

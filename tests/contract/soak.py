@@ -107,10 +107,10 @@ def main() -> int:
     told_s, told, snapshots, runs = time.monotonic(), 0, 0, 0
     with ExitStack() as stack:
         if given.kafka:
-            from tests.broker import broker
+            from tests.broker import LASTING, broker
             from tests.worker.threads import audited_run
 
-            bootstrap = stack.enter_context(broker())
+            bootstrap = stack.enter_context(broker(LASTING))
             temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quietcount-soak-")))
         while not stop.asked and time.monotonic() < end_s:
             for _ in range(len(VARIANTS)):

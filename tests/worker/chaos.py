@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.broker import broker
+from tests.broker import LASTING, broker
 from tests.worker.harness import Contributed, Site, assert_contiguous, known, unk
 from workers.mechanisms.config import Lane
 
@@ -179,7 +179,7 @@ def main() -> None:
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
-    with broker() as bootstrap, tempfile.TemporaryDirectory() as temporary:
+    with broker(LASTING) as bootstrap, tempfile.TemporaryDirectory() as temporary:
         directory = given.directory or Path(temporary)
         gap = (given.least_gap, given.most_gap)
         print(

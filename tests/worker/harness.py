@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.admin import admin_of
+from tests.forked import QUIETCOUNT, Started, launch, run
 from workers.agents.contributions import decode
 from workers.agents.rejected import OWN
 from workers.commands.key import new_key
@@ -88,11 +88,16 @@ def known(name: str = "known", **changes: object) -> dict[str, object]:
 class Worker:
     """One `quietcount run` process; killed at the end of its `with` block if it still runs."""
 
-    def __init__(self, config: Path, log: Path, runner: Sequence[str] = ("-m", "workers.cli")) -> None:
+    process: subprocess.Popen[bytes] | Started
+
+    def __init__(self, config: Path, log: Path, runner: Sequence[str] = QUIETCOUNT) -> None:
         self.log = log
-        started = [sys.executable, *runner, "run", "-c", str(config)]
+        arguments = ["run", "-c", str(config)]
         with log.open("ab") as output:
-            self.process = subprocess.Popen(started, cwd=ROOT, stdout=output, stderr=output)
+            if runner == QUIETCOUNT:
+                self.process = launch(arguments, output, output)
+            else:
+                self.process = subprocess.Popen([sys.executable, *runner, *arguments], cwd=ROOT, stdout=output, stderr=output)
 
     def __enter__(self) -> Self:
         return self
@@ -237,7 +242,7 @@ class Site:
         """`quietcount topics --create`, in this process: to start a Python for it takes longer than the work."""
         assert show_topics(self.settings, create=True) == 0
 
-    def worker(self, data: str = "data", runner: Sequence[str] = ("-m", "workers.cli")) -> Worker:
+    def worker(self, data: str = "data", runner: Sequence[str] = QUIETCOUNT) -> Worker:
         """Starts a worker process; two at the same time need two `data` directories. `runner` is what Python runs as `quietcount`."""
         config = self.write(self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml")
         self._workers += 1
@@ -357,20 +362,12 @@ def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:
 
 def command(*arguments: str) -> list[str]:
     """The command line of `quietcount`."""
-    return [sys.executable, "-m", "workers.cli", *arguments]
+    return [sys.executable, *QUIETCOUNT, *arguments]
 
 
 def quietcount(*arguments: str, patience_s: float = 2 * PATIENCE_S) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    return subprocess.run(
-        command(*arguments),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=patience_s,
-        check=False,
-        env=dict(os.environ),
-    )
+    return run(arguments, patience_s)
 
 
 def toml(document: Mapping[str, Any]) -> str:

@@ -1,0 +1,215 @@
+"""`quietcount` processes that are forked where its modules are imported already: to import them is most of what a start costs.
+
+    launch(arguments, output, errors)    as subprocess.Popen([python, "-m", "workers.cli", *arguments]) does
+    run(arguments, patience_s)           as subprocess.run does
+
+A starter is a process that imports what commands import, starts no thread, and then forks one child for each command. The child is
+a process as any other: what it opens, sets and compiles is its own, signals reach it, and it ends as Python ends. Two things are
+shared with the other children of its starter: the modules as they were when they had been imported, and the seed of `hash`. So
+workers come from two starters in turn, and commands from a third: what depended on the order of a set would differ between a
+worker, the next one, and the audit.
+
+Where a start itself is what is tested (`tests/test_cli.py`, the tutorial, the demo, secrets), and where there is no Linux, Python
+is started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parents[1]
+#: What commands import when they run.
+MODULES = (
+    "workers.app",
+    "workers.audit",
+    "workers.compiling",
+    "workers.commands.budget",
+    "workers.commands.replay",
+    "workers.commands.topics",
+    "workers.logs",
+)
+#: What Python runs as `quietcount`.
+QUIETCOUNT = ("-m", "workers.cli")
+POSSIBLE = sys.platform == "linux" and hasattr(os, "pidfd_open")
+_FIELD = 8
+
+
+class Started:
+    """A process that a starter forked, as `subprocess.Popen` shows one."""
+
+    def __init__(self, pid: int, status: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+
+    def poll(self) -> int | None:
+        """Return its exit status, or None while it runs; minus the number of the signal that killed it."""
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit status once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not.
+        """
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired("quietcount", timeout or 0)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            said = self._status.recv(_FIELD)
+            self._status.close()
+            assert said, "its starter has gone"
+            self.returncode = int(said)
+        return self.returncode
+
+
+class Starter:
+    """A process that forks, from here."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.forked", str(theirs.fileno())],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,  # its streams are buffered as those to a file are
+                pass_fds=[theirs.fileno()],
+            )
+
+    def start(self, arguments: Sequence[str], output: int, errors: int) -> Started:
+        """Start `quietcount` with these descriptors for what it writes, and the environment of now."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            asked = json.dumps([list(arguments), dict(os.environ)]).encode()
+            socket.send_fds(self._control, [asked], [output, errors, theirs.fileno()])
+        said = self._control.recv(_FIELD)
+        assert said, "the starter has gone"
+        return Started(int(said), ours)
+
+    def close(self) -> None:
+        """End it; what it started goes on."""
+        self._control.close()
+        self._process.wait()
+
+
+_STARTERS: dict[str, Starter] = {}
+_OPEN = ExitStack()
+atexit.register(_OPEN.close)
+_WORKERS = count()
+
+
+def launch(arguments: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Started | subprocess.Popen[bytes]:
+    """Start `quietcount`; its output goes to these files."""
+    if not POSSIBLE:
+        return subprocess.Popen([sys.executable, *QUIETCOUNT, *arguments], cwd=ROOT, stdout=output, stderr=errors)
+    name = f"worker {next(_WORKERS) % 2}" if arguments[0] == "run" else "command"
+    if name not in _STARTERS:
+        _STARTERS[name] = starter = Starter()
+        _OPEN.callback(starter.close)
+    return _STARTERS[name].start(arguments, output.fileno(), errors.fileno())
+
+
+def run(arguments: Sequence[str], patience_s: float) -> subprocess.CompletedProcess[str]:
+    """Run `quietcount` to its end."""
+    with tempfile.TemporaryFile("w+b") as output, tempfile.TemporaryFile("w+b") as errors:
+        process = launch(arguments, output, errors)
+        try:
+            status = process.wait(patience_s)
+        finally:
+            process.kill()
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(arguments, status, output.read().decode(), errors.read().decode())
+
+
+def serve(control: socket.socket) -> list[str]:
+    """Fork a child for each message; return its arguments in the child, which is about to run them."""
+    running: dict[int, tuple[int, socket.socket]] = {}  # by the descriptor of the process
+    while True:
+        for ready in select.select([control.fileno(), *running], [], [])[0]:
+            if ready in running:
+                pid, status = running.pop(ready)
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with suppress(OSError), status:  # nobody waits for it any more
+                    status.send(str(code).encode())
+                os.close(ready)
+                continue
+            asked, descriptors, _, _ = socket.recv_fds(control, 1 << 20, 3)
+            if not asked:
+                os._exit(0)
+            arguments, environment = json.loads(asked)
+            assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose the other threads, and keep their locks"
+            if (pid := os.fork()) == 0:
+                control.close()
+                for each, (_, others) in running.items():
+                    os.close(each)
+                    others.close()
+                output, errors, _ = descriptors
+                os.dup2(output, 1)
+                os.dup2(errors, 2)
+                for each in descriptors:
+                    os.close(each)
+                os.environ.clear()
+                os.environ.update(environment)
+                return [str(argument) for argument in arguments]
+            for each in descriptors[:2]:
+                os.close(each)
+            running[os.pidfd_open(pid)] = pid, socket.socket(fileno=descriptors[2])
+            control.send(str(pid).encode())
+
+
+def main() -> None:
+    """Be a starter, and then each of its children."""
+    from workers.cli import main as quietcount
+
+    gc.set_threshold(50_000, 20, 100)  # as it does first
+    for name in MODULES:
+        import_module(name)
+    # What numba imports before its first call.
+    target = import_module("numba.core.registry").cpu_target
+    target.typing_context.refresh()
+    target.target_context.refresh()
+    gc.freeze()
+    # Ctrl-C goes to all of them: the starter ends with whoever asks it.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    arguments = serve(socket.socket(fileno=int(sys.argv[1])))
+    signal.signal(signal.SIGINT, before)
+    sys.argv[1:] = arguments
+    quietcount()
+
+
+if __name__ == "__main__":
+    main()
