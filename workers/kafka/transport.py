@@ -27,6 +27,7 @@ from typing import Any, cast
 import faust
 from aiokafka.errors import IllegalStateError
 from faust.app.base import BootStrategy
+from faust.tables import TableManager
 from faust.transport import drivers
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -47,6 +48,9 @@ __all__ = ["BatchSchema", "Consumer", "QuietcountApp", "Transport", "create_app"
 
 _TICK_S = 0.2
 _ROOM_S = 0.005
+_CLOSING_S = 0.05
+#: How long agents have to say what they read; Faust waits so long in any case.
+_AGENTS_S = 1.0
 _ENDED = "the consumer could not go on ({})"
 
 
@@ -54,6 +58,21 @@ class _WithoutProducer(BootStrategy):
     """The shards have producers of their own; Faust's would only be one more that connects."""
 
     enable_kafka_producer = False
+
+
+class _Tables(TableManager):
+    """There are none; Faust subscribes once these are registered, for which it waits a second."""
+
+    async def on_start(self) -> None:
+        """Go on when the agents have their topics: one that came later would wait for 45 s."""
+        wanted = {name for agent in self.app.agents.values() for name in agent.get_topic_names()}
+        for _ in range(round(_AGENTS_S / _ROOM_S)):
+            if self.should_stop or wanted <= {name for topic in self.app.topics for name in topic.topics}:
+                break
+            await self.sleep(_ROOM_S)
+        if not self.should_stop:
+            await self._update_channels()
+            await self.recovery.start()
 
 
 class QuietcountApp(faust.App):
@@ -268,6 +287,7 @@ def create_app(
         "broker_check_crcs": connection.client.get("check.crcs", "true").lower() != "false",
         "consumer_auto_offset_reset": "earliest",  # a reset is noticed and refused, see fetch
         "consumer_max_fetch_size": 4 << 20,
+        "TableManager": _Tables,
         "processing_guarantee": "at_least_once",
         "store": "memory://",
         "datadir": str(Path(data_dir) / "faust"),
@@ -294,6 +314,10 @@ class _Worker(faust.Worker):
         await self.wait(handover.stopping.wait())
         if handover.stopping.is_set():
             self._schedule_shutdown(signal.SIGTERM)
+
+    async def _sentinel_task(self) -> None:
+        """Let what closes close; Faust gives it a second."""
+        await asyncio.sleep(_CLOSING_S)
 
     def _on_sigterm(self) -> None:
         self.told = True
