@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, TopicPartition
 from bench.throughput.events import KEYS, Shape
 from bench.throughput.process import Watch
 from bench.throughput.worker import forget, log_lines, site
+from tests.forked import QUIETCOUNT
 from tests.worker.harness import ROOT, until
 
 WARM_S = 8
@@ -52,7 +53,7 @@ def measure(bootstrap: str, directory: Path, rate: int, seconds: int, partitions
     consumer = place.connection.consumer(**{"fetch.wait.max.ms": 10})
     consumer.assign([TopicPartition(topic, i, 0) for i in place.admin.list_topics(topic, timeout=60).topics[topic].partitions])
     sending = [bootstrap, place.topic, str(partitions), str(rate), str(WARM_S + seconds), str(domain)]
-    with place.worker() as worker, Watch(worker.process.pid) as watch:
+    with place.worker(runner=QUIETCOUNT) as worker, Watch(worker.process.pid) as watch:
         until(lambda: any(log_lines(worker, "acquired")), "the worker has its partitions")
         begun_ms = time.time() * 1000
         command = [sys.executable, "-m", "bench.throughput.steady", *sending]

@@ -15,6 +15,7 @@ from bench.throughput.events import ITEMS_AN_EVENT, Shape
 from bench.throughput.process import memory
 from bench.throughput.producing import fill
 from bench.throughput.worker import contributed, forget, log_lines, ready_ms, site, wait_released
+from tests.forked import QUIETCOUNT
 from tests.worker.harness import until
 
 EVENTS_A_TICK = 250_000
@@ -43,13 +44,13 @@ def measure(bootstrap: str, directory: Path, items: int) -> ManyItems:
     """Count `items` items, and recover them."""
     shape, number = Shape(domain=items, in_turn=True, keys=1), items // ITEMS_AN_EVENT
     place = site(bootstrap, directory, shape, 1, 1)
-    with place.worker() as worker:
+    with place.worker(runner=QUIETCOUNT) as worker:
         until(lambda: any(log_lines(worker, "acquired")), "the worker has its partitions")
         time.sleep(2)
         empty = memory(worker.process.pid)
         worker.stop()
     last_ms = fill(bootstrap, place.topic, 1, number, shape, EVENTS_A_TICK)
-    with place.worker() as worker:
+    with place.worker(runner=QUIETCOUNT) as worker:
         end_ms = wait_released(place, worker, last_ms)
         counting_s = (end_ms - ready_ms(worker)) / 1000
         counted = memory(worker.process.pid)
@@ -57,7 +58,7 @@ def measure(bootstrap: str, directory: Path, items: int) -> ManyItems:
     if (found := contributed(place)) != items:
         raise RuntimeError(f"{found:,} contributions to {items:,} items that occur once")
     shutil.rmtree(directory / "data")
-    with place.worker() as worker:
+    with place.worker(runner=QUIETCOUNT) as worker:
         until(lambda: any(log_lines(worker, "acquired")), "the worker has recovered")
         recovered = memory(worker.process.pid)
         recovery_s = float(next(log_lines(worker, "acquired"))["seconds"])

@@ -12,6 +12,7 @@ from bench.throughput.events import Shape
 from bench.throughput.process import Watch
 from bench.throughput.producing import fill
 from bench.throughput.worker import contributed, expected, forget, ready_ms, site, wait_released
+from tests.forked import QUIETCOUNT
 
 PARTITIONS = 4
 #: Title, and what is more in `[privacy]`.
@@ -37,7 +38,7 @@ def rekeyed(bootstrap: str, directory: Path, given: Namespace) -> None:
         place.set("privacy", **privacy)
         place.create_topics()
         out = directory / "profile.json"
-        runner = ("-m", "bench.throughput.sampled", str(out)) if given.profile else ("-m", "workers.cli")
+        runner = ("-m", "bench.throughput.sampled", str(out)) if given.profile else QUIETCOUNT
         with place.worker(runner=runner) as worker, Watch(worker.process.pid) as watch:
             end_ms = wait_released(place, worker, last_ms)
             worker.stop()

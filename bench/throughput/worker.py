@@ -23,6 +23,7 @@ import numpy as np
 from bench.throughput.events import ITEMS_AN_EVENT, Shape
 from bench.throughput.process import Watch
 from bench.throughput.producing import TICK_S, blocks
+from tests.forked import QUIETCOUNT
 from tests.worker.harness import Site, Worker, unk, until
 from workers.agents import contribute
 from workers.agents.contributions import decode
@@ -113,7 +114,7 @@ def run(place: Site, number: int, last_ms: int, profile: Path | None = None) -> 
         RuntimeError: the worker ended.
     """
     start_ms = time.time() * 1000
-    runner = ("-m", "workers.cli") if profile is None else ("-m", "bench.throughput.sampled", str(profile))
+    runner = QUIETCOUNT if profile is None else ("-m", "bench.throughput.sampled", str(profile))
     with place.worker(runner=runner) as worker, Watch(worker.process.pid) as watch:
         end_ms = wait_released(place, worker, last_ms)
         worker.stop()

@@ -90,11 +90,11 @@ class Worker:
 
     process: subprocess.Popen[bytes] | Started
 
-    def __init__(self, config: Path, log: Path, runner: Sequence[str] = QUIETCOUNT) -> None:
+    def __init__(self, config: Path, log: Path, runner: Sequence[str] | None = None) -> None:
         self.log = log
         arguments = ["run", "-c", str(config)]
         with log.open("ab") as output:
-            if runner == QUIETCOUNT:
+            if runner is None:
                 self.process = launch(arguments, output, output)
             else:
                 self.process = subprocess.Popen([sys.executable, *runner, *arguments], cwd=ROOT, stdout=output, stderr=output)
@@ -242,8 +242,11 @@ class Site:
         """`quietcount topics --create`, in this process: to start a Python for it takes longer than the work."""
         assert show_topics(self.settings, create=True) == 0
 
-    def worker(self, data: str = "data", runner: Sequence[str] = QUIETCOUNT) -> Worker:
-        """Starts a worker process; two at the same time need two `data` directories. `runner` is what Python runs as `quietcount`."""
+    def worker(self, data: str = "data", runner: Sequence[str] | None = None) -> Worker:
+        """Starts a worker process; two at the same time need two `data` directories.
+
+        `runner` is what a Python of its own runs as `quietcount`; None: it is forked where that is imported already.
+        """
         config = self.write(self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml")
         self._workers += 1
         return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
