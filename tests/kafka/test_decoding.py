@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -134,6 +136,21 @@ def test_taking_over_a_response_twice_goes_on_where_it_stood() -> None:
     records = columns(bytes(batch(10)))
     records.take(0, 100)
     assert ColumnRecords.of(records) is records
+
+
+def test_the_bytes_of_a_response_go_with_it_and_wait_for_no_collection_of_cycles() -> None:
+    raw = RecordSet(bytes(batch(10)))
+    stored = PartitionRecords(Partition("t", 0), raw, None, 0, None, None, True, READ_COMMITTED)
+    records = ColumnRecords.of(stored)
+    taken = records.take(0, 100).batch().records
+    gone = [weakref.ref(each) for each in (raw, stored, records)]
+    gc.disable()
+    try:
+        del raw, stored, records
+        assert [each() for each in gone] == [None] * 3
+    finally:
+        gc.enable()
+    assert len(taken) == 10
 
 
 def legacy(magic: int, codec: int, count: int, base: int) -> bytes:

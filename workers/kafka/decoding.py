@@ -222,10 +222,14 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
     @classmethod
     def of(cls, records: PartitionRecords) -> ColumnRecords:
-        """Take over a response that aiokafka has stored and nobody has begun to read."""
+        """Take over a response that aiokafka has stored and nobody has begun to read.
+
+        Its own iterator refers to it, in a circle, so that the bytes of every response would stay
+        until the next collection of cycles: that is dropped.
+        """
         if isinstance(records, cls):
             return records
-        return cls(
+        taken = cls(
             records._tp,
             records._records,
             records._aborted_transactions,
@@ -235,6 +239,8 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
             records._check_crcs,
             records._isolation_level,
         )
+        records._records_iterator = taken._records_iterator = None
+        return taken
 
     def has_more(self) -> bool:
         """Tell whether record batches are left."""
