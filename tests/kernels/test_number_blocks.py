@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
 from workers.histogram.packing import pack
-from workers.kernels.number_blocks import add_multiple, look_up, pack_blocks, passed
+from workers.kernels.number_blocks import add_multiple, look_up, pack_blocks, passed, xor
 from workers.mechanisms.texts import fixed
 
 EDGES = [0, 1, 255, 256, 65_535, 65_536, 2**31 - 1]
@@ -39,18 +39,39 @@ def test_each_block_has_the_bytes_that_it_has_alone(kind: Any, numbers: list[int
 
 @pytest.mark.parametrize("kind", [np.int16, np.int32])
 @pytest.mark.parametrize("number", [0, 1, 500])
-def test_noise_is_that_of_the_upper_bits_and_the_undecided_are_told(kind: Any, number: int) -> None:
-    """A word that is not told would be published with a mark for noise."""
-    rng, mark = np.random.default_rng(number), int(np.iinfo(kind).min)
-    guide = rng.integers(-9, 9, 1 << 4).astype(kind)
-    guide[rng.integers(0, 16, 5)] = mark
-    words = rng.integers(0, 2**64, (number, 2), dtype=np.uint64)
-    expected = guide[(words[:, 0] >> np.uint64(60)).astype(np.int64)]
+def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(kind: Any, number: int) -> None:
+    """Thresholds that share their upper half, and words at one, beside one, and with every upper bits."""
+    rng, mark, lowest = np.random.default_rng(number), int(np.iinfo(kind).min), -7
+    shared = [int(upper) << 64 for upper in rng.integers(1, 2**64, 4, dtype=np.uint64)]
+    edges = sorted({upper + int(low) for upper in shared for low in (0, *rng.integers(0, 2**64, 3, dtype=np.uint64))})
+    halves = np.array([(edge >> 64, edge & (1 << 64) - 1) for edge in edges], dtype=np.uint64)
+    guide = np.array([_decided(edges, lowest, mark, upper << 124) for upper in range(1 << 4)], dtype=kind)
+    drawn = [int(upper) << 64 | int(low) for upper, low in rng.integers(0, 2**64, (number, 2), dtype=np.uint64)]
+    numbers = [*drawn, *(edge + beside for edge in edges for beside in (-1, 0, 1))] if number else []
+    words = np.array([(each >> 64, each & (1 << 64) - 1) for each in numbers], dtype=np.uint64).reshape(-1, 2)
+    expected = [lowest + sum(edge <= each for edge in edges) for each in numbers]
     for way in WAYS:
-        out, undecided = np.empty(number, dtype=kind), np.empty(number, dtype=np.int64)
-        found = way(look_up)(fixed(guide), np.uint64(60), fixed(words), mark, out, undecided)
-        assert out.tolist() == expected.tolist()
-        assert undecided[:found].tolist() == np.flatnonzero(expected == mark).tolist()
+        out = np.empty(len(words), dtype=kind)
+        high, low = fixed(halves[:, 0].copy()), fixed(halves[:, 1].copy())
+        way(look_up)(fixed(guide), np.uint64(60), mark, high, low, lowest, fixed(words), out)
+        assert out.tolist() == expected
+
+
+def _decided(edges: list[int], lowest: int, mark: int, first: int) -> int:
+    """Return the value of the words from `first` on that have the same upper four bits; `mark` where it differs."""
+    below, within = sum(edge <= first for edge in edges), sum(edge < first + (1 << 124) for edge in edges)
+    return mark if below != within else lowest + below
+
+
+@pytest.mark.parametrize("number", [0, 1, 77])
+def test_words_are_joined_with_a_cell_half_by_half(number: int) -> None:
+    """The same word for two cells would be noise that is shared."""
+    words = np.random.default_rng(1).integers(0, 2**64, (number, 2), dtype=np.uint64)
+    upper, lower = np.uint64(2**64 - 2), np.uint64(5)
+    for way in WAYS:
+        out = np.empty_like(words)
+        way(xor)(fixed(words), upper, lower, out)
+        assert out.tolist() == [[int(a) ^ int(upper), int(b) ^ int(lower)] for a, b in words]
 
 
 @pytest.mark.parametrize("column", [np.int16, np.int32])

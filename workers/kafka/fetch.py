@@ -56,6 +56,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         super().__post_init__()
         self.epoch = -1
         self._error: Exception | None = None
+        self._room: asyncio.Future[None] | None = None  # while records are waited for, not of all shards
         self._chain: dict[Partition, int] = {}  # where the next batch starts
         self._consumed: dict[Partition, int] = {}  # aiokafka's position: beyond that, past records nobody may see
 
@@ -168,13 +169,31 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             fetched = self._drain(fetcher, active_partitions)
             if not fetched and timeout:
                 waiter = fetcher._create_fetch_waiter()
-                await asyncio.wait([waiter], timeout=timeout)
+                await self._wait(waiter, timeout)
                 if not waiter.done():
                     waiter.cancel()
                 elif not fetcher._closed:
                     waiter.result()  # an authorisation failure is raised here
                     fetched = self._drain(fetcher, active_partitions)
             return fetched
+
+    async def _wait(self, waiter: asyncio.Future[Any], timeout: float) -> None:
+        """Wait for records, no longer than until a shard has room that had none."""
+        before: int | None = getattr(self.consumer, "freed_before", None)
+        if before is None:
+            await asyncio.wait([waiter], timeout=timeout)
+            return
+        self._room = room = asyncio.get_running_loop().create_future()
+        # After that was set: what is freed from now on is told, and what was before is seen here.
+        if cast(Any, self.consumer).handover.freed == before:
+            await asyncio.wait([waiter, room], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        self._room = None
+
+    def on_freed(self) -> None:
+        """Wake what waits for records: there is room for others. Called in any thread."""
+        room = self._room
+        if room is not None:
+            self.thread_loop.call_soon_threadsafe(lambda: None if room.done() else room.set_result(None))
 
     def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
         """Take fetched records of `partitions`, with no await: tag and positions are exact."""

@@ -101,6 +101,9 @@ class Handover:
         self.exit_status: int | None = None
         self.stopping = asyncio.Event()
         self.reader: LogReader | None = None
+        #: How many batches shards are done with, and what is called at each, in the event loop.
+        self.freed = 0
+        self.on_freed: Callable[[], None] = lambda: None
         self._fenced_grace_s = fenced_grace_s
         self._exit_deadline_s = exit_deadline_s
         self._now_ms = now_ms
@@ -201,7 +204,12 @@ class Handover:
         """Hand `batch` to its shard's thread, whose queue is bounded by `has_room`, and return."""
         shard = batch.shard
         if isinstance(shard, Shard) and not shard.closed:
-            self._start(self._run(shard, shard.feed_fetched, batch, done=lambda: self._waiting.subtract([shard])))
+            self._start(self._run(shard, shard.feed_fetched, batch, done=lambda: self._free(shard)))
+
+    def _free(self, shard: Shard) -> None:
+        self._waiting.subtract([shard])
+        self.freed += 1
+        self.on_freed()
 
     def beat(self) -> None:
         """Note that the event loop goes round, and how far behind their logs the shards are."""
@@ -272,7 +280,7 @@ class Handover:
         if self._last_resort is not None:
             self._last_resort.cancel()
         self.factories.clear()
-        self.shards, self.lags, self.reader = {}, {}, None
+        self.shards, self.lags, self.reader, self.on_freed = {}, {}, None, lambda: None
         self._waiting.clear()
         self._at_work.clear()
 

@@ -20,6 +20,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -47,7 +48,9 @@ logger = logging.getLogger(__name__)
 __all__ = ["BatchSchema", "Consumer", "QuietcountApp", "Transport", "create_app", "run_app"]
 
 _TICK_S = 0.2
-_ROOM_S = 0.005
+_SOON_S = 0.005
+#: How long at most it is waited for a shard to be done with a batch, without looking again.
+_ROOM_S = 0.05
 _CLOSING_S = 0.05
 #: How long agents have to say what they read; Faust waits so long in any case.
 _AGENTS_S = 1.0
@@ -66,10 +69,10 @@ class _Tables(TableManager):
     async def on_start(self) -> None:
         """Go on when the agents have their topics: one that came later would wait for 45 s."""
         wanted = {name for agent in self.app.agents.values() for name in agent.get_topic_names()}
-        for _ in range(round(_AGENTS_S / _ROOM_S)):
+        for _ in range(round(_AGENTS_S / _SOON_S)):
             if self.should_stop or wanted <= {name for topic in self.app.topics for name in topic.topics}:
                 break
-            await self.sleep(_ROOM_S)
+            await self.sleep(_SOON_S)
         if not self.should_stop:
             await self._update_channels()
             await self.recovery.start()
@@ -90,11 +93,15 @@ class Consumer(driver.Consumer):
     """Faust's consumer, in the main thread: epochs, take-over, batches to the agents."""
 
     epoch = 0
+    #: `Handover.freed` when a shard last had no room for what is fetched; None: all have room.
+    freed_before: int | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.handover: Handover = cast(QuietcountApp, self.app).handover
         self.handover.reader = self
+        self.handover.on_freed = self._on_freed
+        self._freed = asyncio.Event()
         self._acquiring: asyncio.Task[None] | None = None
 
     def _new_consumer_thread(self) -> ConsumerThread:
@@ -185,13 +192,16 @@ class Consumer(driver.Consumer):
         """
         if not self.flow_active:
             await self.wait(cast(Any, self.can_resume_flow))
+        self._freed.clear()
         active = {tp for tp in self._get_active_partitions() if self.handover.has_room(tp)}
         if not active or self.should_stop:
-            await self.sleep(_ROOM_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._freed.wait(), _ROOM_S)
             return
         all_have_room = len(active) == len(self._active_partitions)
+        self.freed_before = None if all_have_room else self.handover.freed
         try:
-            fetched = await self._getmany(active, timeout if all_have_room else _ROOM_S)
+            fetched = await self._getmany(active, timeout)
         except self.consumer_stopped_errors:
             raise
         except StateRefused as exc:
@@ -211,7 +221,7 @@ class Consumer(driver.Consumer):
             await self.sleep(timeout)
             return
         if not isinstance(fetched, Fetched):
-            await self.sleep(_ROOM_S)
+            await self.sleep(_SOON_S)
             return
         for tp, batch in fetched.items():
             if fetched.epoch != self.epoch or not self.flow_active or self.should_stop:
@@ -221,6 +231,10 @@ class Consumer(driver.Consumer):
                 self.handover.expect(batch)
                 self._read_offset[cast(TP, tp)] = None  # no gap tracking
                 yield cast(TP, tp), self._message(cast(TP, tp), batch)
+
+    def _on_freed(self) -> None:
+        self._freed.set()
+        self.thread.on_freed()
 
     def _message(self, tp: TP, batch: FetchedRecords) -> ConsumerMessage:
         return ConsumerMessage(

@@ -17,29 +17,54 @@ Sums = NDArray[np.int32] | NDArray[np.int64]
 
 
 @kernel
+def xor(words: NDArray[np.uint64], upper: np.uint64, lower: np.uint64, out: NDArray[np.uint64]) -> None:
+    """Write the exclusive or of each word of 128 bits with one of them.
+
+    Args:
+        words: uint64 (n, 2).
+        upper, lower: the halves of the word.
+        out: (n, 2), the result.
+    """
+    for i in range(len(words)):
+        out[i, 0] = words[i, 0] ^ upper
+        out[i, 1] = words[i, 1] ^ lower
+
+
+@kernel
 def look_up(
-    guide: Narrow, shift: np.uint64, words: NDArray[np.uint64], open_mark: int, out: Narrow, undecided: Integers
-) -> int:
-    """Write the value that the upper bits of each word decide.
+    guide: Narrow,
+    shift: np.uint64,
+    open_mark: int,
+    high: NDArray[np.uint64],
+    low: NDArray[np.uint64],
+    lowest: int,
+    words: NDArray[np.uint64],
+    out: Narrow,
+) -> None:
+    """Write `lowest` plus the number of thresholds at or below each word: all 128 bits count.
 
     Args:
         guide: the value of each upper bits, or `open_mark` where they do not decide it.
         shift: how far the upper bits of a word's first half are shifted.
-        words: uint64 (n, 2).
         open_mark: no value.
+        high, low: (k,), the halves of the thresholds, ascending.
+        lowest: the value of a word below all of them.
+        words: uint64 (n, 2), column 0 the more significant half.
         out: (n,), of the guide's type; the result.
-        undecided: (n,), the result: the words that `open_mark` was written for, ascending.
-
-    Returns:
-        How many words are undecided.
     """
-    found = 0
     for i in range(len(words)):
         value = guide[words[i, 0] >> shift]
+        if value == open_mark:
+            first, last = 0, len(high)
+            while first < last:
+                middle = (first + last) >> 1
+                equal = high[middle] == words[i, 0]
+                if high[middle] < words[i, 0] or (equal and low[middle] <= words[i, 1]):
+                    first = middle + 1
+                else:
+                    last = middle
+            value = lowest + first
         out[i] = value
-        undecided[found] = i
-        found += value == open_mark
-    return found
 
 
 @kernel

@@ -69,11 +69,9 @@ class InversionTable(Frozen):
         """
         from workers.kernels.number_blocks import look_up
 
-        undecided = np.empty(len(words), dtype=np.int64)
-        found = look_up(self._guide, _GUIDE_SHIFT, fixed(words), self._ambiguous, out, undecided)
-        if found:
-            undecided = undecided[:found]
-            out[undecided] = self._search(words[undecided])
+        look_up(
+            self._guide, _GUIDE_SHIFT, self._ambiguous, self._high, self._low, self._lowest, fixed(words), out
+        )
 
     def draw(
         self,
@@ -99,16 +97,6 @@ class InversionTable(Frozen):
         out = np.empty(len(tags), dtype=self.dtype)
         self.draw(stream, cell, tags, out)
         return out.astype(np.int64)
-
-    def _search(self, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the number of thresholds at or below each word, as a value; all 128 bits count."""
-        high = words[:, 0]
-        below = np.searchsorted(self._high, high, side="right").astype(np.int64)
-        # A word with the upper half of a threshold (once in 2^64) is decided by the lower half.
-        for row in np.flatnonzero(self._high[below - 1] == high):
-            first = int(np.searchsorted(self._high, high[row], side="left"))
-            below[row] = first + int(np.count_nonzero(self._low[first : int(below[row])] <= words[row, 1]))
-        return below + self._lowest
 
     def _make_guide(self) -> NDArray[np.signedinteger[Any]]:
         """Return the value of each top 16 bits, or the mark that a threshold lies among them."""

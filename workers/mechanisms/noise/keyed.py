@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from numpy.typing import NDArray
 
 from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.texts import fixed
 
 if TYPE_CHECKING:
     from workers.kernels.blake2b import State
@@ -40,8 +41,6 @@ MECHANISM_ID_BYTES = 16
 CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
-# Rows to a numpy inner loop in XOR: loops of two elements cost 4.7 ns a row, of 128 0.8 ns.
-_WIDE = 64
 _WORD = np.dtype("<u8")  # fixed, so that a big-endian machine draws the same noise
 
 
@@ -170,19 +169,14 @@ class NoiseStream(Frozen):
         Raises:
             ValueError: there are more rows than CHUNK_ROWS.
         """
+        # Only what counts compiles: most commands never import numba.
+        from workers.kernels.number_blocks import xor
+
         rows = len(tags)
         if rows > CHUNK_ROWS:
             raise ValueError(f"tags = {rows} rows: at most {CHUNK_ROWS}")
         scratch = self.__scratch
-        pair = np.array(cell, dtype=np.uint64)
-        wide_rows = rows - rows % _WIDE
-        if wide_rows:
-            np.bitwise_xor(
-                tags[:wide_rows].reshape(-1, 2 * _WIDE),
-                np.tile(pair, _WIDE),
-                out=scratch.blocks[:wide_rows].reshape(-1, 2 * _WIDE),
-            )
-        np.bitwise_xor(tags[wide_rows:], pair, out=scratch.blocks[wide_rows:rows])
+        xor(fixed(tags), np.uint64(cell[0]), np.uint64(cell[1]), scratch.blocks[:rows])
         size = rows * _AES_BLOCK
         scratch.cipher.update_into(scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK])
         return scratch.words[:rows]
