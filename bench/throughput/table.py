@@ -54,6 +54,7 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--users", type=int, default=1_000_000)
     parser.add_argument("--unit", choices=("event", "user"), nargs="+", default=["event", "user"])
     parser.add_argument("--runs", type=int, default=1, help="of the worker, for each row")
+    parser.add_argument("--warm-up", type=int, default=5_000_000, help="events before what is measured; 0: none")
     parser.add_argument("--plain-events", type=int, default=20_000, help="for the plain Faust agent; 0: without it")
     parser.add_argument("--streams-events", type=int, default=None, help="for Kafka Streams; as --events; 0: without it")
     parser.add_argument("--streams-threads", type=int, nargs="+", default=[1, 2])
@@ -67,6 +68,8 @@ def tables(given: Namespace, names: tuple[str, ...]) -> None:
     """Print these tables, on one broker."""
     with broker(LASTING) as bootstrap, tempfile.TemporaryDirectory() as name:
         directory = Path(name)
+        if given.warm_up and not {"worker", "formats", "rekey"}.isdisjoint(names):
+            _warm_up(bootstrap, directory / "warm-up", given)
         if "worker" in names:
             throughput(bootstrap, directory, given)
         if "formats" in names:
@@ -77,6 +80,16 @@ def tables(given: Namespace, names: tuple[str, ...]) -> None:
             delays(bootstrap, directory, given)
         if "many-items" in names:
             items(bootstrap, directory, given.items)
+
+
+def _warm_up(bootstrap: str, directory: Path, given: Namespace) -> None:
+    """Run a worker once: a broker that has just begun compiles its own code for half a minute, on the same cores, and
+    what is measured first would pay for that.
+    """
+    place = site(bootstrap, directory, Shape(), PARTITIONS, given.owners)
+    last_ms = fill(bootstrap, place.topic, PARTITIONS, given.warm_up, Shape(), given.events_a_tick)
+    worker.run(place, given.warm_up, last_ms)
+    forget(place)
 
 
 def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
