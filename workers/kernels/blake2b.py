@@ -265,19 +265,20 @@ def digests(
     Raises:
         IndexError: a span lies outside data.
     """
-    block = np.empty(BLOCK_BYTES, dtype=np.uint8)
-    as_words = block.view(np.uint64)
-    state = np.empty(8, dtype=np.uint64)
-    blocks, v = np.empty(16 * LANES, dtype=np.uint64), np.empty(32 * LANES, dtype=np.uint64)
-    lengths, rows = np.zeros(LANES, dtype=np.uint64), np.empty(LANES, dtype=np.int64)
+    # Arrays of one kind, and loops in place of slices: what numba has for others takes it 2 s more.
+    as_words, state = np.zeros(16, dtype=np.uint64), np.zeros(8, dtype=np.uint64)
+    blocks, v = np.zeros(16 * LANES, dtype=np.uint64), np.zeros(32 * LANES, dtype=np.uint64)
+    lengths = np.zeros(LANES, dtype=np.uint64)
+    block = as_words.view(np.uint8)
+    rows, held = np.zeros(LANES, dtype=np.int64), np.zeros(LANES, dtype=np.int64)
     waiting = 0
-    block[: len(rest)] = rest
-    block[len(rest) :] = 0
+    for j in range(len(rest)):
+        block[j] = rest[j]
     for lane in range(LANES):
         for word in range(16):
             blocks[word * LANES + lane] = as_words[word]
-    # How many bytes of a block each lane holds.
-    held = np.full(LANES, len(rest), dtype=np.int64)
+        # How many bytes of a block the lane holds.
+        held[lane] = len(rest)
     # Up to where the block holds a text; zeros follow.
     written = len(rest)
     for i in range(len(starts)):
@@ -287,7 +288,8 @@ def digests(
         absorbed, filled = length - len(rest), len(rest)
         alone = stop - at > BLOCK_BYTES - filled
         if alone:
-            state[:] = words
+            for word in range(8):
+                state[word] = words[word]
         while True:
             used = min(filled + stop - at, BLOCK_BYTES)
             for j in range(filled, used):
@@ -304,7 +306,8 @@ def digests(
             if last:
                 out[i, 0] = state[0]
                 out[i, 1] = state[1]
-                block[: len(rest)] = rest
+                for j in range(len(rest)):
+                    block[j] = rest[j]
                 written = max(written, len(rest))
                 break
             filled = 0
