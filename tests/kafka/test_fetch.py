@@ -7,18 +7,26 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+from workers.kafka.clients import Connection
 from workers.kafka.fetch import ConsumerThread
+from workers.kafka.handover import Handover
+from workers.kafka.transport import create_app
 
 #: Far longer than a test may take: whoever waits that long was not woken.
 NEVER_S = 600.0
 
 
-def waits(freed_before: int | None, *, records: bool = False, frees: int = 0) -> bool:
-    """Let it wait, and a shard finish batches meanwhile in another thread; return whether it went on."""
+def waits(*, all_have_room: bool = False, freed: bool = False, records: bool = False, frees: int = 0) -> bool:
+    """Let it wait, and a shard finish batches meanwhile in another thread; return whether it went on.
+
+    `freed`: one did, after it was looked which have room.
+    """
 
     async def wait() -> bool:
         thread: Any = ConsumerThread.__new__(ConsumerThread)
-        thread.consumer = SimpleNamespace(freed_before=freed_before, handover=SimpleNamespace(freed=7))
+        thread.consumer = SimpleNamespace(all_have_room=all_have_room, freed=asyncio.Event())
+        if freed:
+            thread.consumer.freed.set()
         thread.thread_loop, thread._room = asyncio.get_running_loop(), None
         waiter = asyncio.get_running_loop().create_future()
         waiting = asyncio.ensure_future(thread._wait(waiter, NEVER_S))
@@ -38,24 +46,38 @@ def waits(freed_before: int | None, *, records: bool = False, frees: int = 0) ->
 
 def test_it_waits_while_nothing_happens() -> None:
     """The control: else the others would show nothing."""
-    assert not waits(7)
-    assert not waits(None)
+    assert not waits()
+    assert not waits(all_have_room=True)
 
 
 def test_records_end_the_wait() -> None:
-    assert waits(7, records=True)
-    assert waits(None, records=True)
+    assert waits(records=True)
+    assert waits(all_have_room=True, records=True)
 
 
 def test_a_shard_that_is_done_with_a_batch_ends_it() -> None:
     """Else its partition would stand still for as long as the others have no records."""
-    assert waits(7, frees=1)
-    assert waits(7, frees=3)
+    assert waits(frees=1)
+    assert waits(frees=3)
 
 
 def test_a_batch_that_was_done_just_before_it_waits_ends_it_too() -> None:
-    assert waits(6)
+    assert waits(freed=True)
 
 
 def test_where_all_have_room_nothing_has_to_wake_it() -> None:
-    assert not waits(None, frees=1)
+    assert not waits(all_have_room=True, frees=1)
+
+
+def test_the_hand_over_tells_the_consumer_and_that_its_thread() -> None:
+    """Either may be what waits: one for any shard at all, the other for records."""
+
+    async def told() -> tuple[bool, int]:
+        handover = Handover({})
+        consumer: Any = create_app("t", Connection("localhost:1"), handover).consumer
+        woken: list[None] = []
+        consumer.thread.on_freed = lambda: woken.append(None)
+        handover.on_freed()
+        return consumer.freed.is_set(), len(woken)
+
+    assert asyncio.run(told()) == (True, 1)

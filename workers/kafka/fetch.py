@@ -179,13 +179,13 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def _wait(self, waiter: asyncio.Future[Any], timeout: float) -> None:
         """Wait for records, no longer than until a shard has room that had none."""
-        before: int | None = getattr(self.consumer, "freed_before", None)
-        if before is None:
+        consumer = cast(Any, self.consumer)
+        if consumer.all_have_room:
             await asyncio.wait([waiter], timeout=timeout)
             return
         self._room = room = asyncio.get_running_loop().create_future()
         # After that was set: what is freed from now on is told, and what was before is seen here.
-        if cast(Any, self.consumer).handover.freed == before:
+        if not consumer.freed.is_set():
             await asyncio.wait([waiter, room], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         self._room = None
 

@@ -101,8 +101,7 @@ class Handover:
         self.exit_status: int | None = None
         self.stopping = asyncio.Event()
         self.reader: LogReader | None = None
-        #: How many batches shards are done with, and what is called at each, in the event loop.
-        self.freed = 0
+        #: Called in the event loop when a shard is done with a batch.
         self.on_freed: Callable[[], None] = lambda: None
         self._fenced_grace_s = fenced_grace_s
         self._exit_deadline_s = exit_deadline_s
@@ -208,7 +207,6 @@ class Handover:
 
     def _free(self, shard: Shard) -> None:
         self._waiting.subtract([shard])
-        self.freed += 1
         self.on_freed()
 
     def beat(self) -> None:

@@ -93,15 +93,16 @@ class Consumer(driver.Consumer):
     """Faust's consumer, in the main thread: epochs, take-over, batches to the agents."""
 
     epoch = 0
-    #: `Handover.freed` when a shard last had no room for what is fetched; None: all have room.
-    freed_before: int | None = None
+    #: Whether every shard had room for another batch when that was last looked at.
+    all_have_room = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.handover: Handover = cast(QuietcountApp, self.app).handover
         self.handover.reader = self
         self.handover.on_freed = self._on_freed
-        self._freed = asyncio.Event()
+        #: Set when a shard has been done with a batch since then.
+        self.freed = asyncio.Event()
         self._acquiring: asyncio.Task[None] | None = None
 
     def _new_consumer_thread(self) -> ConsumerThread:
@@ -192,14 +193,13 @@ class Consumer(driver.Consumer):
         """
         if not self.flow_active:
             await self.wait(cast(Any, self.can_resume_flow))
-        self._freed.clear()
+        self.freed.clear()
         active = {tp for tp in self._get_active_partitions() if self.handover.has_room(tp)}
         if not active or self.should_stop:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._freed.wait(), _ROOM_S)
+                await asyncio.wait_for(self.freed.wait(), _ROOM_S)
             return
-        all_have_room = len(active) == len(self._active_partitions)
-        self.freed_before = None if all_have_room else self.handover.freed
+        self.all_have_room = len(active) == len(self._active_partitions)
         try:
             fetched = await self._getmany(active, timeout)
         except self.consumer_stopped_errors:
@@ -233,7 +233,7 @@ class Consumer(driver.Consumer):
                 yield cast(TP, tp), self._message(cast(TP, tp), batch)
 
     def _on_freed(self) -> None:
-        self._freed.set()
+        self.freed.set()
         self.thread.on_freed()
 
     def _message(self, tp: TP, batch: FetchedRecords) -> ConsumerMessage:
