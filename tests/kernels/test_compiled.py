@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 import pytest
+from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
 from tests.worker.harness import ROOT
 from workers.kernels import compiled
+from workers.mechanisms.texts import fixed
 
 COUNTED = """
 import sys
@@ -46,6 +49,26 @@ def test_a_kernel_needs_no_blas_and_whoever_wants_one_finds_it() -> None:
         [sys.executable, "-c", WITHOUT], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
+    """Nothing is made for such a call beforehand; found for each type, it must not be looked for at every call."""
+
+    @compiled.kernel_part
+    def last(values: Any) -> Any:
+        return values[-1]
+
+    @compiled.kernel
+    def last_but(values: Any, less: Any) -> Any:
+        return last(values) - less
+
+    whole, halves = np.array([3, 8]), np.array([0.25, 0.5])
+    assert last_but(whole, 2) == 6
+    assert (last(whole), last(halves), last(fixed(whole))) == (8, 0.5, 8)
+    with event.install_recorder("numba:compiler_lock") as recorder:
+        assert (last(whole), last(halves), last(fixed(whole))) == (8, 0.5, 8)
+    assert not recorder.buffer
+    assert last_but(halves, 2) == -1.5
 
 
 @pytest.mark.parametrize("example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"])

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel, kernel_with_arrays
+from workers.kernels.compiled import kernel, kernel_part, kernel_with_arrays
 
 BLOCK_BYTES: Final = 128
 PERSON_BYTES: Final = 16
@@ -117,7 +117,7 @@ def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: 
     return State(words, rest, len(absorbed))
 
 
-@kernel
+@kernel_part
 def mix(
     a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, x: np.uint64, y: np.uint64
 ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
@@ -172,7 +172,7 @@ def compress(words: NDArray[np.uint64], block: NDArray[np.uint64], length: np.ui
     words[7] ^= v7 ^ v15
 
 
-@kernel
+@kernel_part
 def round_side_by_side(v: NDArray[np.uint64]) -> None:
     """Mix the words of a round into the states of LANES digests: one round of F.
 
@@ -202,7 +202,7 @@ def round_side_by_side(v: NDArray[np.uint64]) -> None:
         v[i + _ROW[12]], v[i + _ROW[13]], v[i + _ROW[14]], v[i + _ROW[15]] = v12, v13, v14, v15
 
 
-@kernel
+@kernel_part
 def last_blocks(
     words: NDArray[np.uint64],
     blocks: NDArray[np.uint64],

@@ -7,10 +7,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel, kernel_part
 
 
-@kernel
+@kernel_part
 def bucket(value: float, edges: NDArray[np.float64]) -> int:
     """Return the bucket of a number: how many edges are not above it; -1 if it is not a number.
 

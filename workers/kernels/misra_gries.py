@@ -35,7 +35,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel, kernel_in_place, kernel_with_arrays
+from workers.kernels.compiled import kernel_in_place, kernel_part, kernel_with_arrays
 from workers.kernels.misra_gries_order import merge_by_rank, sort_by_rank
 
 Integers = NDArray[np.int64]
@@ -141,7 +141,7 @@ def feed_rounds(
     return lowered
 
 
-@kernel
+@kernel_part
 def rest_of_round(
     items: Bits, begun: int, lowered: int, zeros: Places, same: int, now: int, heights: Integers,
     ranks: Integers, slot_of: Places, held: Bits, bits: int, heads: Places, behind: Places,
@@ -241,7 +241,7 @@ def rest_of_round(
     return lowered, misses, waiting
 
 
-@kernel
+@kernel_part
 def sorted_apart(
     zeros: Places, same: int, now: int, item: int, ranks: Integers, bits: int, scratch: Places
 ) -> int:
@@ -260,7 +260,7 @@ def sorted_apart(
     return same
 
 
-@kernel
+@kernel_part
 def take_turns(
     items: Bits, start: int, stop: int, zeros: Places, n: int, ranks: Integers, slot_of: Places,
     held: Bits, bits: int
@@ -300,7 +300,7 @@ def take_turns(
             break
 
 
-@kernel
+@kernel_part
 def still_at_zero(
     lowered: int, zeros: Places, n: int, heights: Integers, heads: Places, behind: Places
 ) -> int:
@@ -328,7 +328,7 @@ def still_at_zero(
     return kept
 
 
-@kernel
+@kernel_part
 def off_the_wheel(
     lowered: int, zeros: Places, n: int, heights: Integers, heads: Places, behind: Places
 ) -> int:

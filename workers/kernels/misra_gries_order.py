@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel_part
 
 Integers = NDArray[np.int64]
 Places = NDArray[np.int32]
 
 
-@kernel
+@kernel_part
 def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Places) -> None:
     """Sort counters by rank, merging the runs that are in order: mostly there are one or two.
 
@@ -43,7 +43,7 @@ def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Pl
             start = stop
 
 
-@kernel
+@kernel_part
 def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: Places) -> None:
     """Merge a few counters into many: each is looked up, and the others are moved, not compared.
 
@@ -72,7 +72,7 @@ def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: 
         stop = low
 
 
-@kernel
+@kernel_part
 def run_end(slots: Places, start: int, n: int, ranks: Integers) -> int:
     """Say where the run that begins at `start` ends: the first place that is not in order, or n."""
     stop = start + 1

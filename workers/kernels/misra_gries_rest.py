@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel, kernel_in_place, kernel_with_arrays
+from workers.kernels.compiled import kernel_in_place, kernel_part, kernel_with_arrays
 from workers.kernels.misra_gries import turn_over
 from workers.kernels.misra_gries_order import sort_by_rank
 
@@ -131,7 +131,7 @@ def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Place
     ends[number, 1] = slot
 
 
-@kernel
+@kernel_part
 def come_nearer(floor: int, heights: Integers, ends: Places, behind: Places) -> int:
     """Raise the floor to the height of the lowest counter, where list 0 is empty.
 

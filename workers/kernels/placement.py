@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel, kernel_part
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -25,7 +25,7 @@ def crc32_table() -> NDArray[np.uint32]:
     return table
 
 
-@kernel
+@kernel_part
 def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
     """Return murmur2 of data[start:stop] as Kafka's Java client has it, without the sign bit."""
     length = stop - start
@@ -51,7 +51,7 @@ def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
     return np.int64(h & np.uint32(0x7FFFFFFF))
 
 
-@kernel
+@kernel_part
 def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.int64:
     """Return the CRC-32 of data[start:stop], with `crc32_table`."""
     crc = np.uint32(0xFFFFFFFF)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel, reads_outside
+from workers.kernels.compiled import kernel, part_reads_outside, reads_outside
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -67,7 +67,7 @@ def crc32c(data: Bytes, tables: NDArray[np.uint32]) -> np.int64:
     return np.int64(crc ^ np.uint32(0xFFFFFFFF))
 
 
-@reads_outside
+@part_reads_outside
 def varint(data: Bytes, at: int) -> tuple[Any, int]:
     """Return the zigzag number at a place, and the place behind it, -1 where it is longer than 64
     bits.
@@ -138,7 +138,7 @@ def read_records(
     return at == stop
 
 
-@reads_outside
+@part_reads_outside
 def _past_headers(data: Bytes, at: int, end: int) -> int:
     """Return the place behind a record's headers, -1 where they are none."""
     number, at = varint(data, at)

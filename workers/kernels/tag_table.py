@@ -18,14 +18,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel, kernel_part
 
 Slots = NDArray[np.uint32]
 Tags = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
 
-@kernel
+@kernel_part
 def row_of(slots: Slots, of_rows: Tags, first: np.uint64, second: np.uint64) -> int:
     """Find the row of one tag.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel, kernel_part
 
 Codes = NDArray[np.int32]
 Longs = NDArray[np.int64]
@@ -87,7 +87,7 @@ def distinct_labels(
     return uneven
 
 
-@kernel
+@kernel_part
 def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
     """Return the slot at which a pair is looked for first."""
     mixed = (pair ^ secret) * np.uint64(0x9E3779B97F4A7C15)
@@ -95,7 +95,7 @@ def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
     return mixed >> np.uint64(29) & mask
 
 
-@kernel
+@kernel_part
 def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used: int) -> int:
     """Return the row of a pair, or `used` after entering it there as the next row."""
     mask = np.uint64(len(slots) - 1)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel, kernel_part
 from workers.kernels.words import WORD, same_bytes, word_at
 
 Bytes = NDArray[np.uint8]
@@ -33,7 +33,7 @@ RECENT = 1 << RECENT_BITS
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
-@kernel
+@kernel_part
 def sip_round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> tuple[np.uint64, ...]:
     """Return the four words of a SipHash state after one round."""
     v0 += v1
@@ -53,7 +53,7 @@ def sip_round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> tup
     return v0, v1, v2, v3
 
 
-@kernel
+@kernel_part
 def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
     """Return SipHash-1-3 of data[start:stop].
 
@@ -111,7 +111,7 @@ def inside(places: Longs, size: int) -> bool:
     return wrong == 0
 
 
-@kernel
+@kernel_part
 def guess_codes(
     data: Bytes,
     places: Longs,
@@ -219,7 +219,7 @@ def code_texts(
     return len(places), used
 
 
-@kernel
+@kernel_part
 def recent_place(data: Bytes, start: int, stop: int) -> int:
     """Return the place in `recent` of texts like data[start:stop], -1 where its bytes end."""
     if start + WORD > len(data):
@@ -234,7 +234,7 @@ def recent_place(data: Bytes, start: int, stop: int) -> int:
     return int(np.int64((mixed * _ODD) >> np.uint64(64 - RECENT_BITS)))
 
 
-@kernel
+@kernel_part
 def _same(data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: int) -> bool:
     """Tell whether data[start:stop] is the text of a code."""
     begin = ends[code - 1] if code else 0

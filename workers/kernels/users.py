@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel, kernel_with_arrays
+from workers.kernels.compiled import kernel, kernel_part, kernel_with_arrays
 
 # Odd constants of MurmurHash3's and SplitMix64's finalizers.
 _FIRST = np.uint64(0xFF51AFD7ED558CCD)
@@ -63,7 +63,7 @@ class Table(NamedTuple):
         return "Table(<sensitive>)"
 
 
-@kernel
+@kernel_part
 def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
     """Return a hash of two words.
 
@@ -76,13 +76,13 @@ def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
     return mixed ^ (mixed >> _32)
 
 
-@kernel
+@kernel_part
 def mark(hashed: np.uint64) -> np.uint8:
     """Return a taken slot's mark: low bits of the hash, as its high ones are the slot."""
     return np.uint8(_1 + (hashed & _127))
 
 
-@kernel
+@kernel_part
 def user_slot(
     slots: NDArray[np.int32], digests: NDArray[np.uint64], seed: np.uint64, first: np.uint64, second: np.uint64
 ) -> int:
@@ -94,7 +94,7 @@ def user_slot(
     return int(at)
 
 
-@kernel
+@kernel_part
 def pair_slot(
     slots: NDArray[np.int32],
     marks: NDArray[np.uint8],
@@ -113,7 +113,7 @@ def pair_slot(
     return int(at)
 
 
-@kernel
+@kernel_part
 def guess_users(
     slots: NDArray[np.int32],
     digests: NDArray[np.uint64],
@@ -181,7 +181,7 @@ def number_users(
     return len(events)
 
 
-@kernel
+@kernel_part
 def guess_pairs(
     slots: NDArray[np.int32],
     marks: NDArray[np.uint8],

@@ -18,7 +18,7 @@ A string with escapes is decoded behind the bytes of the batch, see `json_texts`
 
 from __future__ import annotations
 
-from workers.kernels.compiled import reads_outside, reads_outside_in_place
+from workers.kernels.compiled import part_reads_outside, reads_outside, reads_outside_in_place
 from workers.kernels.reading.json_parts import (
     CLOSE_LIST,
     CLOSE_OBJECT,
@@ -95,7 +95,7 @@ def bit(sign: int) -> int:
     return (sign + (sign >> 7) + (sign >> 13)) & 63
 
 
-@reads_outside
+@part_reads_outside
 def child_named(
     data: Bytes, start: int, stop: int, nodes: Longs, names: Bytes, node: int, hint: int
 ) -> int:
@@ -130,7 +130,7 @@ def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child:
     return behind <= stop and same(data, at, behind, names, begin, end)
 
 
-@reads_outside
+@part_reads_outside
 def child_escaped(
     data: Bytes, at: int, stop: int, decoded: Bytes, filled: int,
     nodes: Longs, names: Bytes, node: int, hint: int,
@@ -148,7 +148,7 @@ def child_escaped(
     return end, child_named(decoded, filled, more, nodes, names, node, hint)
 
 
-@reads_outside
+@part_reads_outside
 def opened(
     data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int, decoded: Bytes, filled: int
 ) -> tuple[int, int, int]:

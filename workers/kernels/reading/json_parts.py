@@ -21,7 +21,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import reads_outside, reads_outside_in_place, reads_outside_with_arrays
+from workers.kernels.compiled import (
+    part_reads_outside,
+    reads_outside_in_place,
+    reads_outside_with_arrays,
+)
 from workers.kernels.words import past_digits, past_plain, same_bytes
 
 Bytes = NDArray[np.uint8]
@@ -62,7 +66,7 @@ def look(data: Bytes, at: int, stop: int) -> int:
     return byte_at(data, at) if at < stop else END
 
 
-@reads_outside
+@part_reads_outside
 def space(data: Bytes, at: int, stop: int) -> int:
     """Return where the white space that begins at `at` ends."""
     while at < stop:
@@ -73,7 +77,7 @@ def space(data: Bytes, at: int, stop: int) -> int:
     return at
 
 
-@reads_outside
+@part_reads_outside
 def character(data: Bytes, at: int, stop: int) -> int:
     """Return how many bytes the UTF-8 character beyond ASCII at `at` has; 0 where it is invalid.
 
@@ -103,7 +107,7 @@ def character(data: Bytes, at: int, stop: int) -> int:
     return length
 
 
-@reads_outside
+@part_reads_outside
 def plain(data: Bytes, at: int, stop: int) -> int:
     """Return the first place that does not go on with a string.
 
@@ -126,7 +130,7 @@ def plain(data: Bytes, at: int, stop: int) -> int:
     return at
 
 
-@reads_outside
+@part_reads_outside
 def text(data: Bytes, at: int, stop: int) -> int:
     """Return the closing quote of a string without escapes; `at` is its opening quote."""
     if look(data, at, stop) != QUOTE:
@@ -169,7 +173,7 @@ def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return found, at
 
 
-@reads_outside
+@part_reads_outside
 def escaped_text(data: Bytes, at: int, stop: int) -> int:
     """Return the closing quote of a string with escapes or without."""
     if look(data, at, stop) != QUOTE:
@@ -183,7 +187,7 @@ def escaped_text(data: Bytes, at: int, stop: int) -> int:
     return at if look(data, at, stop) == QUOTE else REFUSED
 
 
-@reads_outside
+@part_reads_outside
 def digits(data: Bytes, at: int, stop: int, most: int) -> int:
     """Return where the digits that begin at `at` end, at most `most` of them."""
     stop = min(stop, at + most)
@@ -193,7 +197,7 @@ def digits(data: Bytes, at: int, stop: int, most: int) -> int:
     return at
 
 
-@reads_outside
+@part_reads_outside
 def skip_number(data: Bytes, at: int, stop: int) -> int:
     """Return where a number ends."""
     if look(data, at, stop) == MINUS:
@@ -216,14 +220,14 @@ def skip_number(data: Bytes, at: int, stop: int) -> int:
     return end if at < end else REFUSED
 
 
-@reads_outside
+@part_reads_outside
 def skip_word(data: Bytes, at: int, stop: int, word: Bytes) -> int:
     """Return where the word at `at` ends."""
     end = at + len(word)
     return end if end <= stop and same(data, at, end, word, 0, len(word)) else REFUSED
 
 
-@reads_outside
+@part_reads_outside
 def skip_name(data: Bytes, at: int, stop: int) -> int:
     """Return where the value of a name at `at`, which may be anything, begins."""
     at = escaped_text(data, at, stop)
@@ -233,7 +237,7 @@ def skip_name(data: Bytes, at: int, stop: int) -> int:
     return space(data, at + 1, stop) if look(data, at, stop) == COLON else REFUSED
 
 
-@reads_outside
+@part_reads_outside
 def skip_flat(data: Bytes, at: int, stop: int) -> int:
     """Return where a value that is neither a list nor an object ends."""
     byte = look(data, at, stop)
@@ -249,7 +253,7 @@ def skip_flat(data: Bytes, at: int, stop: int) -> int:
     return skip_number(data, at, stop)
 
 
-@reads_outside
+@part_reads_outside
 def skip(data: Bytes, at: int, stop: int) -> int:
     """Return where the value at `at` ends, whatever it is."""
     depth = 0
@@ -288,7 +292,7 @@ def skip(data: Bytes, at: int, stop: int) -> int:
                 return REFUSED
 
 
-@reads_outside
+@part_reads_outside
 def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int) -> bool:
     """Return whether data[start:stop] and other[begin:end] are equal."""
     if stop - start != end - begin:

@@ -7,7 +7,7 @@ it has no room. Whoever declines a record goes on with what was filled before it
 
 from __future__ import annotations
 
-from workers.kernels.compiled import kernel, reads_outside, reads_outside_in_place
+from workers.kernels.compiled import kernel_part, part_reads_outside, reads_outside_in_place
 from workers.kernels.reading.json_parts import BACKSLASH, QUOTE, REFUSED, SPACE, Bytes, Longs, character, escape, same
 from workers.kernels.reading.log import FULL, OTHER, TEXT, put
 
@@ -33,7 +33,7 @@ def encoded(decoded: Bytes, filled: int, point: int) -> int:
     return filled + 2
 
 
-@reads_outside
+@part_reads_outside
 def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -> tuple[int, int]:
     """Decode the string at `at`, whose opening quote is there.
 
@@ -64,7 +64,7 @@ def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -
     return REFUSED, filled
 
 
-@reads_outside
+@part_reads_outside
 def put_decoded(
     data: Bytes, at: int, stop: int, decoded: Bytes, filled: int, log: Longs, used: int, slot: int
 ) -> tuple[int, int, int]:
@@ -81,7 +81,7 @@ def put_decoded(
     return end + 1, put(log, used, slot, TEXT, len(data) + filled, len(data) + more), more
 
 
-@reads_outside
+@part_reads_outside
 def same_beyond(data: Bytes, decoded: Bytes, start: int, begin: int, length: int) -> bool:
     """Return whether two texts are equal of which one or both are decoded."""
     behind, beyond = start - len(data), begin - len(data)
@@ -102,7 +102,7 @@ def same_text(data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, en
     return same_beyond(data, decoded, start, begin, stop - start)
 
 
-@kernel
+@kernel_part
 def put_one(log: Longs, used: int, slot: int, kind: int, at: int, end: int) -> int:
     """Log the value of a kind that `json_log.one` says from `at` to `end`; see `put`."""
     if kind == OTHER:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.kernels.compiled import reads_outside, reads_outside_in_place
+from workers.kernels.compiled import part_reads_outside, reads_outside_in_place
 from workers.kernels.reading.json_parts import FALSE as FALSE_WORD
 from workers.kernels.reading.json_parts import (
     MINUS,
@@ -58,7 +58,7 @@ def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return (end if end > at else REFUSED), NUMBER
 
 
-@reads_outside
+@part_reads_outside
 def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Return where the word, the list or the object at `at` ends, and its kind; see `one`."""
     byte = look(data, at, stop)

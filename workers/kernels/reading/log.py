@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel
+from workers.kernels.compiled import kernel_part
 
 Longs = NDArray[np.int64]
 
@@ -54,7 +54,7 @@ MAP_NAMES_MAX = 64
 DECLINED, FULL = -1, -2
 
 
-@kernel
+@kernel_part
 def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> int:
     """Add a row and return how many are used then; FULL where there is no room for it.
 

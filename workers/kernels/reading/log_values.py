@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import reads_outside, reads_outside_in_place
+from workers.kernels.compiled import part_reads_outside, reads_outside_in_place
 from workers.kernels.reading.json_parts import ZERO, byte_at
 from workers.kernels.reading.log import FALSE, KIND, NUMBER, REAL, START, STOP, TEXT, TRUE, VALUE, WHOLE
 from workers.kernels.words import WORD, eight_digits
@@ -53,7 +53,7 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
     return -value if minus else value
 
 
-@reads_outside
+@part_reads_outside
 def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     """Return a float64 near a number in decimal digits, and whether it is sure to be the nearest.
 
@@ -106,7 +106,7 @@ def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
     return real - off, real + off, not math.isnan(real)
 
 
-@reads_outside
+@part_reads_outside
 def written(data: Bytes, used: int, value: int) -> int:
     """Write a whole number as JSON does, from data[used] on, and return where it ends."""
     at = used
@@ -129,7 +129,7 @@ def written(data: Bytes, used: int, value: int) -> int:
     return at
 
 
-@reads_outside
+@part_reads_outside
 def copied(data: Bytes, used: int, word: Bytes) -> int:
     """Write a word from data[used] on, and return where it ends."""
     for at in range(len(word)):
@@ -170,14 +170,14 @@ def amount(data: Bytes, log: Longs, row: int) -> int:
     return -1
 
 
-@reads_outside
+@part_reads_outside
 def two(data: Bytes, at: int) -> int:
     """Return the number that two digits write; -1: they are none."""
     tens, ones = int(data[at]) - ZERO, int(data[at + 1]) - ZERO
     return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else -1
 
 
-@reads_outside
+@part_reads_outside
 def iso_time(data: Bytes, start: int, stop: int) -> int:
     """Return the ms since 1970 of YYYY-MM-DDThh:mm:ss[.f]Z; -1: it is written in another way.
 
@@ -259,7 +259,7 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
     return found if 0 <= found <= TIME_MAX else -1
 
 
-@reads_outside
+@part_reads_outside
 def may_be_time(log: Longs, row: int, unit: int) -> bool:
     """Return whether a field, in row `row` or absent (-1), is of a kind that can be a time."""
     if row < 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import reads_outside, reads_outside_in_place
+from workers.kernels.compiled import part_reads_outside, reads_outside, reads_outside_in_place
 from workers.kernels.reading.json_parts import same
 from workers.kernels.reading.log import (
     DECLINED,
@@ -109,7 +109,7 @@ def fulfilled(
     return int(low_holds) if low_holds == high_holds else DECLINED
 
 
-@reads_outside
+@part_reads_outside
 def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
     """Return how many of edges[first:stop], ascending, are at most `value`."""
     low, high = first, stop

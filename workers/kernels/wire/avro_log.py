@@ -20,7 +20,7 @@ symbols, names of fields, defaults) lie in `data` behind the records, from `base
 
 from __future__ import annotations
 
-from workers.kernels.compiled import reads_outside
+from workers.kernels.compiled import part_reads_outside, reads_outside
 from workers.kernels.reading.json_parts import same
 from workers.kernels.reading.log import (
     DECLINED,
@@ -59,7 +59,7 @@ INT_MAX = 2**31 - 1
 CHILDREN_MAX = 60
 
 
-@reads_outside
+@part_reads_outside
 def flat(
     data: Bytes, at: int, stop: int, base: int, op: int, a: int, b: int, names: Longs
 ) -> tuple[int, int, int, int]:
@@ -96,7 +96,7 @@ def flat(
     return (OTHER if is_nan(bits) else REAL), bits, -1, at
 
 
-@reads_outside
+@part_reads_outside
 def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
     """Return how many values a block of an array or map has, where they begin, where they end.
 
@@ -111,7 +111,7 @@ def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
     return -count, at, at + size
 
 
-@reads_outside
+@part_reads_outside
 def constants_of(base: int, first: int, number: int, constants: Longs, log: Longs, used: int) -> int:
     """Add rows that no record holds; return how many are used then, or FULL."""
     for at in range(first, first + number):
@@ -121,7 +121,7 @@ def constants_of(base: int, first: int, number: int, constants: Longs, log: Long
     return used
 
 
-@reads_outside
+@part_reads_outside
 def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
     """Tell whether a name is in the rows of a map, from behind its MAP row on, at every second."""
     row = head + 1

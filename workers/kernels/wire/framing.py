@@ -8,7 +8,7 @@ caller's to find out, and the records are gone through from there on.
 
 from __future__ import annotations
 
-from workers.kernels.compiled import reads_outside
+from workers.kernels.compiled import part_reads_outside, reads_outside
 from workers.kernels.wire.parts import REFUSED, Bytes, Longs, zigzag
 
 HEADER = 5
@@ -20,7 +20,7 @@ MESSAGE_BYTES = 7
 NO_VALUE, NO_ID, UNKNOWN = -1, -2, -3
 
 
-@reads_outside
+@part_reads_outside
 def message(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Return the bytes that say which message of its schema a record is, and where they end."""
     begin = at

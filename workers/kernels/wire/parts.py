@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import reads_outside
+from workers.kernels.compiled import part_reads_outside, reads_outside
 from workers.kernels.reading.json_parts import character
 
 Bytes = NDArray[np.uint8]
@@ -40,7 +40,7 @@ def zigzag(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return (-1 - value if negative else value), at
 
 
-@reads_outside
+@part_reads_outside
 def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     """Return 64 bits, as an int64, in their shortest form, and where they end."""
     if at >= stop:
@@ -62,7 +62,7 @@ def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return value, at
 
 
-@reads_outside
+@part_reads_outside
 def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
     """Return `size` bytes, the lowest first, without a sign but for 8 of them, and their end."""
     if size > stop - at:
@@ -77,13 +77,13 @@ def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
     return value, at + size
 
 
-@reads_outside
+@part_reads_outside
 def is_nan(bits: int) -> bool:
     """Tell whether these bits of a float64 are no number."""
     return bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
 
 
-@reads_outside
+@part_reads_outside
 def widened(bits: int) -> int:
     """Return the bits of a float64 that is the float32 of these 32 bits."""
     exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
@@ -101,7 +101,7 @@ def widened(bits: int) -> int:
     return wide + LEAST if bits >> 31 & 1 else wide
 
 
-@reads_outside
+@part_reads_outside
 def is_text(data: Bytes, at: int, end: int) -> bool:
     """Tell whether data[at:end] is valid UTF-8."""
     while at < end:

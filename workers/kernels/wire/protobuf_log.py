@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from workers.kernels.compiled import reads_outside
+from workers.kernels.compiled import part_reads_outside, reads_outside
 from workers.kernels.reading.json_parts import same
 from workers.kernels.reading.log import (
     DECLINED,
@@ -77,7 +77,7 @@ NUMBER_MAX = 2**29 - 1
 BITS_MAX = 60
 
 
-@reads_outside
+@part_reads_outside
 def scalar(
     data: Bytes, at: int, stop: int, base: int, kind: int, first: int, count: int, names: Longs
 ) -> tuple[int, int, int, int]:
@@ -129,7 +129,7 @@ def scalar(
     return VALUE, value, -1, at
 
 
-@reads_outside
+@part_reads_outside
 def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
     """Begin a list or map if this is its first value; return how many rows are used then.
 
@@ -155,7 +155,7 @@ def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
     return used
 
 
-@reads_outside
+@part_reads_outside
 def value(
     data: Bytes, at: int, stop: int, base: int, fields: Longs, row: int, names: Longs, lists: Longs, log: Longs, used: int
 ) -> tuple[int, int]:
@@ -173,7 +173,7 @@ def value(
     return at, used
 
 
-@reads_outside
+@part_reads_outside
 def entry(
     data: Bytes, at: int, stop: int, base: int, fields: Longs, row: int, names: Longs, lists: Longs, log: Longs, used: int
 ) -> int:
@@ -227,7 +227,7 @@ def entry(
     return used
 
 
-@reads_outside
+@part_reads_outside
 def complete(missing: Longs, first: int, number: int, seen: int, base: int, lists: Longs, log: Longs, used: int) -> int:
     """Add the rows of fields that a message does not hold; return how many are used then."""
     for row in range(first, first + number):
@@ -239,7 +239,7 @@ def complete(missing: Longs, first: int, number: int, seen: int, base: int, list
     return used
 
 
-@reads_outside
+@part_reads_outside
 def found(fields: Longs, first: int, count: int, hint: int, number: int) -> int:
     """Return the row of a field's number, -1 where the message has none; `hint` is tried first."""
     if hint < count and fields[first + hint, NUMBER] == number:
@@ -254,7 +254,7 @@ def found(fields: Longs, first: int, count: int, hint: int, number: int) -> int:
     return low if low < first + count and fields[low, NUMBER] == number else -1
 
 
-@reads_outside
+@part_reads_outside
 def skipped(data: Bytes, at: int, stop: int, wire: int) -> int:
     """Return where a value of a field that nobody knows ends; groups are REFUSED."""
     if wire == VARINT:
