@@ -18,7 +18,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -201,16 +200,13 @@ def _part(function: F, **how: bool) -> F:
         # numba's own would also note it for calls from Python, which would then call nothing.
         made.overloads[tuple(result.signature.args)] = result
 
-    @cache
-    def callable_from_python() -> Any:
-        return numba.njit(**_options(**how))(function)
+    for_python: Any = numba.njit(**_options(**how))(function)
 
     def compile_for_python(*arguments: object) -> object:
-        compiled = callable_from_python()
-        known = len(compiled.overloads)
-        entry = compiled._compile_for_args(*arguments)
+        known = len(for_python.overloads)
+        entry = for_python._compile_for_args(*arguments)
         # Each once: of two that are the same numba would call neither.
-        for result in list(compiled.overloads.values())[known:]:
+        for result in list(for_python.overloads.values())[known:]:
             numbas_own(result)
         return entry
 
