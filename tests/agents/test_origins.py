@@ -14,7 +14,7 @@ from tests.kernels.uncompiled import uncompiled
 from workers.agents.intake import Intake
 from workers.agents.origins import HEADER, Mark, Origins, arrived, header_of, read_headers
 from workers.errors import StateRefused
-from workers.events.columns import Coder, Events
+from workers.events.columns import Coder, Events, Names
 from workers.events.reader import Reject
 from workers.kafka.records import Records
 from workers.kernels.reading.whose import NO_TIME, origins
@@ -116,7 +116,7 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
 
     def add(*events: tuple[int, int]) -> None:
         """Adds events that are dated, and came behind, so."""
-        coder = Coder()
+        coder = Coder(Names())
         n = len(events)
         names = coder.labels.vocabulary
         codes = names.codes(np.frombuffer(b"a" * n, np.uint8), np.stack((np.arange(n), np.arange(n) + 1), 1))

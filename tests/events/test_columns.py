@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -15,10 +16,15 @@ from tests.bounding import bound
 from tests.events.reading import columns, reader, shape
 from workers.agents.intake import Intake
 from workers.events import pairs, vocabulary
-from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, Events
+from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, Events, Names
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
 from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.shapes.conditions import Condition
+from workers.shapes.paths import parse
+from workers.shapes.views import Shape, View
 
 KEY = NoiseKey(bytes(32))
 
@@ -90,11 +96,31 @@ def test_an_event_holds_each_label_once_in_the_order_of_first_occurrence() -> No
     assert not len(found.select(np.array([2])).views[""].amounts) or shape(found.select(np.array([2]))) == [(7, "a", {"x": 1})]
 
 
+def test_views_of_one_field_share_its_vocabulary() -> None:
+    """So a pair that both count is known to both; buckets of the field have codes of their own."""
+    key, items, n = parse("key"), parse("items"), parse("n")
+    views = {
+        "all": View(key, items),
+        "some": View(key, items, where=(Condition(field="key", in_=("a",)),)),
+        "texts": View(key, n),
+        "buckets": View(key, n, edges=(0.0, 5.0)),
+    }
+    by = SourceReader(EventReader(Shape(MappingProxyType(views)), max_bytes=1_000), dict.fromkeys(views))
+    objects = [{"key": "b", "items": ["x", "z"], "n": 7}, {"key": "a", "items": ["y", "x"], "n": 4}]
+    found, rejects = by.of_objects(objects)
+    assert not rejects
+    names = {name: columns.label_names for name, columns in found.views.items()}
+    assert names["all"] is names["some"]
+    assert len({id(each) for each in names.values()}) == 3
+    texts = {name: list(names[name].texts(columns.labels)) for name, columns in found.views.items()}
+    assert texts == {"all": [b"x", b"z", b"y", b"x"], "some": [b"y", b"x"], "texts": [b"7", b"4"], "buckets": [b">=5", b"[0,5)"]}
+
+
 @pytest.mark.parametrize(("last", "wanted"), [(True, [7, 2, 1]), (False, [8, 2, 1])])
 @pytest.mark.parametrize("others", [0, 30])
 def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(last: bool, wanted: list[int], others: int) -> None:
     """A map keeps the last value of a name; a list of structures is a list. Long events are looked up elsewhere."""
-    coder = Coder()
+    coder = Coder(Names())
     data = b"".join(b"%02d" % i for i in range(40))
     places = np.stack((np.arange(0, 80, 2), np.arange(2, 82, 2)), axis=1)
     coder.labels.vocabulary.codes(np.frombuffer(data, dtype=np.uint8), places)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS, uncompiled
-from workers.events.pairs import PairDigests
+from workers.events.pairs import DigestsOfViews, PairDigests
 from workers.events.vocabulary import Vocabulary
 from workers.kernels import texts as kernels
 from workers.kernels import words
@@ -137,13 +137,26 @@ def test_tags_are_the_same_however_many_are_remembered() -> None:
     names.codes_of(Texts.of([b"a", "\u00e4".encode(), b""]))
     column = [hashlib.sha256(b"%d" % n).hexdigest().encode()[: n % 60] + b"%d" % n for n in range(400)]
     labels.codes_of(Texts.of(column))
-    digests = PairDigests(key.tag_state)
+    digests = PairDigests(key.tag_state, names, labels)
     for size in (5, 300, 40, 400, 400):
         keys = np.sort(rng.integers(0, 3, size)).astype(np.int32)
         codes = rng.permutation(400)[:size].astype(np.int32)
         wanted = [key.tags(names.name(k), [column[c]])[0].tolist() for k, c in zip(keys.tolist(), codes.tolist(), strict=True)]
-        assert digests.of(keys, codes, names, labels, labels.texts(codes)).tolist() == wanted
-        assert digests.of(keys, codes, names, labels).tolist() == wanted
+        assert digests.of(keys, codes, labels.texts(codes)).tolist() == wanted
+        assert digests.of(keys, codes).tolist() == wanted
+
+
+def test_views_whose_codes_mean_the_same_share_what_is_remembered() -> None:
+    """And only these: a code beside another vocabulary is another text."""
+    keys, labels, others = Vocabulary(), Vocabulary(), Vocabulary()
+    digests = DigestsOfViews(NoiseKey(bytes(32)).tag_state)
+    all_of_it, of_a_kind = digests.of("all", keys, labels), digests.of("of-a-kind", keys, labels)
+    assert all_of_it is of_a_kind
+    assert digests.of("countries", keys, others) is not all_of_it
+    # One of them begins another vocabulary first.
+    assert digests.of("all", keys, others).names == (keys, others)
+    assert digests.of("of-a-kind", keys, labels) is of_a_kind
+    assert digests.of("of-a-kind", keys, others) is digests.of("all", keys, others)
 
 
 @pytest.mark.parametrize("behind", [b"", b"\xff" * 9])

@@ -22,7 +22,7 @@ from workers.agents.users import Stored, Users
 from workers.agents.watermark import Watermark
 from workers.changes import Change
 from workers.events.columns import EventColumns, Events, Longs
-from workers.events.pairs import PairDigests, pair_state
+from workers.events.pairs import DigestsOfViews, pair_state
 from workers.kernels.tallies import bound_events
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -45,10 +45,7 @@ class Intake(Watermark):
         """
         super().__init__(lanes, grace_ms)
         self._key = key
-        # By view, since codes mean something in their own vocabularies only.
-        views = {lane.view for lane in lanes}
-        self._tags = {view: PairDigests(key.tag_state) for view in views}
-        self._pairs = {view: PairDigests(pair_state) for view in views}
+        self._tags, self._pairs = DigestsOfViews(key.tag_state), DigestsOfViews(pair_state)
         self._users = Users(lanes, stored)
         self.first: int | None = None
         self._tallies = Tallies()
@@ -122,7 +119,7 @@ class Intake(Watermark):
         epochs[ticks < 1] = -1
         number = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, number)
-        digests = self._pairs[lane.view].of(keys, events.labels, events.key_names, events.label_names)
+        digests = self._pairs.of(lane.view, events.key_names, events.label_names).of(keys, events.labels)
         pairs = np.ascontiguousarray(digests[:, 0])
         return self._users.take(lane, epochs, users, events.ends - number, number, pairs, bounded)
 
@@ -190,7 +187,7 @@ class Intake(Watermark):
         rows = tally.rows(owners)
         labels = tally.label_names.texts(rows.labels)
         keys = np.repeat(rows.keys, np.diff(rows.starts))
-        tags = self._tags[lane.view].of(keys, rows.labels, tally.key_names, tally.label_names, labels)
+        tags = self._tags.of(lane.view, tally.key_names, tally.label_names).of(keys, rows.labels, labels)
         bounds = np.searchsorted(rows.owners, np.arange(owners + 1)).tolist()
         for owner in range(owners):
             start, stop = bounds[owner], bounds[owner + 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,7 +104,7 @@ class Events:
 
 
 class Names:
-    """The vocabulary of one partition's stream keys, or of the labels of one view, as it grows."""
+    """The vocabulary of one partition's stream keys, or of the labels of a field, as it grows."""
 
     def __init__(self, first: Collection[str] = ()) -> None:
         """
@@ -123,12 +123,12 @@ class Names:
 class Coder:
     """What turns the labels of one view into columns; scratch space."""
 
-    def __init__(self, labels: Iterable[str] = ()) -> None:
+    def __init__(self, labels: Names) -> None:
         """
         Args:
-            labels: those of a view's buckets, which have the first codes.
+            labels: of the view; views of the same field may have the same.
         """
-        self.labels = Names(tuple(labels))
+        self.labels = labels
         self._met = np.empty(0, dtype=np.int64)
 
     def columns(

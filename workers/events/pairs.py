@@ -44,38 +44,29 @@ def pair_state(key: str) -> State:
 class PairDigests:
     """BLAKE2b of pairs, one state a stream key. Not for two threads; its repr shows nothing."""
 
-    def __init__(self, state_of: Callable[[str], State]) -> None:
+    def __init__(
+        self, state_of: Callable[[str], State], key_names: Vocabulary, label_names: Vocabulary
+    ) -> None:
         """
         Args:
             state_of: what has absorbed everything before the label, by stream key.
+            key_names, label_names: what the codes mean.
         """
+        self.names = key_names, label_names
         self._state_of = state_of
         self._states: dict[int, State] = {}
-        self._names: tuple[Vocabulary, Vocabulary] | None = None
-        self._held, self._values = np.empty(0, dtype=np.uint64), np.empty((0, 2), dtype=np.uint64)
+        self._held, self._values = np.full(HELD, FREE), np.empty((HELD, 2), dtype=np.uint64)
 
     def __repr__(self) -> str:
         return "PairDigests(<secret>)"
 
-    def of(
-        self,
-        keys: Codes,
-        labels: Codes,
-        key_names: Vocabulary,
-        label_names: Vocabulary,
-        texts: Texts | None = None,
-    ) -> NDArray[np.uint64]:
+    def of(self, keys: Codes, labels: Codes, texts: Texts | None = None) -> NDArray[np.uint64]:
         """Return the digest of each row's pair, uint64 (m, 2).
 
         Args:
             keys, labels: int32 (m,), codes.
-            key_names, label_names: their vocabularies.
             texts: the labels, where they are at hand, of rows with those of each key together.
         """
-        if self._names is None or self._names[0] is not key_names or self._names[1] is not label_names:
-            self._names = key_names, label_names
-            self._states = {}
-            self._held, self._values = np.full(HELD, FREE), np.empty((HELD, 2), dtype=np.uint64)
         pairs = keys.astype(np.uint64) << np.uint64(32) | labels.astype(np.uint64)
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
@@ -88,26 +79,46 @@ class PairDigests:
         else:
             if texts is None:
                 missed = missed[np.argsort(keys[missed], kind="stable")]
-            of_missed, texts = keys[missed], label_names.texts(labels[missed])
+            of_missed, texts = keys[missed], self.names[1].texts(labels[missed])
         made = np.empty((len(missed), 2), dtype=np.uint64)
-        self._make(of_missed, texts, key_names, made)
+        self._make(of_missed, texts, made)
         remember(pairs, missed, made, self._held, self._values, out)
         return out
 
-    def _make(self, keys: Codes, texts: Texts, key_names: Vocabulary, out: NDArray[np.uint64]) -> None:
+    def _make(self, keys: Codes, texts: Texts, out: NDArray[np.uint64]) -> None:
         """Write the digests of rows with those of each key together."""
         starts = np.zeros_like(texts.ends)
         starts[1:] = texts.ends[:-1]
         starts = fixed(starts)
         begins = np.flatnonzero(np.diff(keys, prepend=-1))
         for first, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True):
-            state = self._state(int(keys[first]), key_names)
+            state = self._state(int(keys[first]))
             digests(*state, texts.text, starts[first:stop], texts.ends[first:stop], out[first:stop])
 
-    def _state(self, code: int, key_names: Vocabulary) -> State:
+    def _state(self, code: int) -> State:
         found = self._states.get(code)
         if found is None:
             if len(self._states) >= KEYS_HELD:
                 self._states = {}
-            found = self._states[code] = self._state_of(key_names.name(code))
+            found = self._states[code] = self._state_of(self.names[0].name(code))
+        return found
+
+
+class DigestsOfViews:
+    """The `PairDigests` of several views; those whose codes mean the same share one."""
+
+    def __init__(self, state_of: Callable[[str], State]) -> None:
+        self._state_of = state_of
+        self._of: dict[str, PairDigests] = {}
+
+    def of(self, view: str, key_names: Vocabulary, label_names: Vocabulary) -> PairDigests:
+        """Return those of a view, by its name, for codes of these vocabularies.
+
+        A view whose vocabularies were left for new ones leaves what it had.
+        """
+        names = key_names, label_names
+        found = self._of.get(view)
+        if found is None or found.names != names:
+            shared = (other for other in self._of.values() if other.names == names)
+            found = self._of[view] = next(shared, None) or PairDigests(self._state_of, *names)
         return found

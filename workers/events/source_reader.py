@@ -19,6 +19,7 @@ from workers.kafka.records import Records
 from workers.kernels.reading.views import UNSEEN
 from workers.mechanisms.buckets import Buckets
 from workers.settings import ALL_STREAM_KEY
+from workers.shapes.paths import Path
 from workers.shapes.views import View
 
 MISPLACED = "user's records belong in another partition"
@@ -59,7 +60,11 @@ class SourceReader:
             if len(given) == len(served):
                 first = frozenset().union(*given)
                 self._declared[place], self._names[place] = len(first), Names(first)
-        self._coders = [Coder(labels_of(view)) for view in layout.shape.views.values()]
+        of_fields: dict[Path, Names] = {}
+        self._coders = [
+            Coder(of_fields.setdefault(view.items, Names()) if view.edges is None else Names(labels_of(view)))
+            for view in layout.shape.views.values()
+        ]
         #: Events of the last batch that only the general reader could read.
         self.declined = 0
 

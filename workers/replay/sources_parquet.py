@@ -86,7 +86,7 @@ class ParquetRows:
         self._check(schema)
         self.total: int | None = self._file.metadata.num_rows
         self._map = pa.types.is_map(schema.field(self._items).type)
-        self._coder = Coder()
+        self._coder = Coder(Names())
         self._keys = TextColumn(Names(declared_keys(settings)[self._name_of_view] or ()), declared_keys(settings)[self._name_of_view])
         self._labels, self._users = TextColumn(self._coder.labels), UserColumn()
         self._order = InOrder(name, self.word, settings.events.grace_ms)
