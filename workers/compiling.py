@@ -78,7 +78,7 @@ def compile_kernels() -> float:
     """Compile every kernel that counting needs; return how many seconds it took.
 
     The scanner of JSON, the sketches and the noise are compiled by another process meanwhile, if
-    there is a core for it and what it makes can be kept: 18 s instead of 33.
+    there is a core for it and what it makes can be kept: 19 s instead of 33.
     """
     begun = time.perf_counter()
     with _without_collections(), _other_process() as wait:
