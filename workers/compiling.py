@@ -295,7 +295,8 @@ def _settings(unit: str, more: Mapping[str, object]) -> Settings:
 
 if __name__ == "__main__":
     if _APART in sys.argv[1:]:
-        _apart()
+        with _without_collections():
+            _apart()
     else:
         print("Compiling the loops that count (once) ...", flush=True)
         print(f"... in {compile_kernels():.1f} s")
