@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,10 +79,10 @@ def compile_kernels() -> float:
     """Compile every kernel that counting needs; return how many seconds it took.
 
     The scanner of JSON, the sketches and the noise are compiled by another process meanwhile, if
-    there is a core for it and what it makes can be kept: 19 s instead of 33.
+    there is a core for it and what it makes can be kept: 17 s instead of 31.
     """
     begun = time.perf_counter()
-    with _without_collections(), _other_process() as wait:
+    with _without_collections(), _flags_at_once(), _other_process() as wait:
         _of_numbers()
         _of_batches(_Unscanned)
         if _with_formats():
@@ -105,6 +106,29 @@ def _without_collections() -> Iterator[None]:
     finally:
         if on:
             gc.enable()
+
+
+@contextmanager
+def _flags_at_once() -> Iterator[None]:
+    """Have numba make what it compares its flags by in one step, instead of from 25 properties: it
+    does so 300,000 times, a twentieth of the time.
+    """
+    from numba.core.targetconfig import TargetConfig
+
+    config = cast(Any, TargetConfig)
+    own, defaults = config.values, dict[object, dict[str, object]]()
+
+    def values(flags: Any) -> object:
+        kind = type(flags)
+        if kind not in defaults:
+            defaults[kind] = {name: option.default for name, option in kind.options.items()}
+        return defaults[kind] | flags._values
+
+    config.values = values
+    try:
+        yield
+    finally:
+        config.values = own
 
 
 @contextmanager
@@ -295,7 +319,7 @@ def _settings(unit: str, more: Mapping[str, object]) -> Settings:
 
 if __name__ == "__main__":
     if _APART in sys.argv[1:]:
-        with _without_collections():
+        with _without_collections(), _flags_at_once():
             _apart()
     else:
         print("Compiling the loops that count (once) ...", flush=True)

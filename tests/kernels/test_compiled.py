@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from numba.core import event
 from numba.core.caching import IndexDataCacheFile
+from numba.core.compiler import Flags
 
 from tests.worker.harness import ROOT
+from workers.compiling import _flags_at_once
 from workers.kernels import compiled
 from workers.mechanisms.texts import fixed
 
@@ -69,6 +71,21 @@ def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
         assert (last(whole), last(halves), last(fixed(whole))) == (8, 0.5, 8)
     assert not recorder.buffer
     assert last_but(halves, 2) == -1.5
+
+
+def test_flags_are_compared_by_the_values_that_numba_says() -> None:
+    """Two functions with other flags must not be taken for one, and numba's own way is back afterwards."""
+    flags: Any = Flags
+    own = flags.values
+    plain, changed, said = flags(), flags(), flags()
+    changed.boundscheck = True
+    said.boundscheck = plain.boundscheck
+    wanted = [each.values() for each in (plain, changed, said)]
+    with _flags_at_once():
+        assert flags.values is not own
+        assert [each.values() for each in (plain, changed, said)] == wanted
+        assert (plain == said, plain == changed) == (True, False)
+    assert flags.values is own
 
 
 @pytest.mark.parametrize("example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"])
