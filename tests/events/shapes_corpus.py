@@ -273,8 +273,10 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
     of = [layout.names.index(name) for name in case.names]
     views = []
     for place, view in enumerate(spans.views):
-        labels, amounts = view.labels.tolist(), view.amounts.tolist()
-        named = [span[0] for span in labels] if layout.bucketed[place] else [text(span) for span in labels]
+        spanned = spans.columns[layout.column_of[place]]
+        labels, amounts = spanned.labels.tolist(), spanned.amounts.tolist()
+        bucketed = layout.items_of[layout.column_of[place]].edges is not None
+        named = [span[0] for span in labels] if bucketed else [text(span) for span in labels]
         column = spans.keys[layout.key_of[place]]
         keys = [None] * len(spans) if column is None else [text(span) for span in column.tolist()]
         views.append([

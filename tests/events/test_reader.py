@@ -117,7 +117,7 @@ def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
     keys = [b"k1", b"k2", None, b"\xff", b"k\x00\n5", None, b"k" * 1025, None]
     spans, rejects = reader.read(Records.of(values, keys, range(10, 90, 10)))
     assert read_back(spans) == [(0, 10, b"k1", None, [b"a"], [1]), (4, 50, b"k\x00\n5", None, [b"d"], [1])]
-    assert len(spans.views[0].labels) == 2
+    assert len(spans.columns[0].labels) == 2
     assert [(r.index, r.reason) for r in rejects] == [
         (1, "not JSON"),
         (2, "record key is no label"),

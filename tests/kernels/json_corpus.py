@@ -248,8 +248,8 @@ class Generator:
 def read_back(spans: EventSpans) -> list[Row]:
     """Return each event as (record, time, stream key, user, labels, amounts)."""
     data = spans.data.tobytes()
-    labels = [data[start:stop] for start, stop in spans.views[0].labels.tolist()]
-    amounts = spans.views[0].amounts.tolist()
+    labels = [data[start:stop] for start, stop in spans.columns[0].labels.tolist()]
+    amounts = spans.columns[0].amounts.tolist()
     n = len(spans)
     keys, users = (
         [None] * n if column is None else [data[start:stop] for start, stop in column.tolist()]
@@ -277,7 +277,7 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
     slow, slow_rejects = reader.read_one_by_one(records)
     scanned = len(values) - fast.declined
     for spans in (fast, slow):
-        if len(spans.views[0].labels) != spans.views[0].number.sum():
+        if len(spans.columns[0].labels) != spans.views[0].number.sum():
             return "labels that belong to no event", scanned, len(slow)
     fast_rows, slow_rows = read_back(fast), read_back(slow)
     if (fast_rows, fast_rejects) == (slow_rows, slow_rejects):

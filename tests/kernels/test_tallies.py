@@ -39,7 +39,7 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
         used = 0
         for part in np.array_split(np.arange(len(events)), 2):  # a tally goes on from batch to batch
             used = way(tallies.count_events)(
-                part, keys, ends, labels, amounts, max_items, max_count, SECRET, slots, pairs, counts, used
+                part, np.empty(0, dtype=np.bool_), keys, ends, labels, amounts, max_items, max_count, SECRET, slots, pairs, counts, used
             )
         found = {(int(pair) >> 32, int(pair) & tallies.NO_LABEL): int(n) for pair, n in zip(pairs[:used], counts, strict=False)}
         assert len(found) == used

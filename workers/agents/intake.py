@@ -91,14 +91,12 @@ class Intake(Watermark):
                 grids[grid] = ticks, by_tick(ticks)
             ticks, runs = grids[grid]
             columns = events.views[lane.view]
-            seen, amounts = columns.seen, columns.amounts
+            amounts = columns.amounts
             if lane.max_items_per_user is not None:
-                own = ticks if seen is None else np.where(seen, ticks, 0)
+                own = ticks if columns.seen is None else np.where(columns.seen, ticks, 0)
                 amounts = self._of_users(lane, own, columns, events.users)
             for tick, rows in runs:
-                looked_at = rows if seen is None else rows[seen[rows]]
-                if len(looked_at):
-                    self._tallies.add(columns, lane, tick, looked_at, amounts)
+                self._tallies.add(columns, lane, tick, rows, amounts)
 
     def _effective(self, seen: Longs, times: Longs) -> Longs:
         """Move the watermark by a batch; return the time that each event counts at."""

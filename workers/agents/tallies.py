@@ -13,12 +13,14 @@ from workers.events.vocabulary import Codes, Vocabulary
 from workers.histogram.owners import owner_of
 from workers.kernels import tallies as kernels
 from workers.mechanisms.config import Lane
+from workers.mechanisms.frozen import read_only
 from workers.mechanisms.ledger import grown
 from workers.mechanisms.texts import fixed
 
 _FIRST_ROWS = 1 << 6
 _LABEL = np.uint64(kernels.NO_LABEL)
 _KEY_BITS = np.uint64(32)
+_ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
 
 
 class Run(NamedTuple):
@@ -62,8 +64,11 @@ class Tally:
     def __repr__(self) -> str:
         return f"Tally({self._used} rows)"
 
+    def __len__(self) -> int:
+        return self._used
+
     def add(self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int, max_count: int) -> None:
-        """Add some events of a batch, bounded.
+        """Add those of some events of a batch that its view looks at, bounded.
 
         Args:
             columns: the batch.
@@ -77,6 +82,7 @@ class Tally:
         self._make_room(min(rows, len(self.key_names) * (len(self.label_names) + 1)))
         self._used = kernels.count_events(
             fixed(events),
+            _ALL_SEEN if columns.seen is None else fixed(columns.seen),
             fixed(columns.keys),
             ends,
             fixed(columns.labels),
@@ -130,7 +136,7 @@ class Tallies:
         return f"Tallies({len(self._open)} ticks)"
 
     def add(self, columns: EventColumns, lane: Lane, tick: int, events: Longs, amounts: Longs) -> None:
-        """Add some events of a batch.
+        """Add those of some events of a batch that its view looks at.
 
         Args:
             columns: of the batch.
@@ -147,6 +153,10 @@ class Tallies:
         ):
             tallies.append(Tally(columns.key_names, columns.label_names))
         tallies[-1].add(columns, events, amounts, lane.max_items, lane.max_count)
+        if not tallies[-1]:  # the view looks at none of them
+            tallies.pop()
+        if not tallies:
+            del self._open[lane, tick]
 
     def take(self) -> Iterator[tuple[Lane, int, Tally]]:
         """Yield what was counted since the last call, and forget it."""

@@ -147,8 +147,8 @@ class Coder:
         Args:
             keys: int32 (n,), codes of `key_names`.
             key_names: of the stream keys.
-            first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]];
-                number[i] < 0: the view does not look at it.
+            first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]], which
+                no other event does; number[i] < 0: the view does not look at it.
             labels: int32 (m,), codes of `self.labels`.
             amounts: int64 (m,), or (0,): 1 each. Amounts of a label that an event repeats add up.
             last: whether the last amount of a repeated label counts, instead of the sum.
@@ -156,18 +156,17 @@ class Coder:
         names = self.labels.vocabulary
         if len(self._met) < len(names):
             self._met = np.full(2 * len(names), -1, dtype=np.int64)
-        seen = None
-        if len(number) and int(number.min()) < 0:
-            seen = number >= 0
-            number = np.maximum(number, 0)
-        n, most = len(first), int(number.sum())
-        ends = np.empty(n, dtype=np.int64)
-        found, sums = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.int64)
-        uneven = distinct_labels(
-            fixed(first), fixed(number), fixed(labels), fixed(amounts), AMOUNT_MAX, last, self._met, ends, found, sums
-        )
+        n = len(first)
+        ends, seen = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.bool_)
+        found, sums = np.empty(len(labels), dtype=np.int32), np.empty(len(labels), dtype=np.int64)
+        uneven, all_seen = distinct_labels(
+            fixed(first), fixed(number), fixed(labels), fixed(amounts), AMOUNT_MAX, last, self._met,
+            ends, seen, found, sums,
+        )  # fmt: skip
         m = int(ends[-1]) if n else 0
-        return EventColumns(keys, key_names, ends, found[:m], sums[:m] if uneven else NO_AMOUNTS, names, seen)
+        return EventColumns(
+            keys, key_names, ends, found[:m], sums[:m] if uneven else NO_AMOUNTS, names, None if all_seen else seen
+        )
 
 
 def rows_of(first: Longs, number: Longs) -> Longs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -53,6 +54,15 @@ class _Slots:
         return self.lists[steps]
 
 
+@dataclass(frozen=True, slots=True)
+class Items:
+    """What labels are made of, whichever views count them; see `View`."""
+
+    path: Path
+    count: Path | None
+    edges: tuple[float, ...] | None
+
+
 class Layout(Frozen):
     """What is read of an event: a tree for the scanners, rows for `kernels.views`; all are shared.
 
@@ -60,17 +70,19 @@ class Layout(Frozen):
         shape: what it was made of.
         tree: the wanted fields.
         slots: how many there are.
-        time_slot, unit, user_slot, key_slots, views, conditions, text, words, reals, edges: see
-            `kernels.views.see`.
+        time_slot, unit, user_slot, key_slots, views, columns: see `kernels.views.see`.
+        conditions, text, words, reals, edges: likewise.
         names: of the views.
         keys: the distinct stream keys, a path or "$key" or "$all", in the order of `key_slots`.
         key_of: the place in `keys` of each view's.
-        bucketed: whether each view puts numbers into buckets.
+        column_of: the row in `columns` of each view's labels.
+        items_of: what each of `columns` is made of.
     """
 
     tree: Node
     key_slots: Longs
     views: Longs
+    columns: Longs
     conditions: Longs
     words: Longs
 
@@ -86,11 +98,14 @@ class Layout(Frozen):
         self.user_slot = NO_SLOT if shape.user is None else _slot_of(slots, shape.user)
         asked = _Conditions(slots)
         edges: list[float] = []
+        columns: dict[Items, list[int]] = {}
         rows = [
-            _row(view, key, slots, asked, edges)
+            _row(view, key, slots, columns, asked, edges)
             for view, key in zip(shape.views.values(), self.key_of, strict=True)
         ]
-        self.views = _rows(rows, kernels.VIEW_COLUMNS)
+        self.views, self.columns = _rows(rows, kernels.VIEW_COLUMNS), _rows(list(columns.values()), kernels.COLUMN_COLUMNS)
+        self.items_of = tuple(columns)
+        self.column_of = tuple(row[kernels.COLUMN] for row in rows)
         self.conditions = _rows(asked.rows, 4)
         ends = np.cumsum([len(word) for word in asked.words], dtype=np.int64)
         starts = ends - np.array([len(word) for word in asked.words], dtype=np.int64)
@@ -98,7 +113,6 @@ class Layout(Frozen):
         self.text = read_only(np.frombuffer(b"".join(asked.words), dtype=np.uint8).copy())
         self.reals = read_only(np.array(asked.reals, dtype=np.float64))
         self.edges = read_only(np.array(edges, dtype=np.float64))
-        self.bucketed = tuple(view.edges is not None for view in shape.views.values())
         self.tree = build(list(slots.wanted.values()))
         self.slots = slots.number
 
@@ -140,24 +154,35 @@ def _slot_of(slots: _Slots, field: Path | str) -> int:
     return {ALL_KEYS: kernels.NOWHERE, RECORD_KEY: kernels.RECORD_KEY}[field]
 
 
-def _row(view: View, key: int, slots: _Slots, asked: _Conditions, edges: list[float]) -> list[int]:
-    """Return a view's row of numbers."""
-    items = view.items
-    within = items.list_at is not None and items.list_at < len(items.steps)
+def _row(
+    view: View, key: int, slots: _Slots, columns: dict[Items, list[int]], asked: _Conditions, edges: list[float]
+) -> list[int]:
+    """Return a view's row of numbers, and add that of its labels if it is the first with them."""
+    items = Items(view.items, view.count, view.edges)
+    if items not in columns:
+        columns[items] = _column(items, slots, edges)
     row = [kernels.NOWHERE] * kernels.VIEW_COLUMNS
-    row[kernels.VIEW_KEY] = key
-    row[kernels.ITEMS] = slots.of(items, many=not within)
-    if within:
-        row[kernels.ELEMENTS] = slots.of_list(items.steps[: items.list_at])
-    if view.count is not None:
-        row[kernels.COUNT] = slots.of(view.count)
-    row[kernels.ONLY_LIST] = int(items.list_at == len(items.steps))
-    row[kernels.BUCKETS] = int(view.edges is not None)
-    row[kernels.EDGE] = len(edges)
-    edges += view.edges or ()
-    row[kernels.EDGES_STOP] = len(edges)
+    row[kernels.VIEW_KEY], row[kernels.COLUMN] = key, list(columns).index(items)
     row[kernels.CONDITION] = len(asked.rows)
     for condition in view.where:
         asked.add(condition)
     row[kernels.CONDITIONS_STOP] = len(asked.rows)
+    return row
+
+
+def _column(items: Items, slots: _Slots, edges: list[float]) -> list[int]:
+    """Return the row of numbers of a column of labels."""
+    path = items.path
+    within = path.list_at is not None and path.list_at < len(path.steps)
+    row = [kernels.NOWHERE] * kernels.COLUMN_COLUMNS
+    row[kernels.ITEMS] = slots.of(path, many=not within)
+    if within:
+        row[kernels.ELEMENTS] = slots.of_list(path.steps[: path.list_at])
+    if items.count is not None:
+        row[kernels.COUNT] = slots.of(items.count)
+    row[kernels.ONLY_LIST] = int(path.list_at == len(path.steps))
+    row[kernels.BUCKETS] = int(items.edges is not None)
+    row[kernels.EDGE] = len(edges)
+    edges += items.edges or ()
+    row[kernels.EDGES_STOP] = len(edges)
     return row

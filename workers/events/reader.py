@@ -34,6 +34,11 @@ from workers.shapes.views import ALL_KEYS, RECORD_KEY, Shape
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 
+# Room for labels of an event in a column, before there has to be more. What a batch takes beyond
+# the 64 MiB that malloc keeps for a thread is the system's again after it, which clears it each
+# time: with five histograms that was a quarter of the worker's time.
+LABELS_FORESEEN = 2
+
 __all__ = ["AMOUNT_MAX", "TIME_MAX", "EventReader", "EventSpans", "Records", "Reject"]
 
 
@@ -50,15 +55,24 @@ class ViewSpans:
     """What one view sees of the events of a batch.
 
     Attributes:
-        first: int64 (n,), each event's first label.
+        first: int64 (n,), each event's first label in the view's column.
         number: int64 (n,), how many it has; UNSEEN where the view's conditions do not hold.
+    """
+
+    first: Longs
+    number: Longs
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LabelSpans:
+    """A column of labels, of one view or of several.
+
+    Attributes:
         labels: int64 (m, 2), start and stop of each label; of buckets the number of each first. A
             list may repeat one; those of an object are distinct.
         amounts: int64 (m,), how often the event brings each, at most AMOUNT_MAX.
     """
 
-    first: Longs
-    number: Longs
     labels: Longs
     amounts: Longs
 
@@ -76,7 +90,7 @@ class EventSpans:
             (n, 2); None: events have none (`$all`).
         users: int64 (n, 2), start and stop of each user, a whole number as its decimal digits; None
             where users are not looked at.
-        views: in the order of the layout.
+        views, columns: in the order of the layout.
         declined: how many records the general reader decided about.
     """
 
@@ -86,10 +100,19 @@ class EventSpans:
     keys: tuple[Longs | None, ...]
     users: Longs | None
     views: tuple[ViewSpans, ...]
+    columns: tuple[LabelSpans, ...]
     declined: int
 
     def __len__(self) -> int:
         return len(self.index)
+
+    @property
+    def looked_at(self) -> NDArray[np.bool_]:
+        """Return which events some view looks at, bool (n,); the others are skipped."""
+        found = np.zeros(len(self), dtype=np.bool_)
+        for view in self.views:
+            found |= view.number != UNSEEN
+        return found
 
 
 class EventReader(Frozen):
@@ -204,35 +227,47 @@ class _Rows:
     """What the views see of a batch's logs: the columns of `kernels.views.see`, a row a record."""
 
     def __init__(self, layout: Layout, logs: Logs) -> None:
-        n, views = len(logs.status), len(layout.views)
+        n, views, columns = len(logs.status), len(layout.views), len(layout.columns)
         self.data, self.status = logs.data, logs.status
         self.times = np.empty(n if layout.time_slot >= 0 else 0, dtype=np.int64)
         self.users = np.empty((n if layout.user_slot >= 0 else 0, 2), dtype=np.int64)
         self.keys = np.empty((len(layout.keys), n, 2), dtype=np.int64)
         self.first, self.number = np.zeros((views, n), dtype=np.int64), np.zeros((views, n), dtype=np.int64)
-        self.used = np.zeros(views, dtype=np.int64)
-        room = len(logs.rows)
-        self.labels, self.amounts = np.empty((views, room, 2), dtype=np.int64), np.empty((views, room), dtype=np.int64)
-        # What one event needs at most: only binary formats write whole numbers at all.
+        self.used = np.zeros(columns, dtype=np.int64)
+        # What one event needs at most; only binary formats make texts, of their whole numbers.
         longest = int(np.diff(logs.ends, prepend=0).max(initial=0))
+        room = min(len(logs.rows), LABELS_FORESEEN * n + longest)
+        self.labels, self.amounts = np.empty((columns, room, 2), dtype=np.int64), np.empty((columns, room), dtype=np.int64)
         self.made = np.empty(2 * WRITTEN_MAX * (views + 2) * (longest + 2), dtype=np.uint8)
-        scratch = np.empty(layout.slots, dtype=np.int64)
+        at, found = np.empty(layout.slots, dtype=np.int64), np.empty(columns, dtype=np.int64)
         begin, made = 0, 0
         data, rows, ends = fixed(logs.data), fixed(logs.rows), fixed(logs.ends)
         while True:
             begin, made = see(
                 data, rows, ends, begin,
-                layout.time_slot, layout.unit, layout.user_slot, layout.key_slots, layout.views, layout.conditions,
-                layout.text, layout.words, layout.reals, layout.edges, layout.shape.empty,
-                scratch, self.made, made,
+                layout.time_slot, layout.unit, layout.user_slot, layout.key_slots, layout.views, layout.columns,
+                layout.conditions, layout.text, layout.words, layout.reals, layout.edges, layout.shape.empty,
+                at, found, self.made, made,
                 self.status, self.times, self.users, self.keys, self.first, self.number,
                 self.labels, self.amounts, self.used,
             )  # fmt: skip
             if begin == n:
                 break
-            self.made = np.resize(self.made, 2 * len(self.made))
+            if int(self.used.max(initial=0)) + longest > room:
+                room = min(len(logs.rows), 2 * room)
+                self.labels, self.amounts = _wider(self.labels, room), _wider(self.amounts, room)
+            else:
+                self.made = np.resize(self.made, 2 * len(self.made))
         if made:
             self.data = np.concatenate([logs.data, self.made[:made]])
+
+
+def _wider(columns: Longs, room: int) -> Longs:
+    """Return columns with room for more rows."""
+    number, rows, *rest = columns.shape
+    wider = np.empty((number, room, *rest), dtype=columns.dtype)
+    wider[:, :rows] = columns
+    return wider
 
 
 class _Found:
@@ -242,9 +277,8 @@ class _Found:
         self._layout, self._rows = layout, rows
         self._texts: list[bytes] = []
         self._end = len(rows.data)
-        views = range(len(layout.views))
-        self._labels: list[list[tuple[int, int]]] = [[] for _ in views]
-        self._amounts: list[list[int]] = [[] for _ in views]
+        self._labels: list[list[tuple[int, int]]] = [[] for _ in layout.columns]
+        self._amounts: list[list[int]] = [[] for _ in layout.columns]
         self._declined = int(np.count_nonzero(rows.status == DECLINED))
 
     def add(self, row: int, event: Event) -> None:
@@ -256,18 +290,22 @@ class _Found:
         if layout.user_slot >= 0:
             rows.users[row] = self._text(event.user)
         rows.keys[:, row] = 0
-        for view, (seen, key) in enumerate(zip(event.views, layout.key_of, strict=True)):
+        labels: dict[int, tuple[int, int]] = {}
+        for view, (seen, key, column) in enumerate(
+            zip(event.views, layout.key_of, layout.column_of, strict=True)
+        ):
             if seen is None:
                 rows.number[view, row] = UNSEEN
                 continue
             if isinstance(layout.keys[key], Path):
                 rows.keys[key, row] = self._text(seen.key)
-            rows.first[view, row] = rows.used[view] + len(self._labels[view])
-            rows.number[view, row] = len(seen.labels)
-            self._labels[view] += [
-                self._text(label) if isinstance(label, str) else (label, 0) for label in seen.labels
-            ]
-            self._amounts[view] += seen.amounts
+            if column not in labels:
+                labels[column] = rows.used[column] + len(self._labels[column]), len(seen.labels)
+                self._labels[column] += [
+                    self._text(label) if isinstance(label, str) else (label, 0) for label in seen.labels
+                ]
+                self._amounts[column] += seen.amounts
+            rows.first[view, row], rows.number[view, row] = labels[column]
 
     def _text(self, text: str) -> tuple[int, int]:
         """Return where a text is now in the bytes of the batch."""
@@ -294,16 +332,17 @@ class _Found:
         user = layout.shape.user
         users = None if user is None else kept(record_keys if user == RECORD_KEY else rows.users)
         views = tuple(
-            ViewSpans(
-                kept(rows.first[view]),
-                kept(rows.number[view]),
-                _joined(rows.labels[view, : rows.used[view]], self._labels[view], 2),
-                _joined(rows.amounts[view, : rows.used[view]], self._amounts[view], 0),
+            ViewSpans(kept(first), kept(number)) for first, number in zip(rows.first, rows.number, strict=True)
+        )
+        columns = tuple(
+            LabelSpans(
+                _joined(rows.labels[column, :used], self._labels[column], 2),
+                _joined(rows.amounts[column, :used], self._amounts[column], 0),
             )
-            for view in range(len(layout.views))
+            for column, used in enumerate(rows.used.tolist())
         )
         times = rows.times if layout.time_slot >= 0 else record_times
-        return EventSpans(data, index, kept(times), keys, users, views, self._declined)
+        return EventSpans(data, index, kept(times), keys, users, views, columns, self._declined)
 
 
 def _joined(column: Longs, more: Sequence[object], width: int) -> Longs:

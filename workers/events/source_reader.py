@@ -20,7 +20,6 @@ from workers.kernels.reading.views import UNSEEN
 from workers.mechanisms.buckets import Buckets
 from workers.settings import ALL_STREAM_KEY
 from workers.shapes.paths import Path
-from workers.shapes.views import View
 
 MISPLACED = "user's records belong in another partition"
 AHEAD = "dated too far ahead"
@@ -61,10 +60,12 @@ class SourceReader:
                 first = frozenset().union(*given)
                 self._declared[place], self._names[place] = len(first), Names(first)
         of_fields: dict[Path, Names] = {}
-        self._coders = [
-            Coder(of_fields.setdefault(view.items, Names()) if view.edges is None else Names(labels_of(view)))
-            for view in layout.shape.views.values()
+        of_columns = [
+            of_fields.setdefault(items.path, Names()) if items.edges is None else Names(Buckets(items.edges).labels)
+            for items in layout.items_of
         ]
+        self._coders = [Coder(of_columns[column]) for column in layout.column_of]
+        self._labels = of_columns
         #: Events of the last batch that only the general reader could read.
         self.declined = 0
 
@@ -103,9 +104,10 @@ class SourceReader:
         self.declined = spans.declined
         layout = self._reader.layout
         keys = [self._keys(place, spans) for place in range(len(layout.keys))]
-        seen = [view.number != UNSEEN for view in spans.views]
-        looked = np.logical_or.reduce(seen) if len(spans) else np.zeros(0, dtype=np.bool_)
-        refused = self._refused(spans, keys, seen, looked, latest_ms)
+        for names in self._labels:
+            names.begin()
+        labels = [self._codes(place, spans) for place in range(len(layout.columns))]
+        refused = self._refused(spans, keys, latest_ms)
         users = None if spans.users is None else user_digests(spans.data, spans.users)
         index, times, good = spans.index, spans.times, None
         if refused.any():
@@ -118,8 +120,10 @@ class SourceReader:
             good = np.flatnonzero(refused == 0)
             index, times, users = index[good], times[good], None if users is None else users[good]
         views = {
-            name: self._columns(place, spans, keys[key], good)
-            for place, (name, key) in enumerate(zip(layout.names, layout.key_of, strict=True))
+            name: self._columns(place, spans, keys[key], labels[column], good)
+            for place, (name, key, column) in enumerate(
+                zip(layout.names, layout.key_of, layout.column_of, strict=True)
+            )
         }
         return Events(index, times, users, views), rejects
 
@@ -131,43 +135,36 @@ class SourceReader:
             return np.full(len(spans), names.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32)
         return names.vocabulary.codes(spans.data, places)
 
-    def _refused(
-        self,
-        spans: EventSpans,
-        keys: list[Codes],
-        seen: list[NDArray[np.bool_]],
-        looked: NDArray[np.bool_],
-        latest_ms: int | None,
-    ) -> NDArray[np.int8]:
+    def _codes(self, place: int, spans: EventSpans) -> Codes:
+        """Return the codes of the labels in one of the columns."""
+        labels = spans.columns[place].labels
+        if self._reader.layout.items_of[place].edges is not None:
+            return labels[:, 0].astype(np.int32)
+        return self._labels[place].vocabulary.codes(spans.data, labels)
+
+    def _refused(self, spans: EventSpans, keys: list[Codes], latest_ms: int | None) -> NDArray[np.int8]:
         """Return for each event the number of the reason why it is refused, 0: it is not."""
         refused = np.zeros(len(spans), dtype=np.int8)
         if self._placement is not None and spans.users is not None:
-            refused[looked & ~self._placement.here(spans.data, spans.users)] = 1
-        if latest_ms is not None:
+            refused[spans.looked_at & ~self._placement.here(spans.data, spans.users)] = 1
+        if latest_ms is not None and int(spans.times.max(initial=0)) > latest_ms:
             late = (spans.times > latest_ms) & (refused == 0)
-            refused[late] = np.where(looked[late], 2, _PASSED_OVER)
-        for sees, key in zip(seen, self._reader.layout.key_of, strict=True):
+            refused[late] = np.where(spans.looked_at[late], 2, _PASSED_OVER)
+        for view, key in zip(spans.views, self._reader.layout.key_of, strict=True):
             declared = self._declared[key]
             if declared is not None:
                 # Declared keys have the first codes.
-                refused[sees & (keys[key] >= declared) & (refused == 0)] = 3
+                refused[(view.number != UNSEEN) & (keys[key] >= declared) & (refused == 0)] = 3
         return refused
 
-    def _columns(self, place: int, spans: EventSpans, keys: Codes, good: NDArray[np.int64] | None) -> EventColumns:
+    def _columns(
+        self, place: int, spans: EventSpans, keys: Codes, labels: Codes, good: NDArray[np.int64] | None
+    ) -> EventColumns:
         """Return what a view sees, of all events or of good ones."""
-        view, coder = spans.views[place], self._coders[place]
-        names = self._names[self._reader.layout.key_of[place]].vocabulary
-        coder.labels.begin()
-        if self._reader.layout.bucketed[place]:
-            labels = view.labels[:, 0].astype(np.int32)
-        else:
-            labels = coder.labels.vocabulary.codes(spans.data, view.labels)
+        view, layout = spans.views[place], self._reader.layout
+        names = self._names[layout.key_of[place]].vocabulary
         first, number = view.first, view.number
         if good is not None:
             keys, first, number = keys[good], first[good], number[good]
-        return coder.columns(keys, names, first, number, labels, view.amounts)
-
-
-def labels_of(view: View) -> tuple[str, ...]:
-    """Return the labels of a view's buckets, in the order of their numbers."""
-    return () if view.edges is None else Buckets(view.edges).labels
+        amounts = spans.columns[layout.column_of[place]].amounts
+        return self._coders[place].columns(keys, names, first, number, labels, amounts)

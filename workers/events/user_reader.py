@@ -23,7 +23,7 @@ from workers.kafka.records import Records
 from workers.kernels.reading.json_parts import are_texts
 from workers.kernels.reading.log import DECLINED
 from workers.kernels.reading.log_values import WRITTEN_MAX
-from workers.kernels.reading.views import READ, UNSEEN
+from workers.kernels.reading.views import READ
 from workers.kernels.reading.whose import NO_TIME, whose
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.mechanisms.frozen import Frozen
@@ -133,11 +133,8 @@ class UserReader(Frozen):
             ),
             whole,
         )
-        looked = np.zeros(len(spans), dtype=np.bool_)
-        for view in spans.views:
-            looked |= view.number != UNSEEN
         # These have a user: it is their time for which they are not sent on.
-        rejects += [Reject(row, AHEAD) for row in spans.index[looked].tolist()]
+        rejects += [Reject(row, AHEAD) for row in spans.index[spans.looked_at].tolist()]
         found = [Reject(int(unknown[reject.index]), reject.reason) for reject in rejects]
         times[[reject.index for reject in found]] = NO_TIME
         return sorted(found, key=lambda reject: reject.index)

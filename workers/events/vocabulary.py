@@ -68,8 +68,6 @@ class Vocabulary:
         """
         codes = np.empty(len(places), dtype=np.int32)
         data, places = fixed(data), fixed(places)
-        if not kernels.inside(places, len(data)):
-            raise IndexError("places: a text lies outside the data")
         done = 0
         while True:
             done, self._used = kernels.code_texts(
@@ -88,6 +86,8 @@ class Vocabulary:
             )
             if done == len(places):
                 return codes
+            if done == kernels.OUTSIDE:
+                raise IndexError("places: a text lies outside the data")
             self._grow(int(places[done, 1] - places[done, 0]))
 
     def codes_of(self, texts: Texts) -> Codes:

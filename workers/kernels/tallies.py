@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from workers.kernels.compiled import kernel, kernel_part
 
 Codes = NDArray[np.int32]
+Flags = NDArray[np.bool_]
 Longs = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
@@ -34,30 +35,36 @@ def distinct_labels(
     last: bool,
     met: Longs,
     ends: Longs,
+    seen: Flags,
     out_labels: Codes,
     out_amounts: Longs,
-) -> bool:
+) -> tuple[bool, bool]:
     """Write each event's labels once each, in the order of first occurrence, with the sum of its
     amounts.
 
     Args:
-        first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]].
+        first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]];
+            number[i] < 0: it is not seen, and brings none.
         labels: int32 (m,), codes.
         amounts: int64 (m,), or (0,): all 1.
         amount_max: the most that is written for one label of one event.
         last: whether the last amount of a repeated label counts, instead of the sum.
         met: int64 (labels' codes,), where each code was written last; scratch, -1 before and after.
         ends: int64 (n,), written: where each event's labels end in `out_labels`.
-        out_labels, out_amounts: int32 and int64 (m,), written.
+        seen: bool (n,), written.
+        out_labels, out_amounts: int32 and int64 (as many as all events bring,), written; amounts
+            only if any of them is not 1.
 
     Returns:
-        Whether any amount is not 1.
+        Whether any amount is not 1, and whether all events are seen.
     """
     at = 0
-    uneven = False
+    uneven, all_seen = False, True
     weighted = len(amounts) > 0
     for i in range(len(first)):
         begin = at
+        seen[i] = number[i] >= 0
+        all_seen &= number[i] >= 0
         short = number[i] <= PAIRWISE_MAX
         for k in range(first[i], first[i] + number[i]):
             label = labels[k]
@@ -70,21 +77,24 @@ def distinct_labels(
                         break
             else:
                 found = int(met[label])
+            if not uneven and (found >= 0 or amount != 1):
+                uneven = True
+                for j in range(at):
+                    out_amounts[j] = 1
             if found >= 0:
                 out_amounts[found] = amount if last else min(out_amounts[found] + amount, amount_max)
-                uneven = True
-            else:
-                if not short:
-                    met[label] = at
-                out_labels[at] = label
+                continue
+            if not short:
+                met[label] = at
+            out_labels[at] = label
+            if uneven:
                 out_amounts[at] = amount
-                uneven |= amount != 1
-                at += 1
+            at += 1
         if not short:
             for j in range(begin, at):
                 met[out_labels[j]] = -1
         ends[i] = at
-    return uneven
+    return uneven, all_seen
 
 
 @kernel_part
@@ -114,6 +124,7 @@ def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used:
 @kernel
 def count_events(
     events: Longs,
+    seen: Flags,
     keys: Codes,
     ends: Longs,
     labels: Codes,
@@ -131,6 +142,7 @@ def count_events(
 
     Args:
         events: int64 (k,), the events to add, in order.
+        seen: bool (n,), others add nothing, not even their stream key; (0,): all are.
         keys: int32 (n,), code of each event's stream key.
         ends: int64 (n,), where each event's labels end; they are distinct.
         labels, amounts: int32 and int64 (m,); amounts may be (0,): all 1.
@@ -143,9 +155,11 @@ def count_events(
     Returns:
         The number of rows, new ones included.
     """
-    weighted = len(amounts) > 0
+    weighted, all_seen = len(amounts) > 0, len(seen) == 0
     last_key = -1
     for i in events:
+        if not all_seen and not seen[i]:
+            continue
         key = np.uint64(keys[i]) << np.uint64(32)
         if keys[i] != last_key:
             last_key = int(keys[i])

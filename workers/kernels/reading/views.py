@@ -1,8 +1,9 @@
 """From the logs of events to what each view sees of them, whatever format they came in.
 
-A *view* is what one histogram looks at: stream key, items, counts, conditions, buckets. This kernel
-says yes only where it is sure; about every other event the general reader decides
-(`events.project`), whose rule this one follows: no event of any view is accepted in part.
+A *view* is what one histogram looks at: stream key, items, counts, conditions, buckets. Views with
+the same items, counts and buckets have one *column* of labels. This kernel says yes only where it
+is sure; about every other event the general reader decides (`events.project`), whose rule this one
+follows: no event of any view is accepted in part.
 """
 
 from __future__ import annotations
@@ -51,9 +52,12 @@ READ, SKIPPED = 0, 1
 # The number of labels in a view that does not look at an event.
 UNSEEN = -1
 
-# Columns of `views`.
-VIEW_KEY, ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP, CONDITION, CONDITIONS_STOP = range(10)
-VIEW_COLUMNS = 10
+# Columns of `views`; COLUMN is the row of `columns` that says what its labels are.
+VIEW_KEY, COLUMN, CONDITION, CONDITIONS_STOP = range(4)
+VIEW_COLUMNS = 4
+# Columns of `columns`.
+ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP = range(7)
+COLUMN_COLUMNS = 7
 # Columns of `conditions`, and what they ask.
 FIELD, ASKS, FIRST, LAST = 0, 1, 2, 3
 IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = 0, 1, 2, 3, 4
@@ -124,20 +128,20 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
 
 @reads_outside_in_place
 def add(
-    data: Bytes, made: Bytes, done: int, log: Longs, row: int, times: int, edges: Floats, view: Longs,
+    data: Bytes, made: Bytes, done: int, log: Longs, row: int, times: int, edges: Floats, column: Longs,
     labels: Longs, amounts: Longs, used: int,
 ) -> int:  # fmt: skip
-    """Add one item of a view, the value in row `row`, and return how much of `made` is used then.
+    """Add one item of a column, the value in row `row`, and return how much of `made` is used then.
 
     Returns:
         DECLINED where the value is no label (no number, of buckets) or `times` is no count.
     """
     amounts[used] = times
-    if view[BUCKETS]:
+    if column[BUCKETS]:
         low, high, is_number = number(data, log, row)
-        found = bucket_of(low, edges, view[EDGE], view[EDGES_STOP])
+        found = bucket_of(low, edges, column[EDGE], column[EDGES_STOP])
         labels[used, 0] = found
-        sure = low == high or found == bucket_of(high, edges, view[EDGE], view[EDGES_STOP])
+        sure = low == high or found == bucket_of(high, edges, column[EDGE], column[EDGES_STOP])
         return done if is_number and sure and times >= 0 else DECLINED
     labels[used, 0], labels[used, 1], done = label(data, made, done, log, row)
     return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
@@ -153,7 +157,7 @@ def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
 
 @reads_outside_in_place
 def of_elements(
-    data: Bytes, made: Bytes, done: int, log: Longs, row: int, stop: int, edges: Floats, view: Longs, empty: bool,
+    data: Bytes, made: Bytes, done: int, log: Longs, row: int, stop: int, edges: Floats, column: Longs, empty: bool,
     labels: Longs, amounts: Longs, used: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Add the items of a list of objects, log[row:stop] its rows, with one item in each element.
@@ -163,10 +167,10 @@ def of_elements(
     """
     elements, item, count = log[row, START], row + 1, row + 1
     for _ in range(elements):
-        item = next_of(log, item, stop, view[ITEMS])
+        item = next_of(log, item, stop, column[ITEMS])
         times = 1
-        if view[COUNT] >= 0:
-            count = next_of(log, count, stop, view[COUNT])
+        if column[COUNT] >= 0:
+            count = next_of(log, count, stop, column[COUNT])
             if count == stop:
                 return DECLINED, used
             times = amount(data, log, count)
@@ -174,7 +178,7 @@ def of_elements(
         if item == stop:
             return DECLINED, used
         if log[item, KIND] != NULL or not empty:
-            done = add(data, made, done, log, item, times, edges, view, labels, amounts, used)
+            done = add(data, made, done, log, item, times, edges, column, labels, amounts, used)
             if done < 0:
                 return DECLINED, used
             used += 1
@@ -184,56 +188,56 @@ def of_elements(
 
 @reads_outside_in_place
 def of_value(
-    data: Bytes, made: Bytes, done: int, log: Longs, row: int, count: int, edges: Floats, view: Longs, empty: bool,
+    data: Bytes, made: Bytes, done: int, log: Longs, row: int, count: int, edges: Floats, column: Longs, empty: bool,
     labels: Longs, amounts: Longs, used: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Add the items of a view that are one value, row `row`; `count` is the row of their count.
+    """Add the items of a column that are one value, row `row`; `count` is the row of their count.
 
     Returns:
         as `of_elements`.
     """
     kind = log[row, KIND]
     if kind == LIST:
-        if view[COUNT] >= 0:
+        if column[COUNT] >= 0:
             return DECLINED, used
         for item in range(row + 1, row + 1 + log[row, START]):
             if log[item, KIND] == NULL and empty:
                 continue
             # For a 1 that is written here `add` would be compiled once more.
             once = int(np.int64(1))
-            done = add(data, made, done, log, item, once, edges, view, labels, amounts, used)
+            done = add(data, made, done, log, item, once, edges, column, labels, amounts, used)
             if done < 0:
                 return DECLINED, used
             used += 1
         return done, used
-    if view[ONLY_LIST] or kind == OTHER:
+    if column[ONLY_LIST] or kind == OTHER:
         return DECLINED, used
     if kind == MAP:
-        if view[COUNT] >= 0 or view[BUCKETS]:
+        if column[COUNT] >= 0 or column[BUCKETS]:
             return DECLINED, used
         for entry in range(log[row, START]):
             name = row + 1 + 2 * entry
             times = amount(data, log, name + 1)
-            done = add(data, made, done, log, name, times, edges, view, labels, amounts, used)
+            done = add(data, made, done, log, name, times, edges, column, labels, amounts, used)
             if done < 0:
                 return DECLINED, used
             used += 1
         return done, used
     times = 1
-    if view[COUNT] >= 0:
+    if column[COUNT] >= 0:
         if count < 0:
             return DECLINED, used
         times = amount(data, log, count)
-    done = add(data, made, done, log, row, times, edges, view, labels, amounts, used)
+    done = add(data, made, done, log, row, times, edges, column, labels, amounts, used)
     return done, used + 1
 
 
 @reads_outside
 def see(
     data: Bytes, log: Longs, ends: Longs, begin: int,
-    time_slot: int, unit: int, user_slot: int, key_slots: Longs, views: Longs, conditions: Longs,
-    text: Bytes, words: Longs, reals: Floats, edges: Floats, empty: bool,
-    at: Longs, made: Bytes, made_used: int,
+    time_slot: int, unit: int, user_slot: int, key_slots: Longs, views: Longs, columns: Longs,
+    conditions: Longs, text: Bytes, words: Longs, reals: Floats, edges: Floats, empty: bool,
+    at: Longs, found: Longs, made: Bytes, made_used: int,
     status: Flags, times: Longs, users: Longs, keys: Longs, first: Longs, number: Longs,
     labels: Longs, amounts: Longs, used: Longs,
 ) -> tuple[int, int]:  # fmt: skip
@@ -247,14 +251,16 @@ def see(
         time_slot: of the time; NOWHERE: it is the record's. unit: of the time.
         user_slot: of the user; NOWHERE and RECORD_KEY: it is no field.
         key_slots: int64 (k,), of the distinct stream keys, likewise.
-        views: int64 (v, 10), see above; slots are NOWHERE where a view has no such field.
-        conditions: int64 (c, 4): slot, what is asked, and what with: rows of `words` from FIRST to
+        views: int64 (v, 4), see above.
+        columns: int64 (c, 7), what labels are, each once whichever views count them; slots are
+            NOWHERE where there is no such field.
+        conditions: int64 (w, 4): slot, what is asked, and what with: rows of `words` from FIRST to
             LAST, a place in `reals`, or 1 and 0.
-        text, words: uint8, and int64 (w, 2): the words of all conditions.
+        text, words: uint8, and int64 (x, 2): the words of all conditions.
         reals: float64 (r,), the bounds of all conditions.
         edges: float64 (e,), the edges of all views' buckets.
         empty: whether items that are absent or null are none.
-        at: int64 (slots,), scratch.
+        at, found: int64 (slots,) and (c,), scratch.
         made: uint8, texts that the data does not hold; places from len(data) on mean these.
         made_used: how much of it is used.
         status: int8 (n,), DECLINED by a scanner before; written: READ, SKIPPED, DECLINED.
@@ -262,9 +268,9 @@ def see(
         users: int64 (n, 2), start and stop.
         keys: int64 (k, n, 2), start and stop; (0, 0) where nothing looks.
         first, number: int64 (v, n), each event's first label and how many it has, or UNSEEN.
-        labels: int64 (v, room, 2), start and stop of each label, or the number of a bucket first.
-        amounts: int64 (v, room).
-        used: int64 (v,), how many labels of each view are there; advanced.
+        labels: int64 (c, room, 2), start and stop of each label, or the number of a bucket first.
+        amounts: int64 (c, room).
+        used: int64 (c,), how many labels of each column are there; advanced.
 
     Returns:
         the event to go on with when there is more room, n at the end; how much of `made` is used.
@@ -275,9 +281,10 @@ def see(
         row, stop = ends[event - 1] if event > 0 else 0, ends[event]
         if made_used + WRITTEN_MAX * (len(views) + 2) * (stop - row + 2) > len(made):
             return event, made_used
-        for view in range(len(views)):
-            if used[view] + stop - row > labels.shape[1]:
+        for column in range(len(columns)):
+            if used[column] + stop - row > labels.shape[1]:
                 return event, made_used
+            found[column] = UNSEEN
         for slot in range(len(at)):
             at[slot] = -1
         for place in range(row, stop):
@@ -292,7 +299,8 @@ def see(
                 keys[key, event, 0], keys[key, event, 1] = start, end
         wanted = False
         for view in range(len(views)):
-            number[view, event], first[view, event] = UNSEEN, used[view]
+            column = views[view, COLUMN]
+            number[view, event], first[view, event] = UNSEEN, used[column]
             holds = 1
             for condition in range(views[view, CONDITION], views[view, CONDITIONS_STOP]):
                 asked = conditions[condition]
@@ -306,26 +314,30 @@ def see(
             of_key = key_slots[views[view, VIEW_KEY]]
             if of_key >= 0 and (at[of_key] < 0 or keys[views[view, VIEW_KEY], event, 0] < 0):
                 status[event] = DECLINED
-            opened = views[view, ELEMENTS]
-            place = at[opened] if opened >= 0 else at[views[view, ITEMS]]
-            now = used[view]
+            if found[column] != UNSEEN:
+                number[view, event] = found[column]
+                continue
+            opened = columns[column, ELEMENTS]
+            place = at[opened] if opened >= 0 else at[columns[column, ITEMS]]
+            now = used[column]
             if place < 0 or log[place, KIND] == NULL:
                 if not empty:
                     status[event] = DECLINED
             elif opened < 0:
-                count = at[views[view, COUNT]] if views[view, COUNT] >= 0 else -1
+                count = at[columns[column, COUNT]] if columns[column, COUNT] >= 0 else -1
                 done, now = of_value(
-                    data, made, done, log, place, count, edges, views[view], empty, labels[view], amounts[view], now
+                    data, made, done, log, place, count, edges, columns[column], empty, labels[column], amounts[column], now
                 )
             elif log[place, KIND] == LIST:
                 done, now = of_elements(
-                    data, made, done, log, place, stop, edges, views[view], empty, labels[view], amounts[view], now
+                    data, made, done, log, place, stop, edges, columns[column], empty, labels[column], amounts[column], now
                 )
             else:
                 status[event] = DECLINED
             if done < 0:
                 status[event], done = DECLINED, made_used
-            number[view, event] = now - used[view]
+            found[column] = now - used[column]
+            number[view, event] = found[column]
         if time_slot >= 0:
             times[event] = time_of(data, log, at[time_slot], unit) if at[time_slot] >= 0 else -1
             if times[event] < 0:
@@ -349,6 +361,6 @@ def see(
                 keys[key, event, 0], keys[key, event, 1] = 0, 0
         if status[event] != DECLINED:
             made_used = done
-            for view in range(len(views)):
-                used[view] += max(number[view, event], 0)
+            for column in range(len(columns)):
+                used[column] += max(found[column], 0)
     return len(ends), made_used
