@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
 from workers.histogram.packing import pack
-from workers.kernels.number_blocks import add_multiple, look_up, pack_blocks, passed, xor
+from workers.kernels.number_blocks import add_multiples, look_up, pack_blocks, passed, xor
 from workers.mechanisms.texts import fixed
 
 EDGES = [0, 1, 255, 256, 65_535, 65_536, 2**31 - 1]
@@ -64,14 +64,14 @@ def _decided(edges: list[int], lowest: int, mark: int, first: int) -> int:
 
 
 @pytest.mark.parametrize("number", [0, 1, 77])
-def test_words_are_joined_with_a_cell_half_by_half(number: int) -> None:
+def test_words_are_joined_with_each_cell_half_by_half(number: int) -> None:
     """The same word for two cells would be noise that is shared."""
     words = np.random.default_rng(1).integers(0, 2**64, (number, 2), dtype=np.uint64)
-    upper, lower = np.uint64(2**64 - 2), np.uint64(5)
+    cells = np.array([(2**64 - 2, 5), (0, 1), (1, 0)], dtype=np.uint64)
     for way in WAYS:
-        out = np.empty_like(words)
-        way(xor)(fixed(words), upper, lower, out)
-        assert out.tolist() == [[int(a) ^ int(upper), int(b) ^ int(lower)] for a, b in words]
+        out = np.empty((3 * number, 2), dtype=np.uint64)
+        way(xor)(fixed(words), cells, out)
+        assert out.tolist() == [[int(a) ^ int(upper), int(b) ^ int(lower)] for upper, lower in cells for a, b in words]
 
 
 @pytest.mark.parametrize("column", [np.int16, np.int32])
@@ -82,8 +82,10 @@ def test_multiples_of_noise_are_exact_up_to_the_edge_of_the_sums(column: Any, su
     before = [5, -7, 0, 1, 2]
     for way in WAYS:
         total = np.array(before, dtype=sums)
-        way(add_multiple)(noise, factor, total)
-        assert total.tolist() == [was + int(n) * factor for was, n in zip(before, noise.tolist(), strict=True)]
+        levels = np.stack((noise[::-1], noise, np.full_like(noise, 9)))
+        way(add_multiples)(levels, np.array([1, 0]), np.array([factor, 0]), total[:4])
+        sums_of = zip(before[:4], noise.tolist(), strict=False)
+        assert total.tolist() == [*(was + int(n) * factor for was, n in sums_of), before[4]]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64])

@@ -49,15 +49,16 @@ class Recorder(NoiseStream, shared=False):
         self.tick = 0
         self.taken: dict[tuple[int, int], tuple[str, int]] = {}
 
-    def chunk(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
+    def chunk(self, tags: NDArray[np.uint64], *cells: tuple[int, int]) -> NDArray[np.uint64]:
         use = " < ".join(callers(sys._getframe(1)))
-        for word in map(tuple, (tags ^ np.array(cell, dtype=np.uint64)).tolist()):
+        words = np.concatenate([tags ^ np.array(cell, dtype=np.uint64) for cell in cells])
+        for word in map(tuple, words.tolist()):
             before, tick = self.taken.setdefault(word, (use, self.tick))
             if before != use:
                 raise AssertionError(f"one word for {before} and for {use}")
             if tick != self.tick and not use.startswith(HELD):
                 raise AssertionError(f"one word at ticks {tick} and {self.tick} for {use}")
-        return super().chunk(tags, cell)
+        return super().chunk(tags, *cells)
 
 
 def callers(frame: FrameType | None) -> Iterator[str]:

@@ -17,17 +17,20 @@ Sums = NDArray[np.int32] | NDArray[np.int64]
 
 
 @kernel
-def xor(words: NDArray[np.uint64], upper: np.uint64, lower: np.uint64, out: NDArray[np.uint64]) -> None:
-    """Write the exclusive or of each word of 128 bits with one of them.
+def xor(words: NDArray[np.uint64], others: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
+    """Write the exclusive or of each word of 128 bits with each of some others.
 
     Args:
         words: uint64 (n, 2).
-        upper, lower: the halves of the word.
-        out: (n, 2), the result.
+        others: uint64 (k, 2).
+        out: (k n, 2), the result: that with the first of the others of all words, and so on.
     """
-    for i in range(len(words)):
-        out[i, 0] = words[i, 0] ^ upper
-        out[i, 1] = words[i, 1] ^ lower
+    n = len(words)
+    for j in range(len(others)):
+        upper, lower = others[j, 0], others[j, 1]
+        for i in range(n):
+            out[j * n + i, 0] = words[i, 0] ^ upper
+            out[j * n + i, 1] = words[i, 1] ^ lower
 
 
 @kernel
@@ -68,10 +71,18 @@ def look_up(
 
 
 @kernel
-def add_multiple(column: Narrow, factor: int, total: Sums) -> None:
-    """Add a multiple of a column of noise to a column of sums, none of which leaves its type."""
-    for i in range(len(column)):
-        total[i] += np.int64(column[i]) * factor
+def add_multiples(noise: Narrow, levels: Integers, factors: Integers, total: Sums) -> None:
+    """Add multiples of columns of noise to a column of sums, none of which leaves its type.
+
+    Args:
+        noise: (all levels, n or more), a column of each level.
+        levels, factors: int64 (k,), which of them, and how often each counts.
+        total: (n,), added to.
+    """
+    for j in range(len(levels)):
+        level, factor = levels[j], factors[j]
+        for i in range(len(total)):
+            total[i] += np.int64(noise[level, i]) * factor
 
 
 @kernel

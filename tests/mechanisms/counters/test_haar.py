@@ -154,9 +154,11 @@ def test_release_equals_exact_rational_arithmetic_for_any_noise(counter: HaarCou
         column[20:40] = generator.integers(-2, 3, size=20)
         noise.append(column)
 
-    def source(level: int, cell: Cell, first: int, last: int) -> Integers:
-        assert cell[0] == level
-        return noise[level][first:last]
+    by_width = [np.stack([noise[level] for level in levels]) for levels in counter._levels_of]
+
+    def source(first: int, last: int) -> list[Integers]:
+        assert (first, last) == (0, rows)
+        return by_width
 
     for t in ticks:
         released = counter._release(t, counter._coefficients(t), rows, source)

@@ -55,10 +55,10 @@ class Spy(NoiseStream, shared=False):
         super().__init__(b"a" * 32)
         self.seen: set[tuple[int, int]] = set()
 
-    def chunk(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
-        blocks = tags ^ np.array(cell, dtype=np.uint64)
+    def chunk(self, tags: NDArray[np.uint64], *cells: tuple[int, int]) -> NDArray[np.uint64]:
+        blocks = np.concatenate([tags ^ np.array(cell, dtype=np.uint64) for cell in cells])
         self.seen |= {(int(high), int(low)) for high, low in blocks.tolist()}
-        return super().chunk(tags, cell)
+        return super().chunk(tags, *cells)
 
 
 @BOTH

@@ -37,7 +37,7 @@ leaves it without influence.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -57,14 +57,19 @@ _GROUP_BOUND = 1 << 62
 _INT32_BOUND = 1 << 31
 
 Coefficients = list[tuple[int, int, Cell, int]]
-Source = Callable[[int, Cell, int, int], Integers]
+# Returns the noise of rows first..last-1, of one chunk: for each width (its levels, rows or more).
+Source = Callable[[int, int], Sequence[Integers]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One group's part of a release: a sum of multiplier * noise over its levels, and a shift."""
+    """One group's part of a release: a sum of multiplier * noise over its levels, and a shift.
 
-    terms: tuple[tuple[int, Cell, int], ...]
+    Attributes:
+        terms: for each width of noise, its places and their multipliers, int64 (k,).
+    """
+
+    terms: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
     addend: int
     shift: int
     dtype: type[np.int32] | type[np.int64]
@@ -96,6 +101,12 @@ class HaarCounter(LevelCounter):
         self.offset = 0 if end_share is None else (1 << self._levels) - self._last_tick
         self._end = self.offset + self._last_tick
         self._groups = self._make_groups()
+        # Levels whose noise is as wide have one array, the level's place in it being its row.
+        self._widths = tuple(dict.fromkeys(table.dtype for table in self._tables))
+        of_width = [[level for level, table in enumerate(self._tables) if table.dtype == width] for width in self._widths]
+        self._levels_of = tuple(map(tuple, of_width))
+        place = {level: (w, row) for w, levels in enumerate(of_width) for row, level in enumerate(levels)}
+        self._places = tuple(place[level] for level in range(len(self._tables)))
 
     def __repr__(self) -> str:
         share = "" if self.end_share is None else f", end_share={self.end_share}"
@@ -146,15 +157,23 @@ class HaarCounter(LevelCounter):
         return {"levels": self._levels, **end}
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        tables = self._tables
-        room = [np.empty(min(CHUNK_ROWS, len(tags)), dtype=table.dtype) for table in tables]
+        coefficients, rows = self._coefficients(t), min(CHUNK_ROWS, len(tags))
+        room = self._room(rows)
 
-        def source(level: int, cell: Cell, first: int, last: int) -> Integers:
-            noise = room[level][: last - first]
-            tables[level].draw(stream, cell, tags[first:last], noise)
-            return noise
+        def source(first: int, last: int) -> Sequence[Integers]:
+            for level, _, cell, _ in coefficients:
+                width, row = self._places[level]
+                self._tables[level].draw(stream, cell, tags[first:last], room[width][row, : last - first])
+            return room
 
-        return self._release(t, self._coefficients(t), len(tags), source)
+        return self._release(t, coefficients, len(tags), source)
+
+    def _room(self, rows: int) -> list[Integers]:
+        """Return room for the noise of all levels, (levels, rows) of each width."""
+        return [
+            np.empty((len(levels), rows), dtype=width)
+            for width, levels in zip(self._widths, self._levels_of, strict=True)
+        ]
 
     def columns(self, stream: NoiseStream) -> "HaarColumns":
         return HaarColumns(self, stream)
@@ -201,29 +220,34 @@ class HaarCounter(LevelCounter):
         an arithmetic shift, gives floor(x + 1/2) exactly. What is carried in is at most
         |B| / 2^(b-a) + 1.
         """
-        found = {level: (bits, cell, numerator) for level, bits, cell, numerator in coefficients}
+        found = {level: (bits, numerator) for level, bits, _, numerator in coefficients}
         steps: list[_Step] = []
         carried = 0
         for index in range(len(self._groups) - 1, -1, -1):
             top, levels = self._groups[index]
             below = self._groups[index - 1][0] if index else 0
-            terms = tuple(
-                (level, found[level][1], found[level][2] << (top - found[level][0]))
+            terms = [
+                (*self._places[level], level, found[level][1] << (top - found[level][0]))
                 for level in levels
                 if level in found
-            )
+            ]
             addend = (1 << top >> 1) if index == 0 else 0
-            bound = carried + addend + sum(factor * self._reach[level] for level, _, factor in terms)
+            bound = carried + addend + sum(factor * self._reach[level] for *_, level, factor in terms)
             if bound >= 2 * _GROUP_BOUND:
                 raise OverflowError(f"haar counter: a sum of {bound.bit_length()} bits at tick {t}")
             shift = top - below
-            steps.append(_Step(terms, addend, shift, np.int32 if bound < _INT32_BOUND else np.int64))
+            of_width = [[(row, factor) for w, row, _, factor in terms if w == width] for width in range(len(self._widths))]
+            columns = tuple(
+                (np.array([row for row, _ in each], dtype=np.int64), np.array([n for _, n in each], dtype=np.int64))
+                for each in of_width
+            )
+            steps.append(_Step(columns, addend, shift, np.int32 if bound < _INT32_BOUND else np.int64))
             carried = (bound >> shift) + 1
         return steps
 
     def _release(self, t: int, coefficients: Coefficients, rows: int, source: Source) -> NDArray[np.int64]:
         """Return floor(x + 1/2) of each row, in chunks that stay in the cache for all levels."""
-        from workers.kernels.number_blocks import add_multiple
+        from workers.kernels.number_blocks import add_multiples
 
         steps = self._steps(t, coefficients)
         out = np.empty(rows, dtype=np.int64)
@@ -231,20 +255,22 @@ class HaarCounter(LevelCounter):
         for first in range(0, rows, CHUNK_ROWS):
             last = min(first + CHUNK_ROWS, rows)
             result = out[first:last]
+            noise = source(first, last)
             for index, step in enumerate(steps):
                 total: Integers = (narrow if step.dtype is np.int32 else wide)[: last - first]
                 if index:
                     np.add(result, step.addend, out=total, casting="unsafe")
                 else:
                     total.fill(step.addend)
-                for level, cell, factor in step.terms:
-                    add_multiple(source(level, cell, first, last), factor, total)
+                for columns, (places, factors) in zip(noise, step.terms, strict=True):
+                    if len(places):
+                        add_multiples(columns, places, factors, total)
                 np.right_shift(total, step.shift, out=result)
         return out
 
 
 class HaarColumns(LevelColumns):
-    """The noise of each level's current node.
+    """The noise of each level's current node, in blocks of as many rows as a chunk has.
 
     A node of level j lasts 2^j ticks, so one tick draws about one new cell a row.
     """
@@ -252,29 +278,54 @@ class HaarColumns(LevelColumns):
     def __init__(self, counter: HaarCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
         self._counter = counter
-        self._columns = [np.empty(0, dtype=table.dtype) for table in self._tables]
-        self._cells: list[Cell | None] = [None] * len(self._columns)
+        self._blocks: list[list[Integers]] = []
+        self._cells: list[Cell | None] = [None] * len(self._tables)
+
+    @property
+    def bytes_per_row(self) -> int:
+        return sum(table.dtype.itemsize for table in self._tables)
 
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         rows = len(tags)
-        due: dict[int, int] = {}
         coefficients = self._counter._coefficients(t)
+        due: list[tuple[int, Cell, int]] = []
         for level, _, cell, _ in coefficients:
-            self._columns[level] = grown(self._columns[level], rows)
-            due[level] = self._filled[level] if self._cells[level] == cell else 0
+            due.append((level, cell, self._filled[level] if self._cells[level] == cell else 0))
             # Unknown until this call is through: a failure half way leaves nothing wrong behind.
             self._cells[level] = None
 
-        def source(level: int, cell: Cell, first: int, last: int) -> Integers:
-            column = self._columns[level]
-            start = max(first, due[level])
-            if start < last:
-                self._tables[level].draw(self._stream, cell, tags[start:last], column[start:last])
-            return column[first:last]
+        def source(first: int, last: int) -> Sequence[Integers]:
+            block = self._block(first // CHUNK_ROWS, last - first)
+            # What is due from the same row on is drawn in one go.
+            wanted: dict[tuple[int, int], list[tuple[int, Cell]]] = {}
+            for level, cell, held in due:
+                start = max(first, held)
+                if start < last:
+                    wanted.setdefault((start, id(self._tables[level])), []).append((level, cell))
+            for (start, _), cells in wanted.items():
+                self._draw(cells, tags[start:last], block, start - first)
+            return block
 
         released = self._counter._release(t, coefficients, rows, source)
-        for level, _, cell, _ in coefficients:
+        for level, cell, held in due:
             self._cells[level] = cell
-            self._filled[level] = max(due[level], rows)
+            self._filled[level] = max(held, rows)
         return released
 
+    def _block(self, index: int, rows: int) -> list[Integers]:
+        """Return a block with room for so many rows; before it all are full."""
+        if index == len(self._blocks):
+            self._blocks.append(self._counter._room(0))
+        self._blocks[index] = [grown(columns, rows) for columns in self._blocks[index]]
+        return self._blocks[index]
+
+    def _draw(self, cells: list[tuple[int, Cell]], tags: NDArray[np.uint64], block: list[Integers], start: int) -> None:
+        """Draw the noise of cells of one table for some rows, from row `start` of a block on."""
+        table, stop = self._tables[cells[0][0]], start + len(tags)
+        at_once = max(1, CHUNK_ROWS // len(tags))
+        for i in range(0, len(cells), at_once):
+            part = cells[i : i + at_once]
+            drawn = table.draw_cells(self._stream, [cell for _, cell in part], tags)
+            for (level, _), noise in zip(part, drawn, strict=True):
+                width, row = self._counter._places[level]
+                block[width][row, start:stop] = noise

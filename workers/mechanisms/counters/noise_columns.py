@@ -38,12 +38,18 @@ class NoiseColumns(Protocol):
         """
 
 
-def grown(column: Integers, rows: int) -> Integers:
-    """Return the column itself if it has room for the rows, else a copy of twice its room."""
-    if rows <= len(column):
-        return column
-    larger = np.empty(max(rows, 2 * len(column), _LEAST_CAPACITY), dtype=column.dtype)
-    larger[: len(column)] = column
+def grown(columns: Integers, rows: int) -> Integers:
+    """Return columns themselves if they have room for the rows, else a copy of twice their room.
+
+    Args:
+        columns: (room,), or (columns, room).
+        rows: how many there must be room for.
+    """
+    room = columns.shape[-1]
+    if rows <= room:
+        return columns
+    larger = np.empty((*columns.shape[:-1], max(rows, 2 * room, _LEAST_CAPACITY)), dtype=columns.dtype)
+    larger[..., :room] = columns
     return larger
 
 

@@ -92,6 +92,23 @@ class InversionTable(Frozen):
             last = first + CHUNK_ROWS
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
 
+    def draw_cells(
+        self,
+        stream: NoiseStream,
+        cells: Sequence[tuple[int, int]],
+        tags: NDArray[np.uint64],
+    ) -> NDArray[np.signedinteger[Any]]:
+        """Return what `draw` fills in of several cells, (cells, n) of `dtype`, in one go.
+
+        Args:
+            stream: the mechanism's noise.
+            cells: which noise values.
+            tags: uint64 (n, 2); at most CHUNK_ROWS of all cells together.
+        """
+        out = np.empty((len(cells), len(tags)), dtype=self.dtype)
+        self.sample(stream.chunk(tags, *cells), out.reshape(-1))
+        return out
+
     def values(self, stream: NoiseStream, cell: tuple[int, int], tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return what `draw` fills in, as int64."""
         out = np.empty(len(tags), dtype=self.dtype)

@@ -163,20 +163,21 @@ class NoiseStream(Frozen):
             out[first : first + len(part)] = self.chunk(part, cell)
         return out
 
-    def chunk(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
-        """Return `words` of at most CHUNK_ROWS rows, valid until this thread's next call.
+    def chunk(self, tags: NDArray[np.uint64], *cells: tuple[int, int]) -> NDArray[np.uint64]:
+        """Return `words` of at most CHUNK_ROWS rows, of one cell after the other, valid until this
+        thread's next call.
 
         Raises:
-            ValueError: there are more rows than CHUNK_ROWS.
+            ValueError: there are more rows than CHUNK_ROWS, those of all cells together.
         """
         # Only what counts compiles: most commands never import numba.
         from workers.kernels.number_blocks import xor
 
-        rows = len(tags)
+        rows = len(cells) * len(tags)
         if rows > CHUNK_ROWS:
             raise ValueError(f"tags = {rows} rows: at most {CHUNK_ROWS}")
         scratch = self.__scratch
-        xor(fixed(tags), np.uint64(cell[0]), np.uint64(cell[1]), scratch.blocks[:rows])
+        xor(fixed(tags), np.array(cells, dtype=np.uint64), scratch.blocks[:rows])
         size = rows * _AES_BLOCK
         scratch.cipher.update_into(scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK])
         return scratch.words[:rows]
