@@ -15,6 +15,7 @@ from workers.mechanisms.texts import Texts, fixed
 TEXTS_MAX = 1 << 21
 BYTES_MAX = 128 << 20
 _FIRST_TEXTS = 1 << 10
+NAMES_KEPT = 10_000
 
 Codes = NDArray[np.int32]
 
@@ -37,6 +38,7 @@ class Vocabulary:
         self._ends = np.empty(_FIRST_TEXTS, dtype=np.int64)
         self._text = np.empty(16 * _FIRST_TEXTS, dtype=np.uint8)
         self._used = 0
+        self._names: list[str] = []
         self._found = np.empty(kernels.AHEAD, dtype=np.uint64)
         self._recent = np.full(kernels.RECENT, -1, dtype=np.int32)
         self.codes_of(Texts.of(text.encode() for text in first))
@@ -103,7 +105,15 @@ class Vocabulary:
         return Texts(self._text[: self._bytes], self._ends[: self._used]).take(codes)
 
     def name(self, code: int) -> str:
-        """Return the text of one code."""
+        """Return the text of one code; the first ones are kept, as stream keys are asked for again
+        and again.
+        """
+        if len(self._names) <= code < NAMES_KEPT:
+            more = range(len(self._names), min(self._used, NAMES_KEPT))
+            self._names += [self._text_of(each) for each in more]
+        return self._names[code] if code < len(self._names) else self._text_of(code)
+
+    def _text_of(self, code: int) -> str:
         start = int(self._ends[code - 1]) if code else 0
         return self._text[start : int(self._ends[code])].tobytes().decode()
 

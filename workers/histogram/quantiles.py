@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.buckets import Buckets
-from workers.mechanisms.frozen import Frozen, read_only
+from workers.mechanisms.frozen import Frozen, kept, read_only
 
 Floats = NDArray[np.float64]
 # Of 95 %: 1.9599639845400545.
@@ -118,11 +118,11 @@ class Numeric(Frozen):
         """Return where G + side * 1.96 sqrt(V) passes 0 in a bucket, from below."""
         start, count, others = float(g[bucket - 1]), float(counts[bucket]), len(g) - bucket
         fixed = bucket * (1 - q) * (1 - q) + others * q * q
-        low, high = 0.0, 1.0
+        low, high, times = 0.0, 1.0, side * NORMAL_95
         for _ in range(_HALVINGS):
             f = (low + high) / 2
-            noise = sd * math.sqrt(fixed + (f - q) * (f - q))
-            if start + f * count + side * NORMAL_95 * noise < 0:
+            off = f - q
+            if start + f * count + times * (sd * math.sqrt(fixed + off * off)) < 0:
                 low = f
             else:
                 high = f
@@ -136,8 +136,9 @@ class Numeric(Frozen):
         return min(max(round(found, places), low), high) or 0.0
 
 
+@kept(256)
 def _sd_at_edges(n: int, sd: float, q: float) -> Floats:
     """Return the sd of G at each edge: 1 + k buckets below edge k, n - k above."""
     below = np.arange(1.0, n + 1)
     found: Floats = sd * np.sqrt(below * ((1 - q) * (1 - q)) + (n - below + 1) * (q * q))
-    return found
+    return read_only(found)

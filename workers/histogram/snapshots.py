@@ -68,11 +68,11 @@ def snapshots(
         labels: cache of this epoch.
         max_bytes: most bytes of a message.
     """
-    release = tick.release
+    release, frame = tick.release, _Frame(tick)
     if isinstance(release, Answers):
         edges = {} if tick.numeric is None else {"edges": tick.numeric.edges}
         for index, key in enumerate(keys):
-            yield from ((key, page) for page in _pages(tick, key, {**release.of_key[index], **edges}, max_bytes))
+            yield from ((key, page) for page in _pages(frame, key, {**release.of_key[index], **edges}, max_bytes))
         return
     if isinstance(release, Release):
         labels.meet(ledger, release.rows)
@@ -89,52 +89,80 @@ def snapshots(
     rows, bounds = by_rank[places], starts.tolist()
     if isinstance(release, Release) and tick.numeric is None:
         for index, whole in enumerate(labels.items(rows, noisy, starts)):
-            value = _render(tick, keys[index], {"items": orjson.Fragment(whole)}, 1, 1)
+            value = frame.of_items(keys[index], whole)
             if len(value) <= max_bytes:
                 yield keys[index], value
             else:
                 own = slice(bounds[index], bounds[index + 1])
                 items = list(zip(names_of(rows[own]), noisy[own].tolist(), strict=True))
-                yield from ((keys[index], page) for page in _pages(tick, keys[index], {"items": items}, max_bytes))
+                yield from ((keys[index], page) for page in _pages(frame, keys[index], {"items": items}, max_bytes))
         return
     items = list(zip(names_of(rows), noisy.tolist(), strict=True))
     for index, key in enumerate(keys):
         of_key = items[bounds[index] : bounds[index + 1]]
         numbers = {} if tick.numeric is None else tick.numeric.fields(of_key, round(release.sd, 4))
-        yield from ((key, page) for page in _pages(tick, key, {"items": of_key, **numbers}, max_bytes))
+        yield from ((key, page) for page in _pages(frame, key, {"items": of_key, **numbers}, max_bytes))
 
 
-def _pages(tick: ReleasedTick, key: str, fields: Mapping[str, Any], max_bytes: int) -> Iterator[bytes]:
+class _Frame:
+    """What the snapshots of one tick have in common, as JSON made once."""
+
+    def __init__(self, tick: ReleasedTick) -> None:
+        sd, promise = tick.release.sd, tick.guarantee
+        threshold = None if isinstance(tick.release, Answers) else tick.release.threshold
+        self._before_key = _members({"histogram": tick.histogram}) + b',"key":'
+        self._behind_key = b"," + _members(
+            {"epoch": tick.epoch, "tick": tick.tick, "start": tick.start_ms, "end": tick.end_ms}
+        )
+        self._behind_fields = b"," + _members(
+            {
+                "sd": None if sd is None else round(sd, 4),
+                "threshold": None if threshold is None else float(threshold),
+                **tick.windows,
+                "guarantee": {
+                    "unit": promise.unit,
+                    "rho": promise.rho,
+                    "epsilon": promise.epsilon,
+                    "delta": promise.delta,
+                },
+                "mechanism": tick.mechanism,
+                "id": tick.id,
+            }
+        )
+
+    def of(self, key: str, fields: Mapping[str, object], page: int, pages: int) -> bytes:
+        """Return the snapshot of a stream key, or a page of it."""
+        return self._whole(key, _members(fields), page, pages)
+
+    def of_items(self, key: str, items: bytes) -> bytes:
+        """Return the snapshot of a stream key whose items are JSON already."""
+        return self._whole(key, b'"items":' + items, 1, 1)
+
+    def _whole(self, key: str, members: bytes, page: int, pages: int) -> bytes:
+        return b'{%b%b%b%b%b%b,"page":%d,"pages":%d}' % (
+            self._before_key,
+            orjson.dumps(key),
+            self._behind_key,
+            b"," if members else b"",
+            members,
+            self._behind_fields,
+            page,
+            pages,
+        )
+
+
+def _members(fields: Mapping[str, object]) -> bytes:
+    """Return the members of a JSON object, without its braces."""
+    return orjson.dumps(fields)[1:-1]
+
+
+def _pages(frame: _Frame, key: str, fields: Mapping[str, Any], max_bytes: int) -> Iterator[bytes]:
     """Yield the snapshot of a stream key, in pages where it is too long for one message."""
-    whole = _render(tick, key, fields, 1, 1)
+    whole = frame.of(key, fields, 1, 1)
     if len(whole) <= max_bytes:
         yield whole
         return
     empty = {name: [] if name in LISTS else field for name, field in fields.items()}
-    cut = parts(fields, max_bytes - len(_render(tick, key, empty, 1, 1)) - _DIGITS)
+    cut = parts(fields, max_bytes - len(frame.of(key, empty, 1, 1)) - _DIGITS)
     for page, part in enumerate(cut, 1):
-        yield _render(tick, key, part, page, len(cut))
-
-
-def _render(tick: ReleasedTick, key: str, fields: Mapping[str, object], page: int, pages: int) -> bytes:
-    sd, promise = tick.release.sd, tick.guarantee
-    threshold = None if isinstance(tick.release, Answers) else tick.release.threshold
-    return orjson.dumps(
-        {
-            "histogram": tick.histogram,
-            "key": key,
-            "epoch": tick.epoch,
-            "tick": tick.tick,
-            "start": tick.start_ms,
-            "end": tick.end_ms,
-            **fields,
-            "sd": None if sd is None else round(sd, 4),
-            "threshold": None if threshold is None else float(threshold),
-            **tick.windows,
-            "guarantee": {"unit": promise.unit, "rho": promise.rho, "epsilon": promise.epsilon, "delta": promise.delta},
-            "mechanism": tick.mechanism,
-            "id": tick.id,
-            "page": page,
-            "pages": pages,
-        }
-    )
+        yield frame.of(key, part, page, len(cut))

@@ -16,8 +16,9 @@ from fractions import Fraction
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, Split, split
 from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.counter import Counter, make_counter
 from workers.mechanisms.counters.levels import LONGEST_HORIZON
+from workers.mechanisms.frozen import kept
 from workers.mechanisms.mechanism import Noise, State, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
 
@@ -57,7 +58,7 @@ class OnCounters(OnSplit):
         self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=otherwise)
 
     def sd(self, t: int) -> float:
-        return self._counter.sd(t)
+        return _sd(self._counter, t)
 
     def difference_sd(self, t: int, since: int) -> float:
         return self._counter.difference_sd(t, since)
@@ -67,6 +68,12 @@ class OnCounters(OnSplit):
 
     def noise(self, stream: NoiseStream) -> Noise:
         return self._counter.columns(stream)
+
+
+@kept(4096)
+def _sd(counter: Counter, t: int) -> float:
+    """Return a counter's sd at t, kept: the owner partitions of a worker ask for it one by one."""
+    return counter.sd(t)
 
 
 def rho_of_item(config: HistogramConfig, own: Split) -> float:

@@ -125,6 +125,10 @@ class Discovery(Frozen):
         """
         if not self.discovers(t):
             raise ValueError(f"t = {t}: discovery only at multiples of {self._every}")
+        return _threshold(self, t)
+
+    def _computed(self, t: int) -> int:
+        """Return the threshold of a tick that tests."""
         terms = self.counter.terms(t)
         # Noise that is an integer already reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
         integral = all(coefficient.denominator == 1 for coefficient, _ in terms)
@@ -148,6 +152,12 @@ class Discovery(Frozen):
                 quantile = (shift * sd_added - normal * sd_all) * _OUTWARD
                 smallest = min(smallest, max(quantile, 0.0))
         return smallest
+
+
+@kept(4096)
+def _threshold(discovery: Discovery, t: int) -> int:
+    """Return the threshold at t, kept: the owner partitions of a worker ask for it one by one."""
+    return discovery._computed(t)
 
 
 def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
