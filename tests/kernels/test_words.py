@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from workers.kernels.words import (
-    eight_digits,
+    digits_at,
     first_marked,
     not_plain,
     past_digits,
@@ -60,11 +60,13 @@ def test_the_first_mark_is_that_of_the_first_byte_that_is_meant() -> None:
                 assert first_marked(marks) == place
 
 
-def test_eight_digits_are_their_number() -> None:
+def test_up_to_eight_digits_are_their_number() -> None:
     rng = np.random.default_rng(6)
-    for number in [0, 1, 10, 99_999_999, 12_345_678, 90_000_009, *rng.integers(0, 10**8, 3_000).tolist()]:
-        text = np.frombuffer(b"x%08d" % number, dtype=np.uint8)
-        assert eight_digits(text, 1) == number
+    for number in [0, 1, 10, 99_999_999, 12_345_678, 90_000_009, *rng.integers(0, 10**8, 1_000).tolist()]:
+        for digits in range(1, 9):
+            written = (b"%08d" % number)[-digits:]
+            text = np.frombuffer(b"x" + written + b',"\xff0z{}9', dtype=np.uint8)
+            assert digits_at(text, 1, digits) == int(written)
 
 
 def test_same_bytes_are_the_same_and_others_are_not() -> None:

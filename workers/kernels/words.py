@@ -109,9 +109,10 @@ def past_digits(data: Bytes, at: int, stop: int) -> int:
 
 
 @kernel_in_place
-def eight_digits(data: Bytes, at: int) -> int:
-    """Return the number that the eight digits at `at` write."""
-    digits = word_at(data, at) - ZEROS
+def digits_at(data: Bytes, at: int, number: int) -> int:
+    """Return the number that the 1 to 8 digits at `at` write; eight bytes are there."""
+    # What is behind the digits is shifted out, and zeros come before them.
+    digits = (word_at(data, at) ^ ZEROS) << np.uint64(8 * (WORD - number))
     # Two, four and eight digits at a time, each in the lower half of its bytes.
     pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
     fours = (pairs * np.uint64(100) + (pairs >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)

@@ -10,10 +10,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import part_reads_outside, reads_outside_in_place
+from workers.kernels.compiled import kernel_in_place, part_reads_outside, reads_outside_in_place
 from workers.kernels.reading.json_parts import ZERO, byte_at
 from workers.kernels.reading.log import FALSE, KIND, NUMBER, REAL, START, STOP, TEXT, TRUE, VALUE, WHOLE
-from workers.kernels.words import WORD, eight_digits
+from workers.kernels.words import WORD, digits_at
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -27,6 +27,9 @@ INT64_DIGITS = 18
 # Digits and powers of ten that a float64 holds exactly; digits beyond which there is no difference.
 EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
 NEAR = 1e-13
+# Of ten, up to that of a word's digits.
+POWERS = np.array([10**n for n in range(WORD + 1)], dtype=np.int64)
+POWERS.flags.writeable = False
 # Units of a time, as numbers.
 MS, S, US, NS, ISO = 0, 1, 2, 3, 4
 
@@ -43,10 +46,10 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
     minus = data[start] == 45
     if minus:
         at += 1
-    if at >= 0:
-        while at + WORD <= min(stop, len(data)):
-            value = value * 100_000_000 + eight_digits(data, at)
-            at += WORD
+    while 0 <= at < stop and at + WORD <= len(data):
+        number = min(stop - at, WORD)
+        value = value * POWERS[number] + digits_at(data, at, number)
+        at += number
     while at < stop:
         value = value * 10 + (byte_at(data, at) - ZERO)
         at += 1
@@ -83,7 +86,7 @@ def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     return (-real if minus else real), exact
 
 
-@reads_outside_in_place
+@kernel_in_place
 def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
     """Return two float64 between which the nearest to a number lies, and whether it is a number.
 
@@ -137,7 +140,7 @@ def copied(data: Bytes, used: int, word: Bytes) -> int:
     return used + len(word)
 
 
-@reads_outside_in_place
+@kernel_in_place
 def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[int, int, int]:
     """Return start and stop of a value that is a label, and how much of `made` is used then.
 
