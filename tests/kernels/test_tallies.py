@@ -36,10 +36,11 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
         size = len(events) + len(labels) + 1
         slots = np.full(1 << (2 * size - 1).bit_length(), -1, dtype=np.int32)
         pairs, counts = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64)
-        used = 0
+        used, told = 0, np.zeros(4, dtype=np.bool_)
         for part in np.array_split(np.arange(len(events)), 2):  # a tally goes on from batch to batch
             used = way(tallies.count_events)(
-                part, np.empty(0, dtype=np.bool_), keys, ends, labels, amounts, max_items, max_count, SECRET, slots, pairs, counts, used
+                part, np.empty(0, dtype=np.bool_), keys, ends, labels, amounts, max_items, max_count, told, SECRET, slots, pairs,
+                counts, used,
             )
         found = {(int(pair) >> 32, int(pair) & tallies.NO_LABEL): int(n) for pair, n in zip(pairs[:used], counts, strict=False)}
         assert len(found) == used

@@ -127,13 +127,12 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         """Yield sections of at most `room` bytes (None: one), with an upper bound of their encoded
         size.
         """
-        k = len(self.names)
-        key_sizes = np.array([len(name.encode()) + _KEY_BYTES for name in self.names], dtype=np.int64)
-        row_sizes = self.labels.lengths + _ROW_BYTES
-        whole = _SECTION_BYTES + int(key_sizes.sum()) + int(row_sizes.sum())
+        k, of_keys = len(self.names), [len(name.encode()) + _KEY_BYTES for name in self.names]
+        whole = _SECTION_BYTES + sum(of_keys) + len(self.labels.text) + len(self.labels) * _ROW_BYTES
         if room is None or whole <= room:
             yield self._section(0, k, 0, len(self.counts)), whole
             return
+        key_sizes, row_sizes = np.array(of_keys, dtype=np.int64), self.labels.lengths + _ROW_BYTES
         # A key and then its rows, one key after the other; a cut may fall between any two of them.
         heads = self.starts[:-1] + np.arange(k)
         sizes = np.zeros(k + len(self.counts), dtype=np.int64)

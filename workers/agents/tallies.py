@@ -59,6 +59,7 @@ class Tally:
         self._slots = np.full(2 * _FIRST_ROWS, -1, dtype=np.int32)
         self._pairs = np.empty(_FIRST_ROWS, dtype=np.uint64)
         self._counts = np.empty(_FIRST_ROWS, dtype=np.int64)
+        self._told = np.zeros(0, dtype=np.bool_)
         self._used = 0
 
     def __repr__(self) -> str:
@@ -79,6 +80,7 @@ class Tally:
         ends = fixed(columns.ends)
         # At most a row for each event's key and for each of its labels, and for each pair there is.
         rows = self._used + len(events) + min(len(columns.labels), len(events) * max_items)
+        self._told = grown(self._told, len(self.key_names))
         self._make_room(min(rows, len(self.key_names) * (len(self.label_names) + 1)))
         self._used = kernels.count_events(
             fixed(events),
@@ -89,6 +91,7 @@ class Tally:
             fixed(amounts),
             max_items,
             max_count,
+            self._told,
             self._secret,
             self._slots,
             self._pairs,

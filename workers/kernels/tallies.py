@@ -131,6 +131,7 @@ def count_events(
     amounts: Longs,
     max_items: int,
     max_count: int,
+    told: Flags,
     secret: np.uint64,
     slots: Codes,
     pairs: Words,
@@ -147,6 +148,7 @@ def count_events(
         ends: int64 (n,), where each event's labels end; they are distinct.
         labels, amounts: int32 and int64 (m,); amounts may be (0,): all 1.
         max_items, max_count: D0 and Dinf.
+        told: bool (codes of keys,), which stream keys have a row of their own; advanced.
         secret: of the hash.
         slots: int32 (a power of two, at least twice the rows there can be,), -1 where free.
         pairs, counts: uint64 and int64 (rows there can be,).
@@ -156,13 +158,12 @@ def count_events(
         The number of rows, new ones included.
     """
     weighted, all_seen = len(amounts) > 0, len(seen) == 0
-    last_key = -1
     for i in events:
         if not all_seen and not seen[i]:
             continue
         key = np.uint64(keys[i]) << np.uint64(32)
-        if keys[i] != last_key:
-            last_key = int(keys[i])
+        if not told[keys[i]]:
+            told[keys[i]] = True
             row = row_of(key | np.uint64(NO_LABEL), secret, slots, pairs, used)
             if row == used:
                 counts[row] = 0

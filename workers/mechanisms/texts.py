@@ -122,8 +122,8 @@ def fixed(array: NDArray[Any]) -> NDArray[Any]:
     Whatever a kernel only reads is handed to it in this form: it is compiled once for it, and not
     again for arrays that can be written to, or have gaps.
     """
-    view = np.ascontiguousarray(array)[:]
-    view.flags.writeable = False
+    view = np.ascontiguousarray(array).view()
+    view.setflags(write=False)
     return view
 
 
