@@ -4,12 +4,16 @@ import sys
 from threading import Thread
 
 import msgspec
+import numpy as np
 import pytest
 
 from tests.events.reading import event_reader
 from tests.kernels.json_corpus import read_back
 from workers.events.json import NESTED_MAX
-from workers.events.reader import Records
+from workers.events.logs import Bools, Bytes, Logs, Longs
+from workers.events.reader import EventReader, Records
+from workers.kernels.reading.log import LIST, VALUE
+from workers.kernels.reading.views import ITEMS
 from workers.settings import EventsSettings
 
 SETTINGS = EventsSettings(topic="orders", key="shop", items="products", timestamp="ts")
@@ -108,6 +112,30 @@ def test_many_labels_get_room() -> None:
     spans, rejects = event_reader(SETTINGS).read(Records.of(values))
     assert (rejects, spans.declined, spans.views[0].number.tolist()) == ([], 0, counts)
     assert [row[4] for row in read_back(spans)] == [[b"a"] * n for n in counts]
+
+
+class _Numbers:
+    """A format whose scanner found lists of whole numbers, of these lengths."""
+
+    def __init__(self, reader: EventReader, lengths: list[int]) -> None:
+        slot = int(reader.layout.columns[0, ITEMS])
+        rows = [row for length in lengths for row in [(slot, LIST, length, -1), *[(slot, VALUE, -(10**17) - i, 0) for i in range(length)]]]
+        self._rows = np.array(rows, dtype=np.int64)
+        self._ends = np.cumsum([1 + length for length in lengths])
+
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Logs:
+        return Logs(data, self._rows, self._ends, np.zeros(len(values), dtype=np.int8), lambda _: None)
+
+
+@pytest.mark.parametrize("length", [1, 7, 60])
+def test_whatever_room_ends_first_there_is_more_of_it(length: int) -> None:
+    """Labels are most of a log's rows here, and each has a text that must be made: both rooms are too small at first."""
+    reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
+    lengths = [length] * 30 + [1]
+    spans, rejects = reader.read(Records.of([b"x"] * 31, [b"k"] * 31, range(31)), _Numbers(reader, lengths))
+    assert (rejects, spans.declined) == ([], 0)
+    wanted = [[b"%d" % (-(10**17) - i) for i in range(n)] for n in lengths]
+    assert [row[4] for row in read_back(spans)] == wanted
 
 
 def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:

@@ -253,7 +253,7 @@ class _Rows:
             )  # fmt: skip
             if begin == n:
                 break
-            if int(self.used.max(initial=0)) + longest > room:
+            if room < len(logs.rows) and int(self.used.max(initial=0)) + longest > room:
                 room = min(len(logs.rows), 2 * room)
                 self.labels, self.amounts = _wider(self.labels, room), _wider(self.amounts, room)
             else:
