@@ -322,6 +322,11 @@ class HaarColumns(LevelColumns):
     def _draw(self, cells: list[tuple[int, Cell]], tags: NDArray[np.uint64], block: list[Integers], start: int) -> None:
         """Draw the noise of cells of one table for some rows, from row `start` of a block on."""
         table, stop = self._tables[cells[0][0]], start + len(tags)
+        if len(cells) == 1:
+            [(level, cell)] = cells
+            width, row = self._counter._places[level]
+            table.draw(self._stream, cell, tags, block[width][row, start:stop])
+            return
         at_once = max(1, CHUNK_ROWS // len(tags))
         for i in range(0, len(cells), at_once):
             part = cells[i : i + at_once]
