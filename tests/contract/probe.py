@@ -1,7 +1,8 @@
 """Stands between the mechanisms and their noise: keeps what is drawn, moves single noise values, makes picks repeat, plants errors.
 
-All randomness of the core goes through two functions: `InversionTable.draw` (every integer that is added to anything) and
-`selection._peel` (every pick of the exponential mechanism). A noise value is known by its block, tag XOR cell: the word is AES of it.
+All randomness of the core goes through three functions: `InversionTable.draw` and `draw_cells` (every integer that is added to
+anything) and `selection._peel` (every pick of the exponential mechanism). A noise value is known by its block, tag XOR cell: the word
+is AES of it.
 
     drawn    block -> (the table it was asked of, the value given)
     peels    first word -> a call of the exponential mechanism: candidates, their scores, what was picked
@@ -142,6 +143,19 @@ class Probe:
                 out[:] = wide
             self.drew(table, cell, tags, out)
 
+        def draw_cells(
+            table: InversionTable, stream: NoiseStream, cells: Sequence[tuple[int, int]], tags: Tags
+        ) -> NDArray[Any]:
+            if self.silent or self.factor != 1:
+                out: NDArray[Any] = np.empty((len(cells), len(tags)), dtype=table.dtype)
+                for cell, row in zip(cells, out, strict=True):
+                    draw(table, stream, cell, tags, row)
+                return out
+            out = _DRAW_CELLS(table, stream, cells, tags)
+            for cell, row in zip(cells, out, strict=True):
+                self.drew(table, cell, tags, row)
+            return out
+
         def largest(cell: Cell, rows: Rows, k: int) -> Rows:
             found = _LARGEST(cell, rows, k)
             self._ids = [(high, low) for high, low in cell.tags[found].tolist()]
@@ -149,6 +163,7 @@ class Probe:
 
         with (
             patch.object(InversionTable, "draw", draw),
+            patch.object(InversionTable, "draw_cells", draw_cells),
             patch.object(selection, "_peel", self.peeled),
             patch.object(Cell, "largest", largest),
         ):
@@ -175,6 +190,6 @@ def _times_root(scale: Fraction, factor: Fraction) -> Fraction:
 # A stream key without items is not asked, and shows nothing: where its neighbour has items, BOTTOM must come first (a private kbar is
 # not seen then).
 _NOTHING: dict[bool, list[object]] = {False: [BOTTOM], True: [0]}
-_DRAW = InversionTable.draw
+_DRAW, _DRAW_CELLS = InversionTable.draw, InversionTable.draw_cells
 _PEEL = selection._peel
 _LARGEST = Cell.largest
