@@ -7,6 +7,9 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from faust.transport.drivers import aiokafka as driver
+
 from workers.kafka.clients import Connection
 from workers.kafka.fetch import ConsumerThread
 from workers.kafka.handover import Handover
@@ -81,3 +84,30 @@ def test_the_hand_over_tells_the_consumer_and_that_its_thread() -> None:
         return consumer.freed.is_set(), len(woken)
 
     assert asyncio.run(told()) == (True, 1)
+
+
+@pytest.mark.parametrize("ended_by", [asyncio.CancelledError, OSError])
+def test_a_consumer_that_cannot_leave_in_time_is_closed_and_says_nothing(
+    ended_by: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cancels the leaving may cancel the closing of connections, too: once that ended a worker with a traceback."""
+    closed: list[bool] = []
+
+    async def hang(_: object) -> None:
+        await asyncio.sleep(60)
+
+    async def close() -> None:
+        closed.append(True)
+        raise ended_by
+
+    async def stop() -> None:
+        thread: Any = ConsumerThread.__new__(ConsumerThread)
+        away = SimpleNamespace(is_so=True)
+        thread.consumer = SimpleNamespace(handover=SimpleNamespace(metrics=SimpleNamespace(away=away)))
+        thread._consumer = SimpleNamespace(_client=SimpleNamespace(close=close))
+        await thread.on_thread_stop()
+        assert thread._consumer is None
+
+    monkeypatch.setattr(driver.AIOKafkaConsumerThread, "on_thread_stop", hang)
+    asyncio.run(stop())
+    assert closed == [True]

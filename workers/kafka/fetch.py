@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, cast
 
 from aiokafka import TopicPartition
@@ -82,7 +83,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
             logger.debug("the group was not left: %s", describe(exc))
             if self._consumer is not None:
-                await self._consumer._client.close()
+                # All connections are closed before the first of them is waited for.
+                with suppress(Exception, asyncio.CancelledError):
+                    await self._consumer._client.close()
         self._consumer = None  # with what it had fetched
 
     def _create_worker_consumer(self, transport: Any) -> Any:
