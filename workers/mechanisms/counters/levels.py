@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
-from workers.mechanisms.counters.noise_columns import Integers, NoiseColumns
+from workers.mechanisms.counters.noise_columns import NoiseColumns
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.noise.gaussian import (
     TABLE_VERSION,
@@ -217,18 +217,12 @@ class LevelCounter(Counter):
 
 
 class LevelColumns:
-    """Base of the caches with one column of small integers a level."""
+    """Base of the caches that hold noise for each level, by row."""
 
     def __init__(self, counter: LevelCounter, stream: NoiseStream) -> None:
         self._stream = stream
         self._tables = counter._tables
-        self._columns: list[Integers] = []
         self._filled = [0] * len(self._tables)
-
-    @property
-    def bytes_per_row(self) -> int:
-        """Memory of the cache, per row in use."""
-        return sum(column.dtype.itemsize for column in self._columns)
 
 
 def last_tick_of(horizon: int | None) -> int:

@@ -148,6 +148,10 @@ class TreeColumns(LevelColumns):
         # The blocks each column holds the sum of beyond the level above: (first, last + 1).
         self._reached: list[tuple[int, int] | None] = [None] * len(self._tables)
 
+    @property
+    def bytes_per_row(self) -> int:
+        return sum(column.dtype.itemsize for column in self._columns)
+
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         rows = len(tags)
         blocks = self._counter._blocks(t)
