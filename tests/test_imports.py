@@ -55,6 +55,7 @@ LAYERS = (
     "outages.away",
     "reject_rate",
     "serving",
+    "turns",
     "durations",
     "cores",
     "logs",

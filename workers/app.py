@@ -54,6 +54,7 @@ from workers.settings import RECORD_KEY, Settings
 from workers.state.checking import check_states, key_of
 from workers.state.groups import await_coordinator
 from workers.topics import Topics, check_topics, connection_of, watching
+from workers.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class Factory:
         self._ceiling, self._others = Ceiling.of(settings.privacy), OtherWorkers(settings, connection)
         self._reader = reader_of(settings)
         self._forms = Forms(settings, self._reader, self.metrics)
+        self._turns = Turns()
         contributions = settings.contributions_topic
         self._stream = Stream(
             events=settings.events,
@@ -102,7 +104,8 @@ class Factory:
                 with_keys=any(view.key == RECORD_KEY for view in settings.shape.views.values()),
             )
             self._users = UserReader(settings.shape, max_bytes=settings.events.max_bytes)
-        # Every shard's thread reads these. `metrics` has locks; a shard makes all else for itself.
+        # Every shard's thread reads these. Metrics and turns have locks; a shard makes all else for
+        # itself.
         for what, value in (
             ("key", key),
             ("mechanisms", self.mechanisms),
@@ -158,6 +161,7 @@ class Factory:
             form=self._forms.form,
             key=self._key,
             commit_interval_s=self._settings.worker.commit_interval_ms / 1000,
+            turns=self._turns,
             metrics=self.metrics,
         )
 
@@ -199,6 +203,7 @@ class Factory:
             sources=len(self._stream.sources),
             owners=self._stream.owners,
             directory=self._data_dir,
+            turns=self._turns,
         )
 
     def _own(self, stage: str, partition: int, state: str) -> tuple[str, Store]:

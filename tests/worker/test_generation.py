@@ -14,7 +14,6 @@ import pytest
 
 from tests.kafka.harness import read
 from tests.worker.harness import Site, known, until
-from workers.agents.contribute import CLOSES_APART_S
 from workers.app import Factory
 from workers.kafka.ends import End
 from workers.kafka.reading import read_partition
@@ -30,7 +29,7 @@ def contribute_up_to_now(factory: Factory) -> None:
     """Close every tick by the clock, as stage 1 does at the end of its log."""
     shard = factory.contribute(factory.sources.topics[0], 0)
     shard.open()
-    time.sleep(2 * CLOSES_APART_S)
+    time.sleep(2 * shard._intake.apart_s)
     shard.reached(End(time.time_ns() // 1_000_000, shard.offset or 0))
     assert shard.stats.transactions == 1
     shard.close()
@@ -39,6 +38,7 @@ def contribute_up_to_now(factory: Factory) -> None:
 def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Release all that is complete, and leave its transaction open with the snapshots in the log."""
     shard = factory.release(0)
+    assert shard.merge.turns is factory.contribute(factory.sources.topics[0], 0)._turns  # one for all shards
     shard.open()
 
     insist = shard.transactions._insist

@@ -37,12 +37,10 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.metrics import CONTRIBUTE, Metrics
 from workers.registry.registry import Waiting
 from workers.settings import RECORD_KEY, EventsSettings
+from workers.turns import Turns
 
 VERSION = 1
 PROGRESS = b"progress"
-# While a backlog is read, closes that follow each other faster than this share a transaction (one
-# takes about 10 ms).
-CLOSES_APART_S = 0.1
 
 
 class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -106,6 +104,7 @@ class ContributeShard(Shard):
         form: Callable[[Waiting], Format | None] = lambda _: None,
         key: NoiseKey,
         commit_interval_s: float,
+        turns: Turns | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         """
@@ -122,6 +121,7 @@ class ContributeShard(Shard):
             form: returns what reads this partition's records; see `Forms.form`.
             key: the operator's root key.
             commit_interval_s: most seconds between a record's being read and its being committed.
+            turns: those of the worker's shards; None: its own.
             metrics: where it counts what it does.
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
@@ -135,7 +135,7 @@ class ContributeShard(Shard):
         self._origins = None if stream.origins is None else Origins(stream.origins)
         self._sequences = [0] * stream.owners
         self._rejects = Rejects(stream.rejects, place, self.metrics)
-        self._interval_s = commit_interval_s
+        self._interval_s, self._turns = commit_interval_s, turns or Turns()
         self._last_commit_s = 0.0
         self._new_events = 0
         self._set_stored = stream.sources.plain
@@ -231,16 +231,15 @@ class ContributeShard(Shard):
     def _due(self) -> bool:
         """Tell whether it is time to commit: by the interval, or because a tick has closed."""
         elapsed = time.monotonic() - self._last_commit_s
-        return elapsed >= self._interval_s or (elapsed >= CLOSES_APART_S and self._intake.closes())
+        return elapsed >= self._interval_s or (elapsed >= self._intake.apart_s and self._intake.closes())
 
     def _commit_all(self, offset: int) -> None:
         """Commit contributions, rejects, users' pairs and progress in one transaction."""
         closed = self._intake.ticks_closed()
         users = self._intake.user_changes()
-        messages = [
-            Outgoing(self._stream.contributions, owner, None, message.encoded())
-            for owner, message in self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
-        ]
+        with self._turns.of(self._intake.rows):
+            said = self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
+            messages = [Outgoing(self._stream.contributions, owner, None, message.encoded()) for owner, message in said]
         progress = ContributeProgress(
             version=VERSION,
             offset=offset,

@@ -41,6 +41,7 @@ from workers.mechanisms.texts import Texts
 
 VERSION = 2
 VERSIONS = (1, VERSION)
+_LENGTH = np.dtype("<u2")
 _HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 96, 100, 10, 26
 
 
@@ -66,6 +67,11 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         columns = (self.labels, self.lengths, self.counts, self.tags)
         return sum(map(len, columns)) + 64 * len(self.keys) + 200
 
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return len(self.lengths) // _LENGTH.itemsize
+
     def encoded(self) -> bytes:
         """Return it in MessagePack."""
         return _encoder.encode(self)
@@ -84,7 +90,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
             ) from error
 
     def _contributions(self, key: NoiseKey) -> Contributions:
-        labels = Texts.from_lengths(self.labels, np.frombuffer(self.lengths, dtype="<u2"))
+        labels = Texts.from_lengths(self.labels, np.frombuffer(self.lengths, dtype=_LENGTH))
         if self.tags or not self.labels:
             tags = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
         else:
@@ -161,7 +167,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
             self.tick,
             self.names[first_key:last_key],
             np.diff(starts).tolist(),
-            labels.lengths.astype("<u2").tobytes(),
+            labels.lengths.astype(_LENGTH).tobytes(),
             labels.text.tobytes(),
             width,
             counts,

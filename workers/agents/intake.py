@@ -127,6 +127,11 @@ class Intake(Watermark):
         return not self._tallies
 
     @property
+    def rows(self) -> int:
+        """How many rows were counted since the last commit."""
+        return self._tallies.rows
+
+    @property
     def full(self) -> bool:
         """Whether enough users changed for a commit."""
         return self._users.full

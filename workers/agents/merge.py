@@ -26,6 +26,7 @@ from workers.histogram.life import Life
 from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.turns import Turns
 
 VERSION = 1
 WAITING_BYTES_MAX = 256 << 20
@@ -84,6 +85,7 @@ class Merge:
         owners: int,
         directory: Path | None = None,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
+        turns: Turns | None = None,
     ) -> None:
         """
         Args:
@@ -94,6 +96,7 @@ class Merge:
             directory: where what waits may be put down; None: the system's place for temporary
                 files.
             waiting_bytes_max: what may wait in memory.
+            turns: those of the worker's shards; None: its own.
         """
         self.histograms = histograms
         self._key, self.owners = key, owners
@@ -109,6 +112,7 @@ class Merge:
         self.waiting = Waiting(directory, waiting_bytes_max)
         #: Whether an epoch is charged before its first tick: only under a ceiling.
         self.reserving = False
+        self.turns = turns or Turns()
 
     # ---- in --------------------------------------------------------------------------------------
 
@@ -211,16 +215,22 @@ class Merge:
                 released.beginning = [h for h in self._lanes[lane] if h.next == tick and not h.reserved]
                 if released.beginning:
                     break
-            parts = [part.contributions(self._key) for part in self.waiting.get(lane, tick)]
-            for histogram in self._lanes[lane]:
-                if histogram.next == tick:
-                    for snapshot in histogram.step(parts):
-                        released.snapshots.append(snapshot)
-                        size += len(snapshot.value)
+            waiting = self.waiting.get(lane, tick)
+            with self.turns.of(self._rows(lane) + sum(part.rows for part in waiting)):
+                parts = [part.contributions(self._key) for part in waiting]
+                for histogram in self._lanes[lane]:
+                    if histogram.next == tick:
+                        for snapshot in histogram.step(parts):
+                            released.snapshots.append(snapshot)
+                            size += len(snapshot.value)
             released.ticks += 1
             self.waiting.drop(lane, tick)
             after_tick()
         return released
+
+    def _rows(self, lane: Lane) -> int:
+        """Return how many rows the ledgers of a lane's histograms have."""
+        return sum(histogram.columns.n for histogram in self._lanes[lane])
 
     def _next_end(self, lane: Lane) -> int | None:
         """End of the next tick of a lane."""
@@ -266,8 +276,9 @@ class Merge:
     def changes(self) -> list[Change]:
         """Return what changed in the store since the last call, but for the progress record."""
         changes, self._gone = self._gone, []
-        for histogram in self.histograms:
-            changes += histogram.changes()
+        with self.turns.of(sum(map(self._rows, self._lanes))):
+            for histogram in self.histograms:
+                changes += histogram.changes()
         return changes
 
     def progress(self) -> ReleaseProgress:

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.contribute import CLOSES_APART_S, PROGRESS
+from workers.agents.contribute import PROGRESS
 from workers.agents.origins import HEADER, Mark, header_of
 from workers.agents.rejects import Rejects
 from workers.agents.sources import (
@@ -295,7 +295,7 @@ class RekeyShard(Shard):
     def _due(self) -> bool:
         """Tell whether it is time to commit: by the interval, or because a tick has closed."""
         elapsed = time.monotonic() - self._last_commit_s
-        return elapsed >= self._interval_s or (elapsed >= CLOSES_APART_S and self._clock.closes())
+        return elapsed >= self._interval_s or (elapsed >= self._clock.apart_s and self._clock.closes())
 
     def _commit_all(self, offset: int) -> None:
         """Commit records, rejects, marks and progress in one transaction."""

@@ -14,6 +14,7 @@ holds at take-over, released or not.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ import msgspec
 
 from workers.agents.contributions import decode
 from workers.agents.merge import Merge, Released, ReleaseProgress
+from workers.agents.watermark import apart_s
 from workers.errors import StateRefused
 from workers.histogram.histogram import Histogram
 from workers.histogram.paging import joined, pages
@@ -75,6 +77,7 @@ class ReleaseShard(Shard):
         super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
         self.merge, self._contributions, self._guard = merge, contributions, guard
         merge.reserving = guard is not None
+        self._apart_s, self._released_s = apart_s([histogram.lane for histogram in merge.histograms]), -math.inf
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
         for histogram in merge.histograms:
             self.metrics.expect_histogram(histogram.name)
@@ -126,6 +129,8 @@ class ReleaseShard(Shard):
             self._release()
 
     def _release(self) -> None:
+        if time.monotonic() - self._released_s < self._apart_s:
+            return
         while True:
             before, started = self._ticks(), time.perf_counter()
             released = self.merge.release(after_tick=self.goes_on)
@@ -138,6 +143,7 @@ class ReleaseShard(Shard):
                     ]
                 )
                 self._count(released, before)
+                self._released_s = time.monotonic()
             if released.beginning:
                 self._reserve(released.beginning)
             elif not released.ticks:

@@ -138,6 +138,11 @@ class Tallies:
     def __repr__(self) -> str:
         return f"Tallies({len(self._open)} ticks)"
 
+    @property
+    def rows(self) -> int:
+        """How many rows all of them have."""
+        return sum(len(tally) for tallies in self._open.values() for tally in tallies)
+
     def add(self, columns: EventColumns, lane: Lane, tick: int, events: Longs, amounts: Longs) -> None:
         """Add those of some events of a batch that its view looks at.
 

@@ -1,0 +1,126 @@
+"""One thread at a time does short work, nobody waits for all of another's, and ticks of a backlog share transactions."""
+
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from tests.agents.pipeline import Event, Partition, contribute, unk
+from workers import turns as module
+from workers.agents.release import ReleaseShard
+from workers.agents.watermark import apart_s
+from workers.changes import Change
+from workers.kafka.clients import Connection
+from workers.kafka.records import Batch, Outgoing, Records
+from workers.kafka.store import Changelog, Store
+from workers.mechanisms.config import EPOCH
+from workers.turns import SHORT_ROWS, Turns
+
+TICK_MS = 1000
+
+
+def test_short_work_is_done_by_one_thread_at_a_time() -> None:
+    turns, inside, most, seen = Turns(), 0, 0, threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(200):
+            with turns.of(SHORT_ROWS):
+                with seen:
+                    inside += 1
+                    most = max(most, inside)
+                with seen:
+                    inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (inside, most) == (0, 1)
+
+
+def test_long_work_waits_for_nobody_and_an_error_gives_the_turn_back() -> None:
+    turns = Turns()
+    with turns.of(1), turns.of(SHORT_ROWS + 1):
+        pass
+    with pytest.raises(ZeroDivisionError), turns.of(1):
+        _ = 1 // 0
+    with turns.of(1):
+        pass
+
+
+def test_whoever_takes_turn_after_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backlog of ticks must not keep another partition's commit waiting until it is worked off."""
+    monkeypatch.setattr(module, "_ROUND_S", 0.0)
+    turns, came, waits = Turns(), threading.Event(), threading.Event()
+
+    def other() -> None:
+        waits.set()
+        with turns.of(1):
+            came.set()
+
+    thread = threading.Thread(target=other)
+    with turns.of(1):
+        thread.start()
+        waits.wait()
+    for _ in range(10_000):
+        with turns.of(1):
+            pass
+        if came.is_set():
+            break
+    assert came.is_set()
+    thread.join()
+
+
+class Released(ReleaseShard):
+    """A release shard whose transactions are noted, and sent nowhere."""
+
+    def transact(
+        self, messages: Sequence[Outgoing], changes: Sequence[Change], group_offset: int, forwarded: object = (), to: str = ""
+    ) -> None:
+        self.sent = [*getattr(self, "sent", []), [message.timestamp_ms for message in messages]]
+
+
+def test_ticks_of_a_backlog_share_a_transaction_and_others_wait_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    config = unk(tick_ms=TICK_MS, start=EPOCH)
+    events: list[Event] = [("k", ["a"], tick * TICK_MS) for tick in range(1, 9)]
+    [messages] = contribute([events], [config], owners=1, step=1, further_ms=10 * TICK_MS)
+    merge = Partition([config], 1)
+    merge.restart()
+    shard = Released(
+        Connection("unused:9092"), "release-0", 0, "state", Store(None, Changelog("state", 0)), contributions="c", merge=merge.merge
+    )
+    shard.offset = 0
+
+    def feed(first: int, last: int) -> None:
+        offsets = list(range(first, last))
+        records = Records.of(messages[first:last], offsets=offsets)
+        shard.feed(Batch(first, last, records))
+
+    feed(0, 3)
+    assert len(shard.sent) == 1  # the first does not wait
+    now_s += 0.4
+    feed(3, 5)
+    feed(5, 6)
+    shard.idle()
+    assert len(shard.sent) == 1  # soon after it, others do
+    now_s += 0.1
+    shard.idle()
+    assert len(shard.sent) == 2
+    assert len(set(shard.sent[1])) == 3  # ticks
+    now_s += TICK_MS / 1000
+    feed(6, 7)
+    assert len(shard.sent) == 3  # where nothing is behind a tick is alone, and does not wait
+    assert len(set(shard.sent[2])) == 1
+
+
+def test_narrow_ticks_wait_for_half_of_one_at_most() -> None:
+    lanes = [unk(tick_ms=tick_ms).lane for tick_ms in (60_000, 100, 5_000)]
+    assert apart_s(lanes) == 0.05
+    assert apart_s(lanes[:1]) == apart_s([]) == 0.5
+
+
