@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 import numpy as np
 from hypothesis import given, settings
@@ -32,14 +33,16 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
     for key, rows in events:
         for label, n in rows[:max_items]:
             expected[key, label] += min(n, max_count) if weighted else 1
-    for way in WAYS:
+    for way, tables in product(WAYS, product((-1, 3), repeat=2)):
         size = len(events) + len(labels) + 1
-        slots = np.full(1 << (2 * size - 1).bit_length(), -1, dtype=np.int32)
         pairs, counts = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64)
         used, told = 0, np.zeros(4, dtype=np.bool_)
-        for part in np.array_split(np.arange(len(events)), 2):  # a tally goes on from batch to batch
+        # A tally goes on from batch to batch, and its table may be another one then.
+        for part, bits in zip(np.array_split(np.arange(len(events)), 2), tables, strict=True):
+            slots = np.full(4 << bits if bits >= 0 else 1 << (2 * size - 1).bit_length(), -1, dtype=np.int32)
+            way(tallies.refill)(pairs, used, SECRET, bits, slots)
             used = way(tallies.count_events)(
-                part, np.empty(0, dtype=np.bool_), keys, ends, labels, amounts, max_items, max_count, told, SECRET, slots, pairs,
+                part, np.empty(0, dtype=np.bool_), keys, ends, labels, amounts, max_items, max_count, told, SECRET, bits, slots, pairs,
                 counts, used,
             )
         found = {(int(pair) >> 32, int(pair) & tallies.NO_LABEL): int(n) for pair, n in zip(pairs[:used], counts, strict=False)}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workers.events.columns import EventColumns, Longs
 from workers.events.vocabulary import Codes, Vocabulary
@@ -18,9 +19,13 @@ from workers.mechanisms.ledger import grown
 from workers.mechanisms.texts import fixed
 
 _FIRST_ROWS = 1 << 6
+# Instead of the bits of a label: slots are found by a hash, of which there are two to four a row.
+_HASHED = -1
+_SLOTS_A_ROW = 4
 _LABEL = np.uint64(kernels.NO_LABEL)
 _KEY_BITS = np.uint64(32)
 _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
+A = TypeVar("A", bound=np.generic)
 
 
 class Run(NamedTuple):
@@ -56,7 +61,7 @@ class Tally:
     def __init__(self, key_names: Vocabulary, label_names: Vocabulary) -> None:
         self.key_names, self.label_names = key_names, label_names
         self._secret = np.uint64(int.from_bytes(secrets.token_bytes(8)))
-        self._slots = np.full(2 * _FIRST_ROWS, -1, dtype=np.int32)
+        self._slots, self._bits = np.full(2 * _FIRST_ROWS, -1, dtype=np.int32), _HASHED
         self._pairs = np.empty(_FIRST_ROWS, dtype=np.uint64)
         self._counts = np.empty(_FIRST_ROWS, dtype=np.int64)
         self._told = np.zeros(0, dtype=np.bool_)
@@ -93,6 +98,7 @@ class Tally:
             max_count,
             self._told,
             self._secret,
+            self._bits,
             self._slots,
             self._pairs,
             self._counts,
@@ -120,10 +126,26 @@ class Tally:
 
     def _make_room(self, rows: int) -> None:
         if rows > len(self._pairs):
-            self._pairs, self._counts = grown(self._pairs, rows), grown(self._counts, rows)
-        if 2 * rows > len(self._slots):
-            self._slots = np.full(1 << (2 * rows - 1).bit_length(), -1, dtype=np.int32)
-            kernels.refill(self._pairs, self._used, self._secret, self._slots)
+            self._pairs, self._counts = self._wider(self._pairs, rows), self._wider(self._counts, rows)
+        keys, labels = len(self.key_names), len(self.label_names)
+        if self._bits != _HASHED and labels <= 1 << self._bits and keys << self._bits <= len(self._slots):
+            return
+        bits = (labels - 1).bit_length() if labels else 0
+        if keys << bits <= _SLOTS_A_ROW * rows:
+            # A slot for each pair is no more than the table would have, and needs no hash.
+            self._bits, slots = bits, keys << bits
+        elif self._bits != _HASHED or 2 * rows > len(self._slots):
+            self._bits, slots = _HASHED, 1 << (2 * rows - 1).bit_length()
+        else:
+            return
+        self._slots = np.full(slots, -1, dtype=np.int32)
+        kernels.refill(self._pairs, self._used, self._secret, self._bits, self._slots)
+
+    def _wider(self, column: NDArray[A], rows: int) -> NDArray[A]:
+        """Return a column with room for more rows; behind those that are used it holds anything."""
+        wider = np.empty(max(rows, len(column) + len(column) // 2), dtype=column.dtype)
+        wider[: self._used] = column[: self._used]
+        return wider
 
 
 class Tallies:

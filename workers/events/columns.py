@@ -129,7 +129,7 @@ class Coder:
             labels: of the view; views of the same field may have the same.
         """
         self.labels = labels
-        self._met = np.empty(0, dtype=np.int64)
+        self._met, self._upto = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
     def columns(
         self,
@@ -153,10 +153,14 @@ class Coder:
             amounts: int64 (m,), or (0,): 1 each. Amounts of a label that an event repeats add up.
             last: whether the last amount of a repeated label counts, instead of the sum.
         """
-        names = self.labels.vocabulary
+        names, n = self.labels.vocabulary, len(first)
+        if len(labels) == n and not len(amounts) and bool((number == 1).all() and (first[1:] > first[:-1]).all()):
+            # A label an event, as of most fields: they are what is wanted.
+            if n > len(self._upto):
+                self._upto = np.arange(1, 2 * n + 1)
+            return EventColumns(keys, key_names, self._upto[:n], labels, NO_AMOUNTS, names, None)
         if len(self._met) < len(names):
             self._met = np.full(2 * len(names), -1, dtype=np.int64)
-        n = len(first)
         ends, seen = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.bool_)
         found, sums = np.empty(len(labels), dtype=np.int32), np.empty(len(labels), dtype=np.int64)
         uneven, all_seen = distinct_labels(

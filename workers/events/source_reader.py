@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.events.columns import Coder, EventColumns, Events, Names
+from workers.events.columns import NO_AMOUNTS, Coder, EventColumns, Events, Longs, Names
 from workers.events.logs import Format
 from workers.events.pairs import user_digests
-from workers.events.reader import EventReader, EventSpans, Reject
+from workers.events.reader import EventReader, EventSpans, Reject, ViewSpans
 from workers.events.vocabulary import Codes
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
@@ -107,6 +107,7 @@ class SourceReader:
         for names in self._labels:
             names.begin()
         labels = [self._codes(place, spans) for place in range(len(layout.columns))]
+        amounts = [NO_AMOUNTS if (column.amounts == 1).all() else column.amounts for column in spans.columns]
         refused = self._refused(spans, keys, latest_ms)
         users = None if spans.users is None else user_digests(spans.data, spans.users)
         index, times, good = spans.index, spans.times, None
@@ -120,7 +121,7 @@ class SourceReader:
             good = np.flatnonzero(refused == 0)
             index, times, users = index[good], times[good], None if users is None else users[good]
         views = {
-            name: self._columns(place, spans, keys[key], labels[column], good)
+            name: self._columns(place, spans.views[place], keys[key], labels[column], amounts[column], good)
             for place, (name, key, column) in enumerate(
                 zip(layout.names, layout.key_of, layout.column_of, strict=True)
             )
@@ -158,13 +159,11 @@ class SourceReader:
         return refused
 
     def _columns(
-        self, place: int, spans: EventSpans, keys: Codes, labels: Codes, good: NDArray[np.int64] | None
+        self, place: int, view: ViewSpans, keys: Codes, labels: Codes, amounts: Longs, good: Longs | None
     ) -> EventColumns:
         """Return what a view sees, of all events or of good ones."""
-        view, layout = spans.views[place], self._reader.layout
-        names = self._names[layout.key_of[place]].vocabulary
+        names = self._names[self._reader.layout.key_of[place]].vocabulary
         first, number = view.first, view.number
         if good is not None:
             keys, first, number = keys[good], first[good], number[good]
-        amounts = spans.columns[layout.column_of[place]].amounts
         return self._coders[place].columns(keys, names, first, number, labels, amounts)

@@ -2,9 +2,9 @@
 
 A *pair* is a uint64: the code of the stream key above, the code of the label below, 32 bits each.
 The label NO_LABEL stands for the key itself: a key whose events bring nothing is told too. A tally
-is a hash table from pairs to rows, in the order in which the pairs were met; it is probed linearly
-and at most half full, and its hash is mixed with a secret of this process, since events choose the
-pairs.
+is a table from pairs to rows, in the order in which the pairs were met. Where there are few pairs
+that could be, it has a slot for each; else it is a hash table, probed linearly and at most half
+full, whose hash is mixed with a secret of this process, since events choose the pairs.
 """
 
 from __future__ import annotations
@@ -65,6 +65,14 @@ def distinct_labels(
         begin = at
         seen[i] = number[i] >= 0
         all_seen &= number[i] >= 0
+        if number[i] <= 1 and not weighted:
+            if number[i] == 1:
+                out_labels[at] = labels[first[i]]
+                if uneven:
+                    out_amounts[at] = 1
+                at += 1
+            ends[i] = at
+            continue
         short = number[i] <= PAIRWISE_MAX
         for k in range(first[i], first[i] + number[i]):
             label = labels[k]
@@ -133,6 +141,7 @@ def count_events(
     max_count: int,
     told: Flags,
     secret: np.uint64,
+    bits: int,
     slots: Codes,
     pairs: Words,
     counts: Longs,
@@ -150,7 +159,9 @@ def count_events(
         max_items, max_count: D0 and Dinf.
         told: bool (codes of keys,), which stream keys have a row of their own; advanced.
         secret: of the hash.
-        slots: int32 (a power of two, at least twice the rows there can be,), -1 where free.
+        bits: of a label in the number of a pair's slot; below 0: slots are found by the hash.
+        slots: int32, -1 where free: one for each pair there can be, or (a power of two, at least
+            twice the rows there can be,).
         pairs, counts: uint64 and int64 (rows there can be,).
         used: number of rows.
 
@@ -164,15 +175,22 @@ def count_events(
         key = np.uint64(keys[i]) << np.uint64(32)
         if not told[keys[i]]:
             told[keys[i]] = True
-            row = row_of(key | np.uint64(NO_LABEL), secret, slots, pairs, used)
-            if row == used:
-                counts[row] = 0
-                used += 1
+            pairs[used] = key | np.uint64(NO_LABEL)
+            counts[used] = 0
+            used += 1
         begin = ends[i - 1] if i else 0
         for k in range(begin, min(ends[i], begin + max_items)):
             amount = min(int(amounts[k]), max_count) if weighted else 1
             if amount > 0:
-                row = row_of(key | np.uint64(labels[k]), secret, slots, pairs, used)
+                pair = key | np.uint64(labels[k])
+                if bits >= 0:
+                    slot = np.int64(keys[i]) << bits | labels[k]
+                    row = int(slots[slot])
+                    if row < 0:
+                        slots[slot] = row = used
+                        pairs[row] = pair
+                else:
+                    row = row_of(pair, secret, slots, pairs, used)
                 if row == used:
                     counts[row] = 0
                     used += 1
@@ -199,10 +217,16 @@ def bound_events(ends: Longs, amounts: Longs, max_items: int, max_count: int, ou
 
 
 @kernel
-def refill(pairs: Words, used: int, secret: np.uint64, slots: Codes) -> None:
-    """Enter the rows into an empty table of at least twice as many slots."""
+def refill(pairs: Words, used: int, secret: np.uint64, bits: int, slots: Codes) -> None:
+    """Enter the rows of labels into an empty table; see `count_events`."""
     mask = np.uint64(len(slots) - 1)
     for row in range(used):
+        label = pairs[row] & np.uint64(NO_LABEL)
+        if label == np.uint64(NO_LABEL):
+            continue
+        if bits >= 0:
+            slots[pairs[row] >> np.uint64(32) << np.uint64(bits) | label] = row
+            continue
         slot = pair_slot(pairs[row], secret, mask)
         while slots[slot] >= 0:
             slot = slot + np.uint64(1) & mask

@@ -1,0 +1,41 @@
+"""What a tally adds up to does not depend on how it looks its rows up, nor on when that changes."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from workers.agents.tallies import Tally
+from workers.events.columns import NO_AMOUNTS, EventColumns
+from workers.events.vocabulary import Vocabulary
+from workers.mechanisms.texts import Texts
+
+
+def count_of(tally: Tally) -> Counter[tuple[int, int]]:
+    """Return the tally's counts by the codes of key and label, each from one row."""
+    rows = tally.rows(1)
+    keys = np.repeat(rows.keys, np.diff(rows.starts))
+    found = Counter(dict(zip(zip(keys.tolist(), rows.labels.tolist(), strict=True), rows.counts.tolist(), strict=True)))
+    assert len(found) == len(keys)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_counts_are_the_same_while_vocabularies_and_batches_grow(seed: int) -> None:
+    """Few events among many labels are found by a hash, many by their number; from one to the other nothing is lost."""
+    rng = np.random.default_rng(seed)
+    keys, labels = Vocabulary(), Vocabulary()
+    tally, expected, tables = Tally(keys, labels), Counter[tuple[int, int]](), set()
+    n_keys, n_labels = 3, 300
+    for n in (1, 3, 200, 5, 40_000, 2, 3_000):
+        n_keys, n_labels = n_keys + int(rng.integers(0, 5)), n_labels * int(rng.integers(1, 3))
+        for names, number in ((keys, n_keys), (labels, n_labels)):
+            names.codes_of(Texts.of(str(i).encode() for i in range(len(names), number)))
+        of_keys = rng.integers(0, n_keys, n).astype(np.int32)
+        of_labels = rng.integers(0, n_labels, n).astype(np.int32)
+        columns = EventColumns(of_keys, keys, np.arange(1, n + 1), of_labels, NO_AMOUNTS, labels, None)
+        tally.add(columns, np.arange(n), NO_AMOUNTS, 1, 1)
+        expected.update(zip(of_keys.tolist(), of_labels.tolist(), strict=True))
+        tables.add(tally._bits >= 0)
+        assert count_of(tally) == expected
+    assert tables == {True, False}
