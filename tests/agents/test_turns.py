@@ -26,7 +26,7 @@ def test_short_work_is_done_by_one_thread_at_a_time() -> None:
     def work() -> None:
         nonlocal inside, most
         for _ in range(200):
-            with turns.of(SHORT_ROWS):
+            with turns.one(SHORT_ROWS):
                 with seen:
                     inside += 1
                     most = max(most, inside)
@@ -43,34 +43,40 @@ def test_short_work_is_done_by_one_thread_at_a_time() -> None:
 
 def test_long_work_waits_for_nobody_and_an_error_gives_the_turn_back() -> None:
     turns = Turns()
-    with turns.of(1), turns.of(SHORT_ROWS + 1):
+    with turns.one(1), turns.one(SHORT_ROWS + 1), turns.several():
         pass
-    with pytest.raises(ZeroDivisionError), turns.of(1):
+    with pytest.raises(ZeroDivisionError), turns.one(1):
         _ = 1 // 0
-    with turns.of(1):
+    with turns.several() as turn:
+        turn.goes_through(1)
+        turn.goes_through(SHORT_ROWS + 1)
+        with turns.one(1):
+            pass
+        turn.goes_through(1)
+    with turns.one(1):
         pass
 
 
-def test_whoever_takes_turn_after_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_has_a_long_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backlog of ticks must not keep another partition's commit waiting until it is worked off."""
     monkeypatch.setattr(module, "_ROUND_S", 0.0)
     turns, came, waits = Turns(), threading.Event(), threading.Event()
 
     def other() -> None:
         waits.set()
-        with turns.of(1):
+        with turns.one(1):
             came.set()
 
     thread = threading.Thread(target=other)
-    with turns.of(1):
-        thread.start()
-        waits.wait()
-    for _ in range(10_000):
-        with turns.of(1):
-            pass
-        if came.is_set():
-            break
-    assert came.is_set()
+    with turns.several() as turn:
+        for piece in range(10_000):
+            turn.goes_through(1)
+            if piece == 0:
+                thread.start()
+                waits.wait()
+            if came.is_set():
+                break
+        assert came.is_set()
     thread.join()
 
 

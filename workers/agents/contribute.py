@@ -237,7 +237,7 @@ class ContributeShard(Shard):
         """Commit contributions, rejects, users' pairs and progress in one transaction."""
         closed = self._intake.ticks_closed()
         users = self._intake.user_changes()
-        with self._turns.of(self._intake.rows):
+        with self._turns.one(self._intake.rows):
             said = self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
             messages = [Outgoing(self._stream.contributions, owner, None, message.encoded()) for owner, message in said]
         progress = ContributeProgress(

@@ -10,7 +10,7 @@ lost by an accident in stage 1 stops the release instead of being published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -198,35 +198,37 @@ class Merge:
         if complete is None or self._read_to < self._position:
             return released
         until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
-        for lane, users in self._lanes.items():
-            self._begin(lane, users, until[lane])
+        for each, users in self._lanes.items():
+            self._begin(each, users, until[each])
         size = 0
-        while released.ticks < ticks_max and size < bytes_max:
-            due = [
-                (end, lane.view, [part or 0 for part in lane[:-1]], lane)  # None is not compared with a number
-                for lane in self._lanes
-                if (end := self._next_end(lane)) is not None and end <= until[lane]
-            ]
-            if not due:
-                break
-            *_, lane = min(due)
-            tick = min(h.next for h in self._lanes[lane] if h.next is not None)
-            if self.reserving:
-                released.beginning = [h for h in self._lanes[lane] if h.next == tick and not h.reserved]
-                if released.beginning:
-                    break
-            waiting = self.waiting.get(lane, tick)
-            with self.turns.of(self._rows(lane) + sum(part.rows for part in waiting)):
+        with self.turns.several() as turn:
+            while released.ticks < ticks_max and size < bytes_max and (lane := self._due(until)) is not None:
+                tick = min(h.next for h in self._lanes[lane] if h.next is not None)
+                if self.reserving:
+                    released.beginning = [h for h in self._lanes[lane] if h.next == tick and not h.reserved]
+                    if released.beginning:
+                        break
+                waiting = self.waiting.get(lane, tick)
+                turn.goes_through(self._rows(lane) + sum(part.rows for part in waiting))
                 parts = [part.contributions(self._key) for part in waiting]
                 for histogram in self._lanes[lane]:
                     if histogram.next == tick:
                         for snapshot in histogram.step(parts):
                             released.snapshots.append(snapshot)
                             size += len(snapshot.value)
-            released.ticks += 1
-            self.waiting.drop(lane, tick)
-            after_tick()
+                released.ticks += 1
+                self.waiting.drop(lane, tick)
+                after_tick()
         return released
+
+    def _due(self, until: Mapping[Lane, int]) -> Lane | None:
+        """Return the lane whose next tick ends first, of those whose next tick is complete."""
+        due = [
+            (end, lane.view, [part or 0 for part in lane[:-1]], lane)  # None is not compared with a number
+            for lane in self._lanes
+            if (end := self._next_end(lane)) is not None and end <= until[lane]
+        ]
+        return min(due)[-1] if due else None
 
     def _rows(self, lane: Lane) -> int:
         """Return how many rows the ledgers of a lane's histograms have."""
@@ -276,7 +278,7 @@ class Merge:
     def changes(self) -> list[Change]:
         """Return what changed in the store since the last call, but for the progress record."""
         changes, self._gone = self._gone, []
-        with self.turns.of(sum(map(self._rows, self._lanes))):
+        with self.turns.one(sum(map(self._rows, self._lanes))):
             for histogram in self.histograms:
                 changes += histogram.changes()
         return changes

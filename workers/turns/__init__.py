@@ -7,45 +7,73 @@ each step, and each time the next one begins with a cold cache: together they ta
 the processor that they take one after the other. In turns they lose nothing, since one of them can
 be in Python at a time. Long steps, which run beside each other without the interpreter, need none.
 
-Nobody holds a turn while waiting for Kafka or a disk.
+Nobody holds a turn while waiting for Kafka.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Self
 
 #: Rows that are gone through; beyond them the compiled steps are the long part. A million rows take
 #: about 0.1 s.
 SHORT_ROWS = 500_000
-# Whoever takes turn after turn goes on with a warm cache, which is what turns are for; only after
-# so long it lets others in first.
+# Whoever has a turn goes on for so long with a warm cache, and then lets others in first.
 _ROUND_S, _PAUSE_S = 0.1, 0.001
 
 
-class Turns(AbstractContextManager[None]):
-    """The turns of all shards of a worker, shared by their threads; as a block: one turn."""
+class Turns:
+    """The turns of all shards of a worker, shared by their threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holder, self._since_s = 0, 0.0  # who had the last turn, and since when in a row
 
-    def of(self, rows: int) -> AbstractContextManager[None]:
-        """Return what to hold while going through so many rows: a turn, or nothing."""
-        return self if rows <= SHORT_ROWS else nullcontext()
+    def one(self, rows: int) -> Turn:
+        """Return a block that goes through so many rows."""
+        return Turn(self._lock, rows)
 
-    def __enter__(self) -> None:
-        me, again = threading.get_ident(), self._holder
-        if again == me and time.monotonic() - self._since_s > _ROUND_S:
-            time.sleep(_PAUSE_S)
-            again = 0
-        self._lock.acquire()
-        if again != me:
-            self._holder, self._since_s = me, time.monotonic()
+    def several(self) -> Turn:
+        """Return a block of pieces of work, each of which says what it is."""
+        return Turn(self._lock, None)
+
+
+class Turn(AbstractContextManager["Turn"]):
+    """A block in which one thread has its turn, or several, whenever its work is short."""
+
+    def __init__(self, lock: threading.Lock, rows: int | None) -> None:
+        self._lock, self._rows = lock, rows
+        self._since_s: float | None = None  # None: it is somebody else's turn, or nobody's
+
+    def goes_through(self, rows: int) -> None:
+        """Say that the next piece of work goes through so many rows; wait for a turn if it is
+        short.
+        """
+        short = rows <= SHORT_ROWS
+        if self._since_s is not None:
+            over = time.monotonic() - self._since_s > _ROUND_S
+            if short and not over:
+                return
+            self._give()
+            if short:
+                time.sleep(_PAUSE_S)  # whoever waits was woken, and takes it
+        if short:
+            self._lock.acquire()
+            self._since_s = time.monotonic()
+
+    def _give(self) -> None:
+        self._since_s = None
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        if self._rows is not None:
+            self.goes_through(self._rows)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lock.release()
+        if self._since_s is not None:
+            self._give()
