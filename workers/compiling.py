@@ -38,7 +38,7 @@ from workers.events.user_reader import UserReader
 from workers.histogram import ledger_blocks
 from workers.kafka.placement import PARTITIONERS, Placement, partitions_of
 from workers.kernels import compiled, number_blocks
-from workers.kernels.buckets import buckets
+from workers.kernels.buckets import buckets, quantile
 from workers.kernels.wire import avro_log, protobuf_log
 from workers.kernels.wire.framing import cut
 from workers.kernels.wire.parts import zigzag
@@ -187,8 +187,9 @@ def _events() -> list[bytes]:
 
 
 def _of_numbers() -> None:
-    """Find the buckets of a column of numbers."""
+    """Find the buckets of a column of numbers, and a quantile of what buckets count."""
     buckets(fixed(np.zeros(1)), fixed(np.arange(2.0)), np.empty(1, dtype=np.int64))
+    quantile(fixed(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
 
 
 def _of_noise() -> None:

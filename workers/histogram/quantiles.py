@@ -28,22 +28,21 @@ same bytes on every machine.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.buckets import Buckets
-from workers.mechanisms.frozen import Frozen, kept, read_only
+from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.texts import fixed
 
 Floats = NDArray[np.float64]
 # Of 95 %: 1.9599639845400545.
 NORMAL_95 = 1.959963984540054
-# Halvings of a bucket: further ones change nothing that is left after rounding.
-_HALVINGS = 40
 
 
 class Numeric(Frozen):
@@ -53,7 +52,8 @@ class Numeric(Frozen):
         self.quantiles = tuple(quantiles)
         self.labels = buckets.labels
         self.edges = buckets.edges
-        self._edges: Floats = read_only(np.array(buckets.edges))
+        # After the point, for six significant digits of a bucket's width.
+        self._places = tuple(5 - Decimal(high / 2 - low / 2).adjusted() for low, high in pairwise(buckets.edges))
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
         """Return them.
@@ -77,68 +77,31 @@ class Numeric(Frozen):
             sd: of each count; 0 for exact ones.
             q: above 0 and below 1.
         """
-        below = np.cumsum(counts)
-        total = float(below[-1])
+        from workers.kernels import buckets as kernels
+
+        bucket, at, lowest, low_at, highest, high_at = kernels.quantile(
+            fixed(counts), float(sd), float(q), NORMAL_95, np.empty(len(self.edges))
+        )
         none = {"q": q, "bucket": None, "value": None, "low": None, "high": None}
-        if total <= NORMAL_95 * sd * math.sqrt(len(counts)):
+        if bucket == kernels.OPEN:
             return none
-        g = below[:-1] - q * total
-        low, high = self._low(counts, g, sd, q), self._high(counts, g, sd, q)
-        bucket = int(np.argmin(np.concatenate(([0.0], np.cumsum(g)))))
+        low, high = self._end(lowest, low_at, self.edges[-1]), self._end(highest, high_at, self.edges[0])
         value = None
-        if 0 < bucket < len(g):
-            left = max(float((np.cumsum(g[bucket - 1 :: -1]) / np.arange(1, bucket + 1)).max()), -q * total)
-            right = min(float((np.cumsum(g[bucket:]) / np.arange(1, len(g) - bucket + 1)).min()), (1 - q) * total)
-            value = self._at(bucket, -left / (right - left) if right > left else 0.0)
+        if 0 < bucket < len(self.edges):
+            value = self._at(bucket, at)
             value = value if low is None else max(value, low)
             value = value if high is None else min(value, high)
         return none | {"bucket": self.labels[bucket], "value": value, "low": low, "high": high}
 
-    def _low(self, counts: Floats, g: Floats, sd: float, q: float) -> float | None:
-        """Return the first number that is not rejected; None: nor are those below the edges."""
-        upper = g + NORMAL_95 * _sd_at_edges(len(g), sd, q)
-        if upper[0] >= 0:
-            return None
-        if upper.max() < 0:
-            return self.edges[-1]
-        # Upper is convex within a bucket, from below 0 to at least 0: it passes 0 once.
-        return self._root(int(np.argmax(upper >= 0)), counts, g, sd, q, 1)
+    def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
+        """Return an end of the interval; None: there is none on that side."""
+        from workers.kernels.buckets import EDGE
 
-    def _high(self, counts: Floats, g: Floats, sd: float, q: float) -> float | None:
-        """Return the last number that is not rejected; None: nor are those above the edges."""
-        lower = g - NORMAL_95 * _sd_at_edges(len(g), sd, q)
-        if lower[-1] <= 0:
-            return None
-        if lower.min() > 0:
-            return self.edges[0]
-        # Lower is concave within a bucket, from at most 0 to above 0: it passes 0 once.
-        return self._root(len(g) - int(np.argmax(lower[::-1] <= 0)), counts, g, sd, q, -1)
-
-    def _root(self, bucket: int, counts: Floats, g: Floats, sd: float, q: float, side: int) -> float:
-        """Return where G + side * 1.96 sqrt(V) passes 0 in a bucket, from below."""
-        start, count, others = float(g[bucket - 1]), float(counts[bucket]), len(g) - bucket
-        fixed = bucket * (1 - q) * (1 - q) + others * q * q
-        low, high, times = 0.0, 1.0, side * NORMAL_95
-        for _ in range(_HALVINGS):
-            f = (low + high) / 2
-            off = f - q
-            if start + f * count + times * (sd * math.sqrt(fixed + off * off)) < 0:
-                low = f
-            else:
-                high = f
-        return self._at(bucket, (low + high) / 2)
+        return edge if bucket == EDGE else self._at(bucket, fraction) if bucket > 0 else None
 
     def _at(self, bucket: int, fraction: float) -> float:
         """Return the number at a fraction of a bucket, to 6 significant digits of its width."""
         low, high = self.edges[bucket - 1], self.edges[bucket]
         found = low * (1 - fraction) + high * fraction
-        places = 5 - Decimal(high / 2 - low / 2).adjusted()
-        return min(max(round(found, places), low), high) or 0.0
+        return min(max(round(found, self._places[bucket - 1]), low), high) or 0.0
 
-
-@kept(256)
-def _sd_at_edges(n: int, sd: float, q: float) -> Floats:
-    """Return the sd of G at each edge: 1 + k buckets below edge k, n - k above."""
-    below = np.arange(1.0, n + 1)
-    found: Floats = sd * np.sqrt(below * ((1 - q) * (1 - q)) + (n - below + 1) * (q * q))
-    return read_only(found)
