@@ -37,6 +37,7 @@ PATIENCE_S = 1_800.0
 PAIRS_A_USER = 10
 #: Of the state topic only its end is read: the progress record comes last in each transaction.
 _NEWEST = 30
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ def wait_released(place: Site, worker: Worker, last_ms: int) -> int:
     def done() -> bool:
         if not worker.running():
             raise RuntimeError(f"the worker ended:\n{worker.output()[-5000:]}")
-        time.sleep(0.25)
+        # What asks the broker takes from what is measured; when it was is in the records.
+        time.sleep(_LOOK_S)
         for owner in sorted(left):
             if found := _released(place, owner, last_ms):
                 ends.append(found)
