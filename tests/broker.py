@@ -59,6 +59,9 @@ share.coordinator.state.topic.min.isr=1
 log.cleaner.backoff.ms=500
 # Records of tests are of any year: by default the broker would remove those of more than a week ago, at its next look.
 log.retention.ms=-1
+# A partition has two index files, which are full of zeros at first and read whole when the first record is written: of 10 MB
+# each, as by default, that took 10 ms of the processor a partition, and every test and run makes topics of its own.
+log.index.size.max.bytes=262144
 """
 
 
