@@ -8,12 +8,14 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tests.kernels.uncompiled import WAYS
 from workers.kernels import buckets as kernels
 from workers.kernels.reading.views import bucket_of
 from workers.mechanisms.texts import fixed
 
+Floats = NDArray[np.float64]
 EDGES = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=12, unique=True).map(sorted)
 
 
@@ -49,3 +51,53 @@ def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(edges: lis
     around = fixed(np.array([-9.0, 7.0, *edges, 3.0]))
     for way in WAYS:
         assert way(bucket_of)(float(value), around, 2, 2 + len(edges)) == sum(edge <= value for edge in edges)
+
+
+def quantile_in_columns(counts: Floats, sd: float, q: float, normal: float) -> tuple[int, float, int, float, int, float]:
+    """The same in whole columns of numbers, by what `histogram.quantiles` says."""
+    n, below = len(counts) - 1, np.cumsum(counts)
+    total = float(below[-1])
+    if total <= normal * sd * math.sqrt(n + 1):
+        return kernels.OPEN, 0.0, kernels.OPEN, 0.0, kernels.OPEN, 0.0
+    g, edges = below[:-1] - q * total, np.arange(1.0, n + 1)
+    reach = normal * (sd * np.sqrt(edges * ((1 - q) * (1 - q)) + (n - edges + 1) * (q * q)))
+
+    def passes(bucket: int, side: int) -> float:
+        """Halve the bucket until there is nothing between."""
+        low, high = 0.0, 1.0
+        while high - low > 2.0**-40:
+            f = (low + high) / 2
+            v = bucket * (1 - q) * (1 - q) + (n - bucket) * q * q + (f - q) * (f - q)
+            above = g[bucket - 1] + f * counts[bucket] + side * normal * (sd * math.sqrt(v)) >= 0
+            low, high = (low, f) if above else (f, high)
+        return (low + high) / 2
+
+    upper, lower = g + reach >= 0, g - reach <= 0
+    low = kernels.OPEN if upper[0] else int(np.argmax(upper)) if upper.any() else kernels.EDGE
+    high = kernels.OPEN if lower[-1] else n - int(np.argmax(lower[::-1])) if lower.any() else kernels.EDGE
+    ends = low, passes(low, 1) if low > 0 else 0.0, high, passes(high, -1) if high > 0 else 0.0
+    bucket = int(np.argmin(np.concatenate(([0.0], np.cumsum(g)))))
+    if bucket in (0, n):
+        return bucket, 0.0, *ends
+    left = max(float((np.cumsum(g[bucket - 1 :: -1]) / np.arange(1, bucket + 1)).max()), -q * total)
+    right = min(float((np.cumsum(g[bucket:]) / np.arange(1, n - bucket + 1)).min()), (1 - q) * total)
+    return bucket, -left / (right - left) if right > left else 0.0, *ends
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.integers(-50, 500), min_size=3, max_size=14),
+    st.sampled_from([0.0, 0.5, 3.3, 20.123]),
+    st.sampled_from([0.01, 0.25, 0.5, 0.95, 0.999]),
+)
+@example([100, 0, 0, 5], 1.0, 0.01)  # below the first edge
+@example([1, 0, 0, 500], 1.0, 0.95)  # beyond the last
+@example([1, 0, 1], 0.0, 0.5)  # at an edge, exactly
+def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(counts: list[int], sd: float, q: float) -> None:
+    """The bytes of a snapshot must not depend on how its quantiles are computed."""
+    column = np.array(counts, dtype=np.float64)
+    wanted = quantile_in_columns(column, sd, q, 1.96)
+    for way in WAYS:
+        parts = {name: way(getattr(kernels, name)) for name in ("root", "sd_below")}
+        with patch.multiple(kernels, **parts):
+            assert way(kernels.quantile)(fixed(column), sd, q, 1.96, np.empty(len(column) - 1)) == wanted
