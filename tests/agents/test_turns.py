@@ -9,7 +9,7 @@ import pytest
 from tests.agents.pipeline import Event, Partition, contribute, unk
 from workers import turns as module
 from workers.agents.release import ReleaseShard
-from workers.agents.watermark import apart_s
+from workers.agents.watermark import Watermark, apart_s
 from workers.changes import Change
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing, Records
@@ -130,3 +130,20 @@ def test_narrow_ticks_wait_for_half_of_one_at_most() -> None:
     assert apart_s(lanes[:1]) == apart_s([]) == 0.5
 
 
+def test_only_a_commit_that_closes_keeps_the_next_close_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit by the interval shortly before the end of a tick must not make that tick late."""
+    now_s = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    clock = Watermark([unk(tick_ms=10 * TICK_MS).lane], 0)
+    due = []
+    for at_s in (1.0, 9.9, 10.0, 10.1, 20.0, 30.0, 30.4):
+        now_s = at_s
+        clock.told(int(at_s * 1000))
+        due.append(clock.close_due())
+        clock.note_commit()
+    assert due == [True, False, True, False, True, True, False]
+    # A backlog: the next tick closes soon after the last one, and waits.
+    clock.told(45_000)
+    assert not clock.close_due() and clock.closes()
+    now_s += 0.2
+    assert clock.close_due()

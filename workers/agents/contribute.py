@@ -230,8 +230,7 @@ class ContributeShard(Shard):
 
     def _due(self) -> bool:
         """Tell whether it is time to commit: by the interval, or because a tick has closed."""
-        elapsed = time.monotonic() - self._last_commit_s
-        return elapsed >= self._interval_s or (elapsed >= self._intake.apart_s and self._intake.closes())
+        return time.monotonic() - self._last_commit_s >= self._interval_s or self._intake.close_due()
 
     def _commit_all(self, offset: int) -> None:
         """Commit contributions, rejects, users' pairs and progress in one transaction."""

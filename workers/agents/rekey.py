@@ -294,8 +294,7 @@ class RekeyShard(Shard):
 
     def _due(self) -> bool:
         """Tell whether it is time to commit: by the interval, or because a tick has closed."""
-        elapsed = time.monotonic() - self._last_commit_s
-        return elapsed >= self._interval_s or (elapsed >= self._clock.apart_s and self._clock.closes())
+        return time.monotonic() - self._last_commit_s >= self._interval_s or self._clock.close_due()
 
     def _commit_all(self, offset: int) -> None:
         """Commit records, rejects, marks and progress in one transaction."""

@@ -12,6 +12,8 @@ A tick is closed when it ends at or before W.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,8 +27,9 @@ _APART_S = 0.5
 
 
 def apart_s(lanes: Sequence[Lane]) -> float:
-    """Return how long ticks that close or are complete soon after the last transaction wait for
-    further ones: while a backlog is read they share one. Where nothing is behind, none waits.
+    """Return how long ticks that close or are complete soon after others wait for further ones:
+    while a backlog is read they share a transaction. Where nothing is behind, a tick waits only if
+    another lane's ended that shortly before it.
     """
     return min([_APART_S, *(lane.tick_ms / 2000 for lane in lanes)])
 
@@ -41,8 +44,7 @@ class Watermark:
             grace_ms: how long a tick stays open for events that come late.
         """
         self._lanes, self._grace = lanes, grace_ms
-        #: Closes that follow each other faster share a transaction, in seconds.
-        self.apart_s = apart_s(lanes)
+        self._apart_s, self._closed_s = apart_s(lanes), -math.inf
         self.watermark: int | None = None
         self._committed_watermark: int | None = None
 
@@ -78,6 +80,12 @@ class Watermark:
         """Tell whether a tick of any lane has closed since the last commit."""
         return self.watermark is not None and self._closed_between(self._committed_watermark, self.watermark)
 
+    def close_due(self) -> bool:
+        """Tell whether a tick has closed and is to be committed now: closes that follow each other
+        faster than `apart_s` share a transaction.
+        """
+        return time.monotonic() - self._closed_s >= self._apart_s and self.closes()
+
     def _closed_between(self, before: int | None, mark: int) -> bool:
         if before is None:
             return True
@@ -107,4 +115,6 @@ class Watermark:
 
     def note_commit(self) -> None:
         """Note that the watermark was committed as it is."""
+        if self.closes():
+            self._closed_s = time.monotonic()
         self._committed_watermark = self.watermark
