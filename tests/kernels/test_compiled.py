@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import subprocess
@@ -58,7 +59,7 @@ def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
 
     @compiled.kernel_part
     def last(values: Any) -> Any:
-        return values[-1]
+        return values[len(values) - 1]
 
     @compiled.kernel
     def last_but(values: Any, less: Any) -> Any:
@@ -71,6 +72,35 @@ def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
         assert (last(whole), last(halves), last(fixed(whole))) == (8, 0.5, 8)
     assert not recorder.buffer
     assert last_but(halves, 2) == -1.5
+
+
+def test_no_kernel_counts_from_the_end_of_an_array() -> None:
+    """Where an index is not checked numba is kept from looking whether it is below 0: that would be a place before the array."""
+    found = []
+    for path in sorted((ROOT / "workers/kernels").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Subscript):
+                indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+                found += [
+                    f"{path.name}:{node.lineno}"
+                    for index in indices
+                    if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub)
+                ]
+    assert not found
+
+
+def test_an_index_below_0_is_what_it_is_in_python_where_it_is_checked() -> None:
+    """A reader of bytes from outside that compares with plain Python must do so there, too."""
+
+    @compiled.reads_outside
+    def at(values: Any, index: int) -> Any:
+        return values[index]
+
+    values = np.array([3, 8, 5])
+    assert [at(values, index) for index in range(-3, 3)] == [3, 8, 5, 3, 8, 5]
+    for index in (-4, 3):
+        with pytest.raises(IndexError):
+            at(values, index)
 
 
 def test_flags_are_compared_by_the_values_that_numba_says() -> None:
