@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from types import MappingProxyType
 from typing import Any
 
@@ -25,7 +26,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 
 from workers.kafka.records import FetchedRecords, Records
-from workers.kernels.records import crc32c, crc_tables, read_records
+from workers.kernels.records import crc_tables, first_damaged, read_batches
 from workers.mechanisms.frozen import read_only
 from workers.mechanisms.texts import fixed
 
@@ -60,31 +61,34 @@ class RecordSet:
         """Return the next record batch."""
         start = self._at
         self._at += _LOG_OVERHEAD + self._length()
-        data = memoryview(self._data)[start : self._at]
-        if data[_MAGIC_AT] >= 2 and len(data) < _HEADER.size:
-            raise CorruptRecordException(f"a record batch of {len(data)} bytes")
-        return RecordBatch(data)
+        size = self._at - start
+        if self._data[start + _MAGIC_AT] >= 2 and size < _HEADER.size:
+            raise CorruptRecordException(f"a record batch of {size} bytes")
+        return RecordBatch(self._data, start, self._at)
 
     def _length(self) -> int:
         return int.from_bytes(self._data[self._at + 8 : self._at + _LOG_OVERHEAD], signed=True)
 
 
 class RecordBatch:
-    """One record batch: its header, and its bytes.
+    """One record batch: its header, and where its bytes are.
 
     Attributes:
+        response, start, stop: the bytes of the response that it came in, and which of them it is.
         base_offset, next_offset: of its first record, and behind its last.
         number: of records.
         last_ms: the latest of their times.
         producer_id: None in formats that have none.
         is_control_batch, is_transactional: what its records are.
+        is_legacy: whether it is of a message format before 2.
+        is_compressed: whether its records are.
     """
 
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._legacy = data[_MAGIC_AT] < 2
-        if self._legacy:
-            records = list(MemoryRecords(bytes(data)).next_batch())
+    def __init__(self, response: bytes, start: int, stop: int) -> None:
+        self.response, self.start, self.stop = response, start, stop
+        self.is_legacy = response[start + _MAGIC_AT] < 2
+        if self.is_legacy:
+            records = list(self._stock())
             self._records = records
             self.base_offset, self.next_offset = records[0].offset, records[-1].offset + 1
             self.number, self.last_ms = len(records), max(record.timestamp or 0 for record in records)
@@ -93,14 +97,15 @@ class RecordBatch:
         (
             self.base_offset, _, _, _, self._crc, self._attributes, last, self._first_ms, self.last_ms,
             self.producer_id, _, _, self.number,
-        ) = _HEADER.unpack_from(data)  # fmt: skip
+        ) = _HEADER.unpack_from(response, start)  # fmt: skip
         self.next_offset = self.base_offset + last + 1
         self.is_control_batch = bool(self._attributes & _CONTROL)
         self.is_transactional = bool(self._attributes & _TRANSACTIONAL)
+        self.is_compressed = bool(self._attributes & _CODEC)
 
     def __iter__(self) -> Any:
         """Return aiokafka's own reader, for other consumers in this process."""
-        return iter(MemoryRecords(bytes(self._data)).next_batch())
+        return iter(self._stock())
 
     def __next__(self) -> Any:
         """Return the first record, for aiokafka to look at a control record."""
@@ -108,32 +113,37 @@ class RecordBatch:
 
     def validate_crc(self) -> bool:
         """Tell whether the bytes match their CRC."""
-        if self._legacy:
-            return bool(MemoryRecords(bytes(self._data)).next_batch().validate_crc())
-        return bool(self._crc == crc32c(np.frombuffer(self._data[_CRC_FROM:], dtype=np.uint8), _TABLES))
+        return bool(self._stock().validate_crc())
 
-    def payload(self) -> bytes | memoryview:
-        """Return the records' bytes, decompressed."""
-        data = self._data[_HEADER.size :]
-        kind = self._attributes & _CODEC
-        return _UNPACK[kind](data.tobytes()) if kind else data
-
-    def read(self, data: np.ndarray[Any, Any], start: int, stop: int, rows: slice, into: Records) -> None:
-        """Write where the records lie, which are data[start:stop], to some rows of `into`."""
-        append_ms = self.last_ms if self._attributes & _APPEND_TIME else -1
-        places = (into.keys[rows], into.values[rows], into.times[rows], into.offsets[rows])
-        try:
-            good = read_records(data, start, stop, self.base_offset, self._first_ms, append_ms, *places)
-        except IndexError:
-            good = False
-        if not good:
-            raise CorruptRecordException(f"the record batch at offset {self.base_offset} holds no records")
+    def _stock(self) -> Any:
+        """Return aiokafka's own batch of these bytes."""
+        return MemoryRecords(self.response[self.start : self.stop]).next_batch()
 
     @property
-    def legacy(self) -> Records | None:
-        """The records of an old format; None for a batch of today's."""
-        if not self._legacy:
-            return None
+    def crc(self) -> tuple[int, int, int]:
+        """Which bytes of the response the CRC is of, start and stop, and the CRC."""
+        return self.start + _CRC_FROM, self.stop, self._crc
+
+    @property
+    def payload(self) -> memoryview:
+        """The records' bytes as they came."""
+        return memoryview(self.response)[self.start + _HEADER.size : self.stop]
+
+    def decompressed(self) -> bytes | memoryview:
+        """Return the records' bytes."""
+        kind = self._attributes & _CODEC
+        return _UNPACK[kind](self.payload.tobytes()) if kind else self.payload
+
+    def row(self, start: int, stop: int) -> tuple[int, ...]:
+        """Return what `kernels.records.read_batches` takes where the records lie from start to
+        stop.
+        """
+        append_ms = self.last_ms if self._attributes & _APPEND_TIME else -1
+        return start, stop, self.base_offset, self._first_ms, append_ms, self.number
+
+    @property
+    def legacy(self) -> Records:
+        """The records of a batch of an old format."""
         found = self._records
         return Records.of(
             [r.value for r in found],
@@ -153,42 +163,57 @@ class _Decode:
     check_crcs: bool
 
     def __call__(self) -> Records:
+        if self.check_crcs and not _undamaged(self.batches):
+            raise CorruptRecordException(f"Invalid CRC - {self.name}")
         parts: list[Records] = []
-        plain: list[RecordBatch] = []
-        for batch in self.batches:
-            if self.check_crcs and not batch.validate_crc():
-                raise CorruptRecordException(f"Invalid CRC - {self.name}")
-            if (old := batch.legacy) is not None:
-                parts += [*([_read(plain)] if plain else []), old]
-                plain = []
-            else:
-                plain.append(batch)
-        if plain:
-            parts.append(_read(plain))
+        for is_legacy, group in groupby(self.batches, key=lambda batch: batch.is_legacy):
+            batches = list(group)
+            parts += [batch.legacy for batch in batches] if is_legacy else [_read(batches)]
         records = parts[0] if len(parts) == 1 else _joined(parts)
         # A seek may lead into a record batch, which the broker sends whole.
         return records.part(int(np.searchsorted(records.offsets, self.first)), len(records))
 
 
+def _undamaged(batches: list[RecordBatch]) -> bool:
+    """Tell whether the bytes of all batches, which came in one response, match their CRCs."""
+    crcs = np.array([batch.crc for batch in batches if not batch.is_legacy], dtype=np.int64).reshape(-1, 3)
+    if len(crcs):
+        data = np.frombuffer(batches[0].response, dtype=np.uint8)
+        if first_damaged(data, fixed(crcs[:, :2]), fixed(crcs[:, 2]), _TABLES) < len(crcs):
+            return False
+    return all(batch.validate_crc() for batch in batches if batch.is_legacy)
+
+
 def _read(batches: list[RecordBatch]) -> Records:
-    """Return the records of batches of today's format."""
-    payloads = [batch.payload() for batch in batches]
-    data = fixed(np.frombuffer(payloads[0] if len(payloads) == 1 else b"".join(payloads), dtype=np.uint8))
+    """Return the records of batches of today's format, which came in one response."""
+    if any(batch.is_compressed for batch in batches):
+        payloads = [batch.decompressed() for batch in batches]
+        data = np.frombuffer(payloads[0] if len(payloads) == 1 else b"".join(payloads), dtype=np.uint8)
+        ends = list(accumulate(map(len, payloads)))
+        starts = [0, *ends[:-1]]
+    else:
+        begin = batches[0].start
+        data = np.frombuffer(batches[0].response, dtype=np.uint8)[begin : batches[-1].stop]
+        starts = [batch.start + _HEADER.size - begin for batch in batches]
+        ends = [batch.stop - begin for batch in batches]
+    rows = [batch.row(*place) for batch, *place in zip(batches, starts, ends, strict=True)]
     n = sum(batch.number for batch in batches)
-    into = Records(
-        data,
+    found = Records(
+        fixed(data),
         np.empty((n, 2), dtype=np.int64),
         np.empty((n, 2), dtype=np.int64),
         np.empty(n, dtype=np.int64),
         np.empty(n, dtype=np.int64),
         framed=True,
     )
-    start = row = 0
-    for batch, payload in zip(batches, payloads, strict=True):
-        stop = start + len(payload)
-        batch.read(data, start, stop, slice(row, row + batch.number), into)
-        start, row = stop, row + batch.number
-    return into
+    places = found.keys, found.values, found.times, found.offsets
+    try:
+        bad = read_batches(found.data, fixed(np.array(rows, dtype=np.int64)), *places)
+    except IndexError:
+        bad = len(batches) - 1  # behind the others there are bytes
+    if bad < len(batches):
+        raise CorruptRecordException(f"the record batch at offset {batches[bad].base_offset} holds no records")
+    return found
 
 
 def _joined(parts: list[Records]) -> Records:

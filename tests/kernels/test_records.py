@@ -1,0 +1,78 @@
+"""Where the records of fetched batches lie, and whether their bytes are whole: compiled and as plain Python, as aiokafka says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import calc_crc32c
+
+from tests.kernels.uncompiled import plain_python
+from workers.kernels import records
+from workers.mechanisms.texts import fixed
+
+HEADER = 61
+WAYS = (vars(records), plain_python((records,))[records])
+TABLES = records.crc_tables()
+
+
+def batch(base: int, count: int) -> bytes:
+    """Return a record batch with null and empty keys and values, and headers."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+    for i in range(count):
+        key, value = (None, b"", b"k%d" % i)[i % 3], (b"value" * (i * 40), None, b"")[i % 4 % 3]
+        builder.append(i, base + 7 * i, key, value, [("name", b"x" * i), ("none", None)][: i % 3])
+    made = bytearray(builder.build())
+    made[:8] = base.to_bytes(8)
+    return bytes(made)
+
+
+def found(way: dict[str, Any], data: bytes, rows: Sequence[tuple[int, ...]]) -> tuple[int, list[tuple[Any, ...]]]:
+    """Return which batch is bad, and offset, time, key and value of all records."""
+    n = sum(row[records.NUMBER] for row in rows)
+    keys, values = np.full((n, 2), -9), np.full((n, 2), -9)
+    times, offsets = np.full(n, -9), np.full(n, -9)
+    bad = way["read_batches"](fixed(np.frombuffer(data, dtype=np.uint8)), fixed(np.array(rows)), keys, values, times, offsets)
+
+    def texts(places: Any) -> list[bytes | None]:
+        return [None if start < 0 else data[start:stop] for start, stop in places.tolist()]
+
+    return bad, list(zip(offsets.tolist(), times.tolist(), texts(keys), texts(values), strict=True))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["compiled", "plain"])
+def test_records_of_several_batches_are_those_that_aiokafka_reads(way: dict[str, Any]) -> None:
+    batches = [batch(0, 5), batch(100, 1), batch(3_000_000_000, 12)]
+    wanted, rows, data = [], [], b""
+    for base, count, made in zip((0, 100, 3_000_000_000), (5, 1, 12), batches, strict=True):
+        rows.append((len(data) + HEADER, len(data) + len(made), base, base, -1, count))
+        data += made
+        wanted += [(r.offset, r.timestamp, r.key, r.value) for r in MemoryRecords(made).next_batch()]
+    assert found(way, data, rows) == (3, wanted)
+    appended = [(*row[:4], 77, row[5]) for row in rows]
+    assert [row[1] for row in found(way, data, appended)[1]] == [77] * len(wanted)
+    for place in range(3):
+        for column, change in ((records.STOP, -1), (records.STOP, 1), (records.START, 1), (records.NUMBER, -1), (records.NUMBER, 1)):
+            other = [list(row) for row in rows]
+            other[place][column] += change
+            try:
+                bad, _ = found(way, data, [tuple(row) for row in other])
+            except IndexError:
+                bad = 2
+            assert bad == place
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["compiled", "plain"])
+def test_the_first_damaged_part_is_found(way: dict[str, Any]) -> None:
+    data = np.random.default_rng(4).integers(0, 256, 400, dtype=np.uint8)
+    places = np.array([(start, stop) for start in (0, 3, 200) for stop in (200, 201, 207, 208, 400)])
+    crcs = np.array([calc_crc32c(data[start:stop].tobytes()) for start, stop in places.tolist()])
+    assert way["first_damaged"](data, places, crcs, TABLES) == len(places)
+    for part in range(len(places)):
+        other = crcs.copy()
+        other[part:] ^= 1
+        assert way["first_damaged"](data, places, other, TABLES) == part
