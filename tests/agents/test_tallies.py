@@ -14,9 +14,11 @@ from workers.mechanisms.texts import Texts
 def count_of(tally: Tally) -> Counter[tuple[int, int]]:
     """Return the tally's counts by the codes of key and label, each from one row."""
     rows = tally.rows(1)
-    keys = np.repeat(rows.keys, np.diff(rows.starts))
-    found = Counter(dict(zip(zip(keys.tolist(), rows.labels.tolist(), strict=True), rows.counts.tolist(), strict=True)))
-    assert len(found) == len(keys)
+    pairs = list(zip(rows.keys.tolist(), rows.labels.tolist(), strict=True))
+    found = Counter(dict(zip(pairs, rows.counts.tolist(), strict=True)))
+    assert len(found) == len(pairs)
+    named = [rows.names[place] for place in np.repeat(np.arange(len(rows.names)), np.diff(rows.starts)).tolist()]
+    assert named == [tally.key_names.name(key) for key, _ in pairs]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import product
+from random import Random
 
 import numpy as np
 from hypothesis import given, settings
@@ -56,3 +57,52 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
         for key, label, n in zip(of_row.tolist(), labels.tolist(), bounded.tolist(), strict=True):
             again[key, label] += n
         assert +again == +expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 3)), unique=True, max_size=20), st.randoms(use_true_random=False))
+def test_rows_come_by_key_and_within_a_key_as_they_were_met(rows: list[tuple[int, int]], random: Random) -> None:
+    """A label of -1 stands for the key itself, which is met before its labels."""
+    met = list(dict.fromkeys(key for key, _ in rows))
+    rows = [each for key in met for each in ((key, -1), *(row for row in rows if row[0] == key and row[1] >= 0))]
+    random.shuffle(rows)
+    rows.sort(key=lambda row: row[1] >= 0)
+    pairs = np.array([key << 32 | (tallies.NO_LABEL if label < 0 else label) for key, label in rows], dtype=np.uint64)
+    counts = np.arange(100, 100 + len(rows))
+    met = [key for key, label in rows if label < 0]
+    order = random.sample(met, len(met))
+    for way in WAYS:
+        keys = np.empty(5, dtype=np.int32)
+        assert keys[: way(tallies.keys_met)(pairs, len(rows), keys)].tolist() == met
+        places = np.empty(5, dtype=np.int32)
+        places[order] = np.arange(len(order))
+        n = len(rows) - len(met)
+        starts, of_key, labels = np.zeros(len(met) + 1, dtype=np.int64), np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
+        sums = np.empty(n, dtype=np.int64)
+        way(tallies.group_by_key)(pairs, counts, len(rows), places, starts, of_key, labels, sums)
+        found = list(zip(of_key.tolist(), labels.tolist(), sums.tolist(), strict=True))
+        of_labels = [(*row, count) for row, count in zip(rows, counts.tolist(), strict=True) if row[1] >= 0]
+        assert found == [row for key in order for row in of_labels if row[0] == key]
+        assert starts.tolist() == [sum(row[0] in order[:place] for row in found) for place in range(len(order) + 1)]
+
+
+def test_labels_are_alone_where_each_event_has_its_own_only() -> None:
+    """Then they are taken as they are: a label too many or too few would be counted for another event."""
+    for first, number, alone in (
+        ([], [], True),
+        ([0], [1], True),
+        ([0, 1, 2], [1, 1, 1], True),
+        ([0, 1, 2], [1, 2, 1], False),
+        ([0, 1, 1], [1, 0, 1], False),
+        ([0, 1, 2], [1, 1, -1], False),
+        ([0, 2, 1], [1, 1, 1], False),
+        ([1, 0], [1, 1], False),
+    ):
+        for way in WAYS:
+            assert way(tallies.are_alone)(np.array(first, dtype=np.int64), np.array(number, dtype=np.int64)) is alone
+
+
+def test_amounts_are_ones_where_none_is_another() -> None:
+    for amounts in ([], [1], [1] * 40, [2], [1, 1, 0], [1, 3, 1]):
+        for way in WAYS:
+            assert way(tallies.are_ones)(np.array(amounts, dtype=np.int64)) is (set(amounts) <= {1})

@@ -189,8 +189,7 @@ class Intake(Watermark):
         """Yield the rows of a tally by owner partition."""
         rows = tally.rows(owners)
         labels = tally.label_names.texts(rows.labels)
-        keys = np.repeat(rows.keys, np.diff(rows.starts))
-        tags = self._tags.of(lane.view, tally.key_names, tally.label_names).of(keys, rows.labels, labels)
+        tags = self._tags.of(lane.view, tally.key_names, tally.label_names).of(rows.keys, rows.labels, labels)
         bounds = np.searchsorted(rows.owners, np.arange(owners + 1)).tolist()
         for owner in range(owners):
             start, stop = bounds[owner], bounds[owner + 1]

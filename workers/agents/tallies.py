@@ -22,8 +22,6 @@ _FIRST_ROWS = 1 << 6
 # Instead of the bits of a label: slots are found by a hash, of which there are two to four a row.
 _HASHED = -1
 _SLOTS_A_ROW = 4
-_LABEL = np.uint64(kernels.NO_LABEL)
-_KEY_BITS = np.uint64(32)
 _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
 A = TypeVar("A", bound=np.generic)
 
@@ -39,18 +37,17 @@ class KeyRows(NamedTuple):
     """What a tally holds, in the order of its stream keys.
 
     Attributes:
-        keys: int32 (k,), codes of the stream keys, also of those without rows.
-        names: the stream keys themselves.
+        names: the k stream keys, also those without rows.
         owners: int64 (k,), each key's owner partition, ascending.
         starts: int64 (k + 1,), where each key's rows begin.
-        labels: int32 (n,), codes.
+        keys, labels: int32 (n,), codes.
         counts: int64 (n,), each above 0.
     """
 
-    keys: Codes
     names: list[str]
     owners: Longs
     starts: Longs
+    keys: Codes
     labels: Codes
     counts: Longs
 
@@ -109,20 +106,17 @@ class Tally:
         """Return the rows by stream key: by owner partition, then in the order in which the keys
         were met.
         """
-        pairs = self._pairs[: self._used]
-        of_keys = (pairs & _LABEL) == _LABEL
-        keys = (pairs[of_keys] >> _KEY_BITS).astype(np.int32)
+        keys = np.empty(len(self._told), dtype=np.int32)
+        keys = keys[: kernels.keys_met(self._pairs, self._used, keys)]
         met = [self.key_names.name(code) for code in keys.tolist()]
         owner = np.array([owner_of(name, owners) for name in met], dtype=np.int64)
         by_owner = np.argsort(owner, kind="stable")
-        keys, owner = keys[by_owner], owner[by_owner]
-        names = [met[place] for place in by_owner.tolist()]
-        places = np.empty(len(self.key_names), dtype=np.int32)
-        places[keys] = np.arange(len(keys), dtype=np.int32)
-        starts = np.zeros(len(keys) + 1, dtype=np.int64)
-        rows = np.empty(self._used - len(keys), dtype=np.int64)
-        kernels.group_by_key(self._pairs, self._used, places, starts, rows)
-        return KeyRows(keys, names, owner, starts, (pairs[rows] & _LABEL).astype(np.int32), self._counts[rows])
+        places = np.empty(len(self._told), dtype=np.int32)
+        places[keys[by_owner]] = np.arange(len(keys), dtype=np.int32)
+        starts, n = np.zeros(len(keys) + 1, dtype=np.int64), self._used - len(keys)
+        of_key, labels, counts = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int64)
+        kernels.group_by_key(self._pairs, self._counts, self._used, places, starts, of_key, labels, counts)
+        return KeyRows([met[place] for place in by_owner.tolist()], owner[by_owner], starts, of_key, labels, counts)
 
     def _make_room(self, rows: int) -> None:
         if rows > len(self._pairs):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.events.vocabulary import Codes, Vocabulary
-from workers.kernels.tallies import distinct_labels
+from workers.kernels.tallies import are_alone, distinct_labels
 from workers.mechanisms.frozen import read_only
 from workers.mechanisms.texts import fixed
 
@@ -154,7 +154,7 @@ class Coder:
             last: whether the last amount of a repeated label counts, instead of the sum.
         """
         names, n = self.labels.vocabulary, len(first)
-        if len(labels) == n and not len(amounts) and bool((number == 1).all() and (first[1:] > first[:-1]).all()):
+        if len(labels) == n and not len(amounts) and are_alone(fixed(first), fixed(number)):
             # A label an event, as of most fields: they are what is wanted.
             if n > len(self._upto):
                 self._upto = np.arange(1, 2 * n + 1)

@@ -234,15 +234,38 @@ def refill(pairs: Words, used: int, secret: np.uint64, bits: int, slots: Codes) 
 
 
 @kernel
-def group_by_key(pairs: Words, used: int, places: Codes, starts: Longs, rows: Longs) -> None:
-    """Put the rows of a tally's labels in the order of their keys; within a key as they were met.
+def keys_met(pairs: Words, used: int, keys: Codes) -> int:
+    """Write the codes of a tally's stream keys in the order in which they were met.
 
     Args:
         pairs: uint64 (used or more,).
+        used: number of rows.
+        keys: int32 (stream keys there can be,), written from its beginning on.
+
+    Returns:
+        How many there are.
+    """
+    found = 0
+    for row in range(used):
+        if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
+            keys[found] = pairs[row] >> np.uint64(32)
+            found += 1
+    return found
+
+
+@kernel
+def group_by_key(
+    pairs: Words, counts: Longs, used: int, places: Codes, starts: Longs, keys: Codes, labels: Codes, sums: Longs
+) -> None:
+    """Write the rows of a tally's labels in the order of their keys; within a key as they were met.
+
+    Args:
+        pairs, counts: uint64 and int64 (used or more,).
         used: number of rows, those of keys included.
         places: int32 (codes of keys,): the place of each key in the order wanted.
-        starts: int64 (keys + 1,), zeros; written: where each key's rows begin in `rows`.
-        rows: int64 (rows of labels,), written.
+        starts: int64 (keys + 1,), zeros; written: where each key's rows begin.
+        keys, labels: int32 (rows of labels,), written: codes.
+        sums: int64 (rows of labels,), written: their counts.
     """
     for row in range(used):
         if pairs[row] & np.uint64(NO_LABEL) != np.uint64(NO_LABEL):
@@ -250,10 +273,34 @@ def group_by_key(pairs: Words, used: int, places: Codes, starts: Longs, rows: Lo
     for key in range(1, len(starts)):
         starts[key] += starts[key - 1]
     for row in range(used):
-        if pairs[row] & np.uint64(NO_LABEL) != np.uint64(NO_LABEL):
+        label = pairs[row] & np.uint64(NO_LABEL)
+        if label != np.uint64(NO_LABEL):
             place = places[pairs[row] >> np.uint64(32)]
-            rows[starts[place]] = row
+            at = starts[place]
+            keys[at], labels[at], sums[at] = pairs[row] >> np.uint64(32), label, counts[row]
             starts[place] += 1
     for key in range(len(starts) - 1, 0, -1):
         starts[key] = starts[key - 1]
     starts[0] = 0
+
+
+@kernel
+def are_alone(first: Longs, number: Longs) -> bool:
+    """Return whether event i brings one label, the i-th.
+
+    Args:
+        first, number: int64 (n,): event i brings the labels from first[i] on, number[i] of them.
+    """
+    i = 0
+    while i < len(first) and number[i] == 1 and first[i] == i:
+        i += 1
+    return bool(i == len(first))
+
+
+@kernel
+def are_ones(amounts: Longs) -> bool:
+    """Return whether all amounts are 1, int64 (m,)."""
+    i = 0
+    while i < len(amounts) and amounts[i] == 1:
+        i += 1
+    return bool(i == len(amounts))
