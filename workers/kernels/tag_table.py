@@ -24,6 +24,9 @@ Slots = NDArray[np.uint32]
 Tags = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
+# Tags that are looked for together: what is noted of them stays in the nearest cache.
+AT_ONCE = 1024
+
 
 @kernel_part
 def row_of(slots: Slots, of_rows: Tags, first: np.uint64, second: np.uint64) -> int:
@@ -81,15 +84,31 @@ def add_to_rows(
     Returns:
         How many tags have no row.
     """
+    mask = np.int64(len(slots) - 1)
     unknown = 0
-    for i in range(len(tags)):
-        row = row_of(slots, of_rows, tags[i, 0], tags[i, 1])
-        if row < 0:
-            rows[i] = -1
-            unknown += 1
-        else:
-            rows[i] = row
-            totals[row] += counts[i]
+    # Each look at the table, the tags and the totals is a cache miss. In loops of their own many
+    # are under way at once; a loop with all three waits for each before it knows how to go on.
+    for begin in range(0, len(tags), AT_ONCE):
+        stop = min(begin + AT_ONCE, len(tags))
+        for i in range(begin, stop):
+            rows[i] = np.int64(slots[np.int64(tags[i, 0] & np.uint64(mask))])
+        for i in range(begin, stop):
+            entry, slot = rows[i], np.int64(tags[i, 0] & np.uint64(mask))
+            fingerprint = np.int64(tags[i, 1] >> np.uint64(32)) & ~mask
+            while entry and entry & ~mask != fingerprint:
+                slot = (slot + 1) & mask
+                entry = np.int64(slots[slot])
+            rows[i] = (entry & mask) - 1
+        for i in range(begin, stop):
+            row = rows[i]
+            if row >= 0 and (of_rows[row, 0] != tags[i, 0] or of_rows[row, 1] != tags[i, 1]):
+                # Another tag with the same fingerprint: one of millions, or billions.
+                rows[i] = max(row_of(slots, of_rows, tags[i, 0], tags[i, 1]), -1)
+        for i in range(begin, stop):
+            if rows[i] < 0:
+                unknown += 1
+            else:
+                totals[rows[i]] += counts[i]
     return unknown
 
 
