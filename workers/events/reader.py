@@ -232,7 +232,7 @@ class _Rows:
         self.times = np.empty(n if layout.time_slot >= 0 else 0, dtype=np.int64)
         self.users = np.empty((n if layout.user_slot >= 0 else 0, 2), dtype=np.int64)
         self.keys = np.empty((len(layout.keys), n, 2), dtype=np.int64)
-        self.first, self.number = np.zeros((views, n), dtype=np.int64), np.zeros((views, n), dtype=np.int64)
+        self.first, self.number = np.empty((views, n), dtype=np.int64), np.empty((views, n), dtype=np.int64)
         self.used = np.zeros(columns, dtype=np.int64)
         # What one event needs at most; only binary formats make texts, of their whole numbers.
         longest = int(np.diff(logs.ends, prepend=0).max(initial=0))
@@ -295,7 +295,7 @@ class _Found:
             zip(event.views, layout.key_of, layout.column_of, strict=True)
         ):
             if seen is None:
-                rows.number[view, row] = UNSEEN
+                rows.first[view, row], rows.number[view, row] = 0, UNSEEN
                 continue
             if isinstance(layout.keys[key], Path):
                 rows.keys[key, row] = self._text(seen.key)
