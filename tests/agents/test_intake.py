@@ -1,12 +1,14 @@
 """Stage 1 counts every event once, in a tick that the order of the partition alone decides."""
 
 from collections import Counter
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events.reading import columns
+from workers.agents import tallies
 from workers.agents.contributions import Section
 from workers.agents.intake import Intake
 from workers.histogram.owners import owner_of
@@ -39,11 +41,19 @@ def by_hand(events: list[tuple[str, object, int]], grace: int) -> dict[Lane, Cou
 
 
 @settings(deadline=None)
-@given(st.lists(EVENT, max_size=40), st.sampled_from([0, 5, 25]), st.data())
+@given(st.lists(EVENT, max_size=40), st.sampled_from([0, 5, 25]), st.sampled_from([1, 6, tallies.TOGETHER_ROWS]), st.data())
 def test_where_batches_and_commits_end_changes_nothing(
-    events: list[tuple[str, object, int]], grace: int, data: st.DataObject
+    events: list[tuple[str, object, int]], grace: int, together: int, data: st.DataObject
 ) -> None:
-    """A restart re-reads from the last commit: the sums must not depend on where that was."""
+    """A restart re-reads from the last commit: the sums must not depend on where that was, nor on how many ticks' rows
+    are worked off together.
+    """
+    with patch.object(tallies, "TOGETHER_ROWS", together):
+        check_where_they_end(events, grace, data)
+
+
+def check_where_they_end(events: list[tuple[str, object, int]], grace: int, data: st.DataObject) -> None:
+    """Commit wherever the data say, and add up what the owners are told."""
     intake, owners = Intake(LANES, grace, KEY), 3
     sequences = [0] * owners
     got: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}

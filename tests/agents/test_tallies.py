@@ -13,12 +13,15 @@ from workers.mechanisms.texts import Texts
 
 def count_of(tally: Tally) -> Counter[tuple[int, int]]:
     """Return the tally's counts by the codes of key and label, each from one row."""
-    rows = tally.rows(1)
-    pairs = list(zip(rows.keys.tolist(), rows.labels.tolist(), strict=True))
-    found = Counter(dict(zip(pairs, rows.counts.tolist(), strict=True)))
-    assert len(found) == len(pairs)
-    named = [rows.names[place] for place in np.repeat(np.arange(len(rows.names)), np.diff(rows.starts)).tolist()]
-    assert named == [tally.key_names.name(key) for key, _ in pairs]
+    n = len(tally)
+    pairs, labels, counts = np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    keys = tally.write(np.zeros(len(tally.key_names), dtype=np.int32), 1, pairs, labels, counts)
+    used = int(keys.starts[-1])
+    of_rows = [(int(pair) >> 32, label) for pair, label in zip(pairs[:used], labels[:used].tolist(), strict=True)]
+    found = Counter(dict(zip(of_rows, counts[:used].tolist(), strict=True)))
+    assert len(found) == used == n - len(keys.names)
+    named = [keys.names[place] for place in np.repeat(np.arange(len(keys.names)), np.diff(keys.starts)).tolist()]
+    assert named == [tally.key_names.name(key) for key, _ in of_rows]
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
@@ -113,7 +114,49 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
     assert names["all"] is names["some"]
     assert len({id(each) for each in names.values()}) == 3
     texts = {name: list(names[name].texts(columns.labels)) for name, columns in found.views.items()}
-    assert texts == {"all": [b"x", b"z", b"y", b"x"], "some": [b"y", b"x"], "texts": [b"7", b"4"], "buckets": [b">=5", b"[0,5)"]}
+    # What is found for one is there for the other, which says what it looks at.
+    assert texts["all"] == texts["some"] == [b"x", b"z", b"y", b"x"]
+    assert texts["texts"] == [b"7", b"4"] and texts["buckets"] == [b">=5", b"[0,5)"]
+    seen = found.views["some"].seen
+    assert found.views["all"].seen is None
+    assert seen is not None and seen.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("undeclared", [False, True])
+def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool) -> None:
+    """They share its labels; whether an event is one's own is for each of them, also where some events are rejected."""
+    rng, key, items = np.random.default_rng(seed), parse("key"), parse("items")
+    kinds = [("a",), ("b", "c"), ("c",)][: 1 + seed % 3]
+    views = {str(i): View(key, items, where=(Condition(field="kind", in_=kind),)) for i, kind in enumerate(kinds)}
+    views["other key"] = View(parse("kind"), items, where=(Condition(field="kind", in_=("c",)),))
+    objects = [
+        {"key": f"k{rng.integers(3)}", "kind": "abcd"[rng.integers(4)], "items": [f"i{i}" for i in rng.integers(0, 4, rng.integers(4))]}
+        for _ in range(60)
+    ]
+    served = frozenset({"k0", "k1"} if undeclared else {"k0", "k1", "k2"})
+
+    def read(names: list[str]) -> dict[str, list[tuple[str, list[bytes]] | None]]:
+        shape = Shape(MappingProxyType({name: views[name] for name in names}))
+        declared = {name: None if name == "other key" else served for name in names}
+        found, rejects = SourceReader(EventReader(shape, max_bytes=1_000), declared).of_objects(objects)
+        assert bool(rejects) is (undeclared and names != ["other key"])
+        return {
+            name: [
+                (columns.key_names.name(columns.keys[i]), list(columns.label_names.texts(columns.labels[start:stop])))
+                if columns.seen is None or columns.seen[i]
+                else None
+                for i, (start, stop) in enumerate(pairwise([0, *columns.ends.tolist()]))
+            ]
+            for name, columns in found.views.items()
+        }
+
+    together = read(list(views))
+    if undeclared:  # a record that one of them rejects is no event for the others
+        objects = [each for each in objects if not (each["key"] == "k2" and any(each["kind"] in kind for kind in kinds))]
+        undeclared = False
+    for name in views:
+        assert together[name] == read([name])[name]
 
 
 @pytest.mark.parametrize(("last", "wanted"), [(True, [7, 2, 1]), (False, [8, 2, 1])])

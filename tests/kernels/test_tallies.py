@@ -60,8 +60,14 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 3)), unique=True, max_size=20), st.randoms(use_true_random=False))
-def test_rows_come_by_key_and_within_a_key_as_they_were_met(rows: list[tuple[int, int]], random: Random) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 3)), unique=True, max_size=20),
+    st.lists(st.integers(0, 2), min_size=5, max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
+    rows: list[tuple[int, int]], owner_of: list[int], random: Random
+) -> None:
     """A label of -1 stands for the key itself, which is met before its labels."""
     met = list(dict.fromkeys(key for key, _ in rows))
     rows = [each for key in met for each in ((key, -1), *(row for row in rows if row[0] == key and row[1] >= 0))]
@@ -70,20 +76,22 @@ def test_rows_come_by_key_and_within_a_key_as_they_were_met(rows: list[tuple[int
     pairs = np.array([key << 32 | (tallies.NO_LABEL if label < 0 else label) for key, label in rows], dtype=np.uint64)
     counts = np.arange(100, 100 + len(rows))
     met = [key for key, label in rows if label < 0]
-    order = random.sample(met, len(met))
+    order = sorted(met, key=owner_of.__getitem__)
     for way in WAYS:
-        keys = np.empty(5, dtype=np.int32)
-        assert keys[: way(tallies.keys_met)(pairs, len(rows), keys)].tolist() == met
-        places = np.empty(5, dtype=np.int32)
-        places[order] = np.arange(len(order))
+        bounds, starts = np.zeros(4, dtype=np.int64), np.zeros(6, dtype=np.int64)
+        places, keys = np.empty(5, dtype=np.int32), np.empty(5, dtype=np.int32)
         n = len(rows) - len(met)
-        starts, of_key, labels = np.zeros(len(met) + 1, dtype=np.int64), np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32)
-        sums = np.empty(n, dtype=np.int64)
-        way(tallies.group_by_key)(pairs, counts, len(rows), places, starts, of_key, labels, sums)
-        found = list(zip(of_key.tolist(), labels.tolist(), sums.tolist(), strict=True))
+        of_rows, labels, sums = np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        k = way(tallies.group_by_owner)(
+            pairs, counts, len(rows), np.array(owner_of, dtype=np.int32), bounds, places, keys, starts, of_rows, labels, sums
+        )
+        assert keys[:k].tolist() == order
+        assert bounds.tolist() == [sum(owner_of[key] < owner for key in met) for owner in range(4)]
+        found = [(int(pair) >> 32, label, n) for pair, label, n in zip(of_rows, labels.tolist(), sums.tolist(), strict=True)]
         of_labels = [(*row, count) for row, count in zip(rows, counts.tolist(), strict=True) if row[1] >= 0]
         assert found == [row for key in order for row in of_labels if row[0] == key]
-        assert starts.tolist() == [sum(row[0] in order[:place] for row in found) for place in range(len(order) + 1)]
+        assert [int(pair) & tallies.NO_LABEL for pair in of_rows] == labels.tolist()
+        assert starts[: k + 1].tolist() == [sum(row[0] in order[:place] for row in found) for place in range(k + 1)]
 
 
 def test_labels_are_alone_where_each_event_has_its_own_only() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS, uncompiled
-from workers.events.pairs import DigestsOfViews, PairDigests
+from workers.events.pairs import DigestsOfViews, PairDigests, pairs_of
 from workers.events.vocabulary import Vocabulary
 from workers.kernels import texts as kernels
 from workers.kernels import words
@@ -111,7 +111,7 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
             slots, codes = np.full(256, -1, dtype=np.int32), np.empty(300, dtype=np.int32)
             done = uncompiled(kernels.code_texts)(
                 column.text, places, 0, SECRET, slots, np.empty(100, np.uint64), np.empty(100, np.int64),
-                np.empty(1_000, np.uint8), 0, np.empty(kernels.AHEAD, np.uint64), np.full(kernels.RECENT, -1, np.int32), codes,
+                np.empty(1_000, np.uint8), 0, np.empty(kernels.AHEAD, np.uint64), np.full((kernels.RECENT, 3), kernels.FREE), codes,
             )  # fmt: skip
         assert done == (300, 70) and codes.tolist() == wanted
 
@@ -142,8 +142,9 @@ def test_tags_are_the_same_however_many_are_remembered() -> None:
         keys = np.sort(rng.integers(0, 3, size)).astype(np.int32)
         codes = rng.permutation(400)[:size].astype(np.int32)
         wanted = [key.tags(names.name(k), [column[c]])[0].tolist() for k, c in zip(keys.tolist(), codes.tolist(), strict=True)]
-        assert digests.of(keys, codes, labels.texts(codes)).tolist() == wanted
-        assert digests.of(keys, codes).tolist() == wanted
+        pairs = pairs_of(keys, codes)
+        assert digests.of(pairs, labels.texts(codes)).tolist() == wanted
+        assert digests.of(pairs).tolist() == wanted
 
 
 def test_views_whose_codes_mean_the_same_share_what_is_remembered() -> None:

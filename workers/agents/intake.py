@@ -11,18 +11,18 @@ there decided about that: they say so themselves, and W here is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.contributions import Message, Rows, messages
-from workers.agents.tallies import Run, Tallies, Tally, by_tick
+from workers.agents.contributions import Message, messages
+from workers.agents.tallies import Run, Shares, Tallies, by_tick
 from workers.agents.users import Stored, Users
 from workers.agents.watermark import Watermark
 from workers.changes import Change
 from workers.events.columns import EventColumns, Events, Longs
-from workers.events.pairs import DigestsOfViews, pair_state
+from workers.events.pairs import DigestsOfViews, pair_state, pairs_of
 from workers.kernels.tallies import bound_events
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -45,7 +45,7 @@ class Intake(Watermark):
         """
         super().__init__(lanes, grace_ms)
         self._key = key
-        self._tags, self._pairs = DigestsOfViews(key.tag_state), DigestsOfViews(pair_state)
+        self._shares, self._pairs = Shares(key.tag_state), DigestsOfViews(pair_state)
         self._users = Users(lanes, stored)
         self.first: int | None = None
         self._tallies = Tallies()
@@ -117,7 +117,7 @@ class Intake(Watermark):
         epochs[ticks < 1] = -1
         number = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, number)
-        digests = self._pairs.of(lane.view, events.key_names, events.label_names).of(keys, events.labels)
+        digests = self._pairs.of(lane.view, events.key_names, events.label_names).of(pairs_of(keys, events.labels))
         pairs = np.ascontiguousarray(digests[:, 0])
         return self._users.take(lane, epochs, users, events.ends - number, number, pairs, bounded)
 
@@ -161,10 +161,7 @@ class Intake(Watermark):
             max_bytes: upper limit of an encoded message; None: none (replay).
         """
         owners = len(sequences)
-        shares: list[list[Rows]] = [[] for _ in range(owners)]
-        for lane, tick, tally in self._tallies.take():
-            for owner, rows in self._shares(lane, tick, tally, owners):
-                shares[owner].append(rows)
+        shares = self._shares.of(self._tallies.take(), owners)
         closes = self.closes()
         told = [to for to in range(owners) if closes or shares[to]]
         found: list[tuple[int, Message]] = []
@@ -184,26 +181,3 @@ class Intake(Watermark):
         self.note_commit()
         self._users.committed(self.watermark)
         return found
-
-    def _shares(self, lane: Lane, tick: int, tally: Tally, owners: int) -> Iterator[tuple[int, Rows]]:
-        """Yield the rows of a tally by owner partition."""
-        rows = tally.rows(owners)
-        labels = tally.label_names.texts(rows.labels)
-        tags = self._tags.of(lane.view, tally.key_names, tally.label_names).of(rows.keys, rows.labels, labels)
-        bounds = np.searchsorted(rows.owners, np.arange(owners + 1)).tolist()
-        for owner in range(owners):
-            start, stop = bounds[owner], bounds[owner + 1]
-            if stop > start:
-                first, last = int(rows.starts[start]), int(rows.starts[stop])
-                yield (
-                    owner,
-                    Rows(
-                        lane=lane,
-                        tick=tick,
-                        names=rows.names[start:stop],
-                        starts=rows.starts[start : stop + 1] - first,
-                        labels=labels.part(first, last),
-                        counts=rows.counts[first:last],
-                        tags=tags[first:last],
-                    ),
-                )

@@ -1,28 +1,40 @@
-"""Stage 1's sums: what the events of a source partition add to each tick since the last commit."""
+"""Stage 1's sums: what the events of a source partition add to each tick since the last commit, and
+the rows that tell the owner partitions.
+
+The tallies of a backlog's commit are many and most of them small: those whose codes mean the same
+are worked off together, so that labels and tags are looked up for thousands of rows at once.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.agents.contributions import Rows
 from workers.events.columns import EventColumns, Longs
+from workers.events.pairs import DigestsOfViews
 from workers.events.vocabulary import Codes, Vocabulary
 from workers.histogram.owners import owner_of
 from workers.kernels import tallies as kernels
+from workers.kernels.blake2b import State
 from workers.mechanisms.config import Lane
 from workers.mechanisms.frozen import read_only
 from workers.mechanisms.ledger import grown
 from workers.mechanisms.texts import fixed
 
+# Tallies are worked off together up to about so many rows. A pair that is new has to be digested
+# once for each tally in which it is, if they are worked off together.
+TOGETHER_ROWS = 1 << 15
 _FIRST_ROWS = 1 << 6
 # Instead of the bits of a label: slots are found by a hash, of which there are two to four a row.
 _HASHED = -1
 _SLOTS_A_ROW = 4
 _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
+Words = NDArray[np.uint64]
 A = TypeVar("A", bound=np.generic)
 
 
@@ -33,23 +45,18 @@ class Run(NamedTuple):
     events: Longs
 
 
-class KeyRows(NamedTuple):
-    """What a tally holds, in the order of its stream keys.
+class TallyKeys(NamedTuple):
+    """The stream keys of a tally, in the order in which its rows are written.
 
     Attributes:
         names: the k stream keys, also those without rows.
-        owners: int64 (k,), each key's owner partition, ascending.
+        bounds: where the keys of each owner partition begin, and k.
         starts: int64 (k + 1,), where each key's rows begin.
-        keys, labels: int32 (n,), codes.
-        counts: int64 (n,), each above 0.
     """
 
     names: list[str]
-    owners: Longs
+    bounds: list[int]
     starts: Longs
-    keys: Codes
-    labels: Codes
-    counts: Longs
 
 
 class Tally:
@@ -102,21 +109,24 @@ class Tally:
             self._used,
         )
 
-    def rows(self, owners: int) -> KeyRows:
-        """Return the rows by stream key: by owner partition, then in the order in which the keys
+    def write(self, owner_of: Codes, owners: int, pairs: Words, labels: Longs, counts: Longs) -> TallyKeys:
+        """Write the rows by stream key: by owner partition, then in the order in which the keys
         were met.
+
+        Args:
+            owner_of: int32 (codes of keys or more,), each one's owner partition.
+            owners: how many there are.
+            pairs, labels, counts: uint64, int64 and int64 (rows or more,), written: pair, code of
+                the label and count of each.
         """
-        keys = np.empty(len(self._told), dtype=np.int32)
-        keys = keys[: kernels.keys_met(self._pairs, self._used, keys)]
-        met = [self.key_names.name(code) for code in keys.tolist()]
-        owner = np.array([owner_of(name, owners) for name in met], dtype=np.int64)
-        by_owner = np.argsort(owner, kind="stable")
-        places = np.empty(len(self._told), dtype=np.int32)
-        places[keys[by_owner]] = np.arange(len(keys), dtype=np.int32)
-        starts, n = np.zeros(len(keys) + 1, dtype=np.int64), self._used - len(keys)
-        of_key, labels, counts = np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int32), np.empty(n, dtype=np.int64)
-        kernels.group_by_key(self._pairs, self._counts, self._used, places, starts, of_key, labels, counts)
-        return KeyRows([met[place] for place in by_owner.tolist()], owner[by_owner], starts, of_key, labels, counts)
+        codes = len(self._told)
+        bounds, starts = np.zeros(owners + 1, dtype=np.int64), np.zeros(codes + 1, dtype=np.int64)
+        places, met = np.empty(codes, dtype=np.int32), np.empty(codes, dtype=np.int32)
+        k = kernels.group_by_owner(
+            self._pairs, self._counts, self._used, owner_of, bounds, places, met, starts, pairs, labels, counts
+        )
+        names = [self.key_names.name(code) for code in met[:k].tolist()]
+        return TallyKeys(names, bounds.tolist(), starts[: k + 1])
 
     def _make_room(self, rows: int) -> None:
         if rows > len(self._pairs):
@@ -140,6 +150,14 @@ class Tally:
         wider = np.empty(max(rows, len(column) + len(column) // 2), dtype=column.dtype)
         wider[: self._used] = column[: self._used]
         return wider
+
+
+class Counted(NamedTuple):
+    """The tally of a lane and tick."""
+
+    lane: Lane
+    tick: int
+    tally: Tally
 
 
 class Tallies:
@@ -182,12 +200,102 @@ class Tallies:
         if not tallies:
             del self._open[lane, tick]
 
-    def take(self) -> Iterator[tuple[Lane, int, Tally]]:
-        """Yield what was counted since the last call, and forget it."""
+    def take(self) -> list[Counted]:
+        """Return what was counted since the last call, and forget it."""
         taken, self._open = self._open, {}
-        for (lane, tick), tallies in taken.items():
-            for tally in tallies:
-                yield lane, tick, tally
+        return [Counted(lane, tick, tally) for (lane, tick), tallies in taken.items() for tally in tallies]
+
+
+class Shares:
+    """Makes the rows of one source partition. Not for two threads."""
+
+    def __init__(self, tag_state: Callable[[str], State]) -> None:
+        """
+        Args:
+            tag_state: what a row's tag begins with, by stream key; see `NoiseKey.tag_state`.
+        """
+        self._tags = DigestsOfViews(tag_state)
+        self._owner_of: dict[Vocabulary, Codes] = {}
+
+    def of(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:
+        """Return the rows for each owner partition, in the order of the tallies.
+
+        Args:
+            counted: what was counted since the last commit.
+            owners: how many owner partitions there are, at each call the same.
+        """
+        of_tally: list[list[tuple[int, Rows]]] = [[] for _ in counted]
+        for group in _together(counted):
+            for place, owner, rows in self._rows(counted, group, owners):
+                of_tally[place].append((owner, rows))
+        shares: list[list[Rows]] = [[] for _ in range(owners)]
+        for of_one in of_tally:
+            for owner, rows in of_one:
+                shares[owner].append(rows)
+        # Vocabularies that were left for new ones are forgotten.
+        used = {each.tally.key_names for each in counted}
+        self._owner_of = {names: known for names, known in self._owner_of.items() if names in used}
+        return shares
+
+    def _rows(self, counted: Sequence[Counted], group: Sequence[int], owners: int) -> Iterator[tuple[int, int, Rows]]:
+        """Yield place, owner and rows of some tallies whose codes mean the same."""
+        first = counted[group[0]]
+        key_names, label_names = first.tally.key_names, first.tally.label_names
+        room = sum(len(counted[place].tally) for place in group)
+        pairs, labels = np.empty(room, dtype=np.uint64), np.empty(room, dtype=np.int64)
+        counts = np.empty(room, dtype=np.int64)
+        owner_of_key, used = self._owners(key_names, owners), 0
+        of_keys = []
+        for place in group:
+            rows = slice(used, None)
+            keys = counted[place].tally.write(owner_of_key, owners, pairs[rows], labels[rows], counts[rows])
+            of_keys.append((place, used, keys))
+            used += int(keys.starts[-1])
+        texts = label_names.texts(labels[:used])
+        tags = self._tags.of(first.lane.view, key_names, label_names).of(pairs[:used], texts)
+        for place, begin, keys in of_keys:
+            lane, tick, _ = counted[place]
+            for owner in range(owners):
+                start, stop = keys.bounds[owner], keys.bounds[owner + 1]
+                if stop > start:
+                    starts = keys.starts[start : stop + 1] + begin
+                    own = slice(int(starts[0]), int(starts[-1]))
+                    yield (
+                        place,
+                        owner,
+                        Rows(
+                            lane=lane,
+                            tick=tick,
+                            names=keys.names[start:stop],
+                            starts=starts - own.start,
+                            labels=texts.part(own.start, own.stop),
+                            counts=counts[own],
+                            tags=tags[own],
+                        ),
+                    )
+
+    def _owners(self, names: Vocabulary, owners: int) -> Codes:
+        """Return the owner partition of each stream key, by its code."""
+        known = self._owner_of.get(names)
+        if known is None or len(known) < len(names):
+            known = np.empty(0, dtype=np.int32) if known is None else known
+            more = [owner_of(names.name(code), owners) for code in range(len(known), len(names))]
+            self._owner_of[names] = known = np.concatenate([known, np.array(more, dtype=np.int32)])
+        return known
+
+
+def _together(counted: Sequence[Counted]) -> Iterator[list[int]]:
+    """Yield the places of tallies that are worked off together."""
+    open_: dict[tuple[Vocabulary, Vocabulary], list[int]] = {}
+    rows: dict[tuple[Vocabulary, Vocabulary], int] = {}
+    for place, (_, _, tally) in enumerate(counted):
+        names = tally.key_names, tally.label_names
+        open_.setdefault(names, []).append(place)
+        rows[names] = rows.get(names, 0) + len(tally)
+        if rows[names] >= TOGETHER_ROWS:
+            yield open_.pop(names)
+            del rows[names]
+    yield from open_.values()
 
 
 def by_tick(ticks: Longs) -> list[Run]:

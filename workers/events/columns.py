@@ -32,7 +32,9 @@ class EventColumns:
             the order of first occurrence.
         amounts: int64 (m,), how often the event brings the label, at most AMOUNT_MAX; (0,): all 1.
         label_names: vocabulary of the labels.
-        seen: bool (n,), whether the view looks at the event; None: it looks at all of them.
+        seen: bool (n,), whether the view looks at the event; None: it looks at all of them. Labels
+            of others may be there, for views that look at other events share the columns; they are
+            no part of what this one sees.
     """
 
     keys: Codes
@@ -121,12 +123,12 @@ class Names:
 
 
 class Coder:
-    """What turns the labels of one view into columns; scratch space."""
+    """What turns the labels of one field into columns; scratch space."""
 
     def __init__(self, labels: Names) -> None:
         """
         Args:
-            labels: of the view; views of the same field may have the same.
+            labels: of the field; others may have the same.
         """
         self.labels = labels
         self._met, self._upto = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

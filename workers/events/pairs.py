@@ -12,12 +12,16 @@ from numpy.typing import NDArray
 from workers.events.vocabulary import Codes, Vocabulary
 from workers.kernels.blake2b import State, digests, start
 from workers.kernels.pair_cache import FREE, recall, remember
+from workers.kernels.tallies import NO_LABEL as _NO_LABEL
 from workers.mechanisms.texts import Texts, fixed
 
 # Pairs that are remembered, 24 bytes each: in most streams a few make up most of the events.
 HELD = 1 << 19
 # States of stream keys that are remembered.
 KEYS_HELD = 10_000
+
+Pairs = NDArray[np.uint64]
+_KEY_BITS, NO_LABEL = np.uint64(32), np.uint64(_NO_LABEL)
 
 
 _USER = start(b"", person=b"qc-user", digest_size=16)
@@ -41,6 +45,15 @@ def pair_state(key: str) -> State:
     return start(len(name).to_bytes(4) + name, person=b"qc-pair", digest_size=8)
 
 
+def pairs_of(keys: Codes, labels: Codes) -> Pairs:
+    """Return pairs of codes, int32 (m,) each, as `kernels.tallies` has them."""
+    return keys.astype(np.uint64) << _KEY_BITS | labels.astype(np.uint64)
+
+
+def _keys(pairs: Pairs) -> Codes:
+    return (pairs >> _KEY_BITS).astype(np.int32)
+
+
 class PairDigests:
     """BLAKE2b of pairs, one state a stream key. Not for two threads; its repr shows nothing."""
 
@@ -60,14 +73,13 @@ class PairDigests:
     def __repr__(self) -> str:
         return "PairDigests(<secret>)"
 
-    def of(self, keys: Codes, labels: Codes, texts: Texts | None = None) -> NDArray[np.uint64]:
+    def of(self, pairs: Pairs, texts: Texts | None = None) -> NDArray[np.uint64]:
         """Return the digest of each row's pair, uint64 (m, 2).
 
         Args:
-            keys, labels: int32 (m,), codes.
-            texts: the labels, where they are at hand, of rows with those of each key together.
+            pairs: uint64 (m,).
+            texts: the labels, where they are at hand, of rows with those of a key together.
         """
-        pairs = keys.astype(np.uint64) << np.uint64(32) | labels.astype(np.uint64)
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
         missed = missed[: recall(pairs, self._held, self._values, out, missed)]
@@ -75,13 +87,15 @@ class PairDigests:
             return out
         if texts is not None and 2 * len(missed) > len(pairs):
             # Few are remembered: making all of them takes less time than picking out the others.
-            missed, of_missed = np.arange(len(pairs)), keys
+            missed, keys = np.arange(len(pairs)), _keys(pairs)
         else:
+            keys = _keys(pairs[missed])
             if texts is None:
-                missed = missed[np.argsort(keys[missed], kind="stable")]
-            of_missed, texts = keys[missed], self.names[1].texts(labels[missed])
+                order = np.argsort(keys, kind="stable")
+                missed, keys = missed[order], keys[order]
+            texts = self.names[1].texts((pairs[missed] & NO_LABEL).astype(np.int64))
         made = np.empty((len(missed), 2), dtype=np.uint64)
-        self._make(of_missed, texts, made)
+        self._make(keys, texts, made)
         remember(pairs, missed, made, self._held, self._values, out)
         return out
 

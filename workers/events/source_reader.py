@@ -4,7 +4,9 @@ reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from workers.events.columns import NO_AMOUNTS, Coder, EventColumns, Events, Longs, Names
 from workers.events.logs import Format
 from workers.events.pairs import user_digests
-from workers.events.reader import EventReader, EventSpans, Reject, ViewSpans
+from workers.events.reader import EventReader, EventSpans, Reject
 from workers.events.vocabulary import Codes
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
@@ -31,6 +33,7 @@ _REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED)
 _PASSED_OVER = len(_REASONS)
 
 Declared = Mapping[str, frozenset[str] | None]
+A = TypeVar("A", bound=np.generic)
 
 
 class SourceReader:
@@ -66,8 +69,11 @@ class SourceReader:
             of_fields.setdefault(items.path, Names()) if items.edges is None else Names(Buckets(items.edges).labels)
             for items in layout.items_of
         ]
-        self._coders = [Coder(of_columns[column]) for column in layout.column_of]
+        self._coders = [Coder(names) for names in of_columns]
         self._labels = of_columns
+        self._views_of = [
+            [view for view, of in enumerate(layout.column_of) if of == column] for column in range(len(of_columns))
+        ]
         #: Events of the last batch that only the general reader could read.
         self.declined = 0
 
@@ -122,12 +128,10 @@ class SourceReader:
             rejects.sort(key=lambda reject: reject.index)
             good = np.flatnonzero(refused == 0)
             index, times, users = index[good], times[good], None if users is None else users[good]
-        views = {
-            name: self._columns(place, spans.views[place], keys[key], labels[column], amounts[column], good)
-            for place, (name, key, column) in enumerate(
-                zip(layout.names, layout.key_of, layout.column_of, strict=True)
-            )
-        }
+        of_place: dict[int, EventColumns] = {}
+        for column in range(len(layout.columns)):
+            of_place.update(self._columns(column, spans, keys, labels[column], amounts[column], good))
+        views = {name: of_place[place] for place, name in enumerate(layout.names)}
         return Events(index, times, users, views), rejects
 
     def _keys(self, place: int, spans: EventSpans) -> Codes:
@@ -161,11 +165,32 @@ class SourceReader:
         return refused
 
     def _columns(
-        self, place: int, view: ViewSpans, keys: Codes, labels: Codes, amounts: Longs, good: Longs | None
-    ) -> EventColumns:
-        """Return what a view sees, of all events or of good ones."""
-        names = self._names[self._reader.layout.key_of[place]].vocabulary
-        first, number = view.first, view.number
-        if good is not None:
-            keys, first, number = keys[good], first[good], number[good]
-        return self._coders[place].columns(keys, names, first, number, labels, amounts)
+        self, column: int, spans: EventSpans, keys: Sequence[Codes], labels: Codes, amounts: Longs, good: Longs | None
+    ) -> Iterator[tuple[int, EventColumns]]:
+        """Yield what each view with a column of labels sees, of all events or of good ones.
+
+        The labels are found once, for the events that any of these views looks at.
+        """
+        views = self._views_of[column]
+        firsts = [_kept(spans.views[view].first, good) for view in views]
+        numbers = [_kept(spans.views[view].number, good) for view in views]
+        first, number = firsts[0], numbers[0]
+        for other_first, other in zip(firsts[1:], numbers[1:], strict=True):
+            if int(number.min(initial=0)) > UNSEEN:
+                break
+            # To all views that look at an event its labels are in the same place.
+            first, number = np.where(number == UNSEEN, other_first, first), np.maximum(number, other)
+        columns = None
+        for view, own in zip(views, numbers, strict=True):
+            key = self._reader.layout.key_of[view]
+            keys_of_view, names = _kept(keys[key], good), self._names[key].vocabulary
+            if columns is None:
+                columns = self._coders[column].columns(keys_of_view, names, first, number, labels, amounts)
+            yield view, columns if own is number else replace(
+                columns, keys=keys_of_view, key_names=names, seen=own != UNSEEN
+            )
+
+
+def _kept(column: NDArray[A], good: Longs | None) -> NDArray[A]:
+    """Return the rows of good events; None: all are."""
+    return column if good is None else column[good]

@@ -40,7 +40,7 @@ class Vocabulary:
         self._used = 0
         self._names: list[str] = []
         self._found = np.empty(kernels.AHEAD, dtype=np.uint64)
-        self._recent = np.full(kernels.RECENT, -1, dtype=np.int32)
+        self._recent = np.full((kernels.RECENT, kernels.RECENT_COLUMNS), kernels.FREE)
         self.codes_of(Texts.of(text.encode() for text in first))
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ class Vocabulary:
         """Return the code of one text; if it is new it is added."""
         return int(self.codes_of(Texts.of([text.encode()]))[0])
 
-    def texts(self, codes: NDArray[np.int32]) -> Texts:
+    def texts(self, codes: NDArray[np.int32] | NDArray[np.int64]) -> Texts:
         """Return the texts of codes, in their order."""
         return Texts(self._text[: self._bytes], self._ends[: self._used]).take(codes)
 

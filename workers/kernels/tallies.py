@@ -234,54 +234,68 @@ def refill(pairs: Words, used: int, secret: np.uint64, bits: int, slots: Codes) 
 
 
 @kernel
-def keys_met(pairs: Words, used: int, keys: Codes) -> int:
-    """Write the codes of a tally's stream keys in the order in which they were met.
-
-    Args:
-        pairs: uint64 (used or more,).
-        used: number of rows.
-        keys: int32 (stream keys there can be,), written from its beginning on.
-
-    Returns:
-        How many there are.
-    """
-    found = 0
-    for row in range(used):
-        if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
-            keys[found] = pairs[row] >> np.uint64(32)
-            found += 1
-    return found
-
-
-@kernel
-def group_by_key(
-    pairs: Words, counts: Longs, used: int, places: Codes, starts: Longs, keys: Codes, labels: Codes, sums: Longs
-) -> None:
-    """Write the rows of a tally's labels in the order of their keys; within a key as they were met.
+def group_by_owner(
+    pairs: Words,
+    counts: Longs,
+    used: int,
+    owner_of: Codes,
+    bounds: Longs,
+    places: Codes,
+    met: Codes,
+    starts: Longs,
+    out_pairs: Words,
+    out_labels: Longs,
+    out_counts: Longs,
+) -> int:
+    """Write the rows of a tally's labels by stream key, and the keys by owner partition; keys of an
+    owner, and labels of a key, are in the order in which they were met.
 
     Args:
         pairs, counts: uint64 and int64 (used or more,).
         used: number of rows, those of keys included.
-        places: int32 (codes of keys,): the place of each key in the order wanted.
-        starts: int64 (keys + 1,), zeros; written: where each key's rows begin.
-        keys, labels: int32 (rows of labels,), written: codes.
-        sums: int64 (rows of labels,), written: their counts.
+        owner_of: int32 (codes of keys or more,), the owner partition of each key.
+        bounds: int64 (owners + 1,), zeros; written: where each owner's keys begin.
+        places: int32 (codes of keys,), scratch.
+        met: int32 (keys there can be,), written: the codes of the keys.
+        starts: int64 (keys there can be + 1,), zeros; written: where each key's rows begin.
+        out_pairs, out_labels, out_counts: uint64, int64 and int64 (rows of labels or more,),
+            written: pair, code of the label and count of each row.
+
+    Returns:
+        How many keys there are.
     """
+    keys = 0
+    for row in range(used):
+        if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
+            bounds[owner_of[pairs[row] >> np.uint64(32)] + 1] += 1
+            keys += 1
+    for owner in range(1, len(bounds)):
+        bounds[owner] += bounds[owner - 1]
+    for row in range(used):
+        if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
+            code = pairs[row] >> np.uint64(32)
+            places[code] = bounds[owner_of[code]]
+            met[places[code]] = code
+            bounds[owner_of[code]] += 1
+    for owner in range(len(bounds) - 1, 0, -1):
+        bounds[owner] = bounds[owner - 1]
+    bounds[0] = 0
     for row in range(used):
         if pairs[row] & np.uint64(NO_LABEL) != np.uint64(NO_LABEL):
             starts[places[pairs[row] >> np.uint64(32)] + 1] += 1
-    for key in range(1, len(starts)):
+    for key in range(1, keys + 1):
         starts[key] += starts[key - 1]
     for row in range(used):
         label = pairs[row] & np.uint64(NO_LABEL)
         if label != np.uint64(NO_LABEL):
             place = places[pairs[row] >> np.uint64(32)]
             at = starts[place]
-            keys[at], labels[at], sums[at] = pairs[row] >> np.uint64(32), label, counts[row]
+            out_pairs[at], out_labels[at], out_counts[at] = pairs[row], label, counts[row]
             starts[place] += 1
-    for key in range(len(starts) - 1, 0, -1):
+    for key in range(keys, 0, -1):
         starts[key] = starts[key - 1]
     starts[0] = 0
+    return keys
 
 
 @kernel
