@@ -76,6 +76,8 @@ def check_where_they_end(events: list[tuple[str, object, int]], grace: int, data
                     before = marks[owner]
                     assert before is None or end > before, "added to a closed tick"
                     part = section.contributions(KEY)
+                    named = zip(part.key_of_row.tolist(), part.labels, strict=True)
+                    assert part.tags.tolist() == [KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named]
                     for key, label, n in zip(part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True):
                         assert owner_of(part.keys[key], owners) == owner
                         got[section.lane][section.tick, part.keys[key], label.decode()] += n

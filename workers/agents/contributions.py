@@ -159,14 +159,15 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
     def _section(self, first_key: int, last_key: int, first: int, last: int) -> Section:
         """Return the rows first..last-1, which are of the keys first_key..last_key-1."""
-        labels = self.labels.part(first, last)
+        labels, starts = self.labels, self.starts[first_key : last_key + 1]
+        if last - first < len(labels):
+            labels, starts = labels.part(first, last), np.clip(starts, first, last)
         width, counts = pack(self.counts[first:last])
-        starts = np.clip(self.starts[first_key : last_key + 1], first, last)
         return Section(
             self.lane,
             self.tick,
             self.names[first_key:last_key],
-            np.diff(starts).tolist(),
+            (starts[1:] - starts[:-1]).tolist(),
             labels.lengths.astype(_LENGTH).tobytes(),
             labels.text.tobytes(),
             width,
