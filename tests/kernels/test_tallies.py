@@ -94,6 +94,30 @@ def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
         assert starts[: k + 1].tolist() == [sum(row[0] in order[:place] for row in found) for place in range(k + 1)]
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=15), st.integers(0, 70), st.integers(0, 9), st.integers(0, 40), st.data())
+def test_events_count_at_their_time_or_at_the_watermark_in_the_tick_that_holds_it(
+    dated: list[int], latest: int, grace: int, before: int, data: st.DataObject
+) -> None:
+    """By hand, one event at a time; an event dated before tick 1 has none."""
+    start, width = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 12))
+    mark, counted, wanted = before, [], []
+    for time in dated:
+        mark = max(mark, min(time, latest) - grace)
+        counted.append(max(time, mark))
+        wanted.append((counted[-1] - start) // width + 1 if time >= start else 0)
+    begins = [i for i in range(len(dated)) if i == 0 or wanted[i] != wanted[i - 1]]
+    for way in WAYS:
+        times, out = np.array(dated), np.empty(len(dated), dtype=np.int64)
+        assert way(tallies.effective_times)(times, latest, grace, before, out) == mark
+        assert out.tolist() == counted
+        ticks, places = np.empty(len(dated), dtype=np.int64), np.empty(len(dated), dtype=np.int64)
+        found, ascending = way(tallies.ticks_of)(times, out, start, width, ticks, places)
+        assert ticks.tolist() == wanted
+        assert places[:found].tolist() == begins
+        assert ascending is (wanted == sorted(wanted))
+
+
 def test_labels_are_alone_where_each_event_has_its_own_only() -> None:
     """Then they are taken as they are: a label too many or too few would be counted for another event."""
     for first, number, alone in (

@@ -23,11 +23,13 @@ from workers.agents.watermark import Watermark
 from workers.changes import Change
 from workers.events.columns import EventColumns, Events, Longs
 from workers.events.pairs import DigestsOfViews, pair_state, pairs_of
-from workers.kernels.tallies import bound_events
+from workers.kernels.tallies import bound_events, effective_times
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.sizes import VALUE_BYTES
 from workers.mechanisms.texts import fixed
+
+_NO_LIMIT = int(np.iinfo(np.int64).max)
 
 
 class Intake(Watermark):
@@ -72,7 +74,7 @@ class Intake(Watermark):
             return
         times = events.times
         if came_late is None:
-            effective = self._effective(times if read_ms is None else np.minimum(times, read_ms), times)
+            effective = self._effective(times, read_ms)
         else:
             effective = np.maximum(times, came_late)
             if self.watermark is not None:
@@ -83,12 +85,8 @@ class Intake(Watermark):
         for lane in self._lanes:
             grid = lane.start_ms, lane.tick_ms
             if grid not in grids:
-                # The tick that holds a time; a tick is closed when it ends at or before W, so the
-                # one that holds W is open.
-                ticks = (effective - lane.start_ms) // lane.tick_ms + 1
-                if int(times.min()) < lane.start_ms:
-                    ticks[times < lane.start_ms] = 0  # before tick 1: not part of this lane
-                grids[grid] = ticks, by_tick(ticks)
+                # A tick is closed when it ends at or before W, so the one that holds W is open.
+                grids[grid] = by_tick(times, effective, lane)
             ticks, runs = grids[grid]
             columns = events.views[lane.view]
             amounts = columns.amounts
@@ -98,12 +96,17 @@ class Intake(Watermark):
             for tick, rows in runs:
                 self._tallies.add(columns, lane, tick, rows, amounts)
 
-    def _effective(self, seen: Longs, times: Longs) -> Longs:
+    def _effective(self, times: Longs, read_ms: int | None) -> Longs:
         """Move the watermark by a batch; return the time that each event counts at."""
-        before, first = self.watermark, int(seen[0])
+        latest = _NO_LIMIT if read_ms is None else read_ms
+        before, first = self.watermark, min(int(times[0]), latest)
         if self.first is None:
             self.first = first if before is None else max(before, first)
-        return np.maximum(times, self.pass_by(seen))
+        effective = np.empty(len(times), dtype=np.int64)
+        self.watermark = effective_times(
+            fixed(times), latest, self._grace, first if before is None else before, effective
+        )
+        return effective
 
     def _of_users(
         self, lane: Lane, ticks: Longs, events: EventColumns, users: NDArray[np.uint64] | None

@@ -298,24 +298,23 @@ def _together(counted: Sequence[Counted]) -> Iterator[list[int]]:
     yield from open_.values()
 
 
-def by_tick(ticks: Longs) -> list[Run]:
-    """Return each tick from 1 on, ascending, with its events in their order.
+def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run]]:
+    """Return the tick of each event, int64 (n,), 0 where it is before tick 1; and each tick from 1
+    on, ascending, with its events in their order.
 
     Args:
-        ticks: int64 (n,), of each event; below 1: none.
+        times, effective: int64 (n,), the events' own, and those that they count at, which are not
+            earlier.
+        lane: whose ticks.
     """
-    if not len(ticks):
-        return []
-    order, begins = np.arange(len(ticks)), _begins(ticks)
-    if not (ticks[begins[1:]] > ticks[begins[:-1]]).all():
+    n = len(times)
+    ticks, begins = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    found, ascending = kernels.ticks_of(fixed(times), fixed(effective), lane.start_ms, lane.tick_ms, ticks, begins)
+    begins, order, ordered = begins[:found], np.arange(n), ticks
+    if not ascending:
         order = np.argsort(ticks, kind="stable")
-        ticks = ticks[order]
-        begins = _begins(ticks)
-    stops = np.append(begins[1:], len(ticks)).tolist()
-    runs = zip(ticks[begins].tolist(), begins.tolist(), stops, strict=True)
-    return [Run(tick, order[start:stop]) for tick, start, stop in runs if tick >= 1]
-
-
-def _begins(ticks: Longs) -> Longs:
-    """Return where another tick than the one before begins."""
-    return np.concatenate(([0], np.flatnonzero(ticks[1:] != ticks[:-1]) + 1))
+        ordered = ticks[order]
+        begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+    stops = [*begins[1:].tolist(), n]
+    runs = zip(ordered[begins].tolist(), begins.tolist(), stops, strict=True)
+    return ticks, [Run(tick, order[start:stop]) for tick, start, stop in runs if tick >= 1]

@@ -26,6 +26,59 @@ PAIRWISE_MAX = 16
 
 
 @kernel
+def effective_times(times: Longs, latest: int, grace: int, mark: int, out: Longs) -> int:
+    """Write the time that each event counts at, and return the watermark after them.
+
+    Args:
+        times: int64 (n,), the events' own.
+        latest: the most to which a time moves the watermark.
+        grace: how far the watermark stays behind.
+        mark: the watermark before them.
+        out: int64 (n,), written: an event's time, or the watermark at it if that is later.
+    """
+    for i in range(len(times)):
+        mark = max(mark, min(times[i], latest) - grace)
+        out[i] = max(times[i], mark)
+    return mark
+
+
+@kernel
+def ticks_of(
+    times: Longs, effective: Longs, start: int, width: int, ticks: Longs, begins: Longs
+) -> tuple[int, bool]:
+    """Write the tick that each event goes into: the one that holds its effective time.
+
+    Args:
+        times, effective: int64 (n,), the events' own, and those that they count at, which are not
+            earlier.
+        start: where tick 1 begins. width: of a tick.
+        ticks: int64 (n,), written; 0 of an event that is dated before tick 1.
+        begins: int64 (n,), written: where another tick than the one before begins, the first event
+            included.
+
+    Returns:
+        How many such places there are, and whether no tick is lower than the one before.
+    """
+    runs, ascending = 0, True
+    tick, first, stop = 0, 0, 0
+    for i in range(len(times)):
+        if times[i] < start:
+            ticks[i] = 0
+        else:
+            # Most events are in the tick of the one before: a division takes longer than all else.
+            if not first <= effective[i] < stop:
+                tick = (effective[i] - start) // width + 1
+                first = start + (tick - 1) * width
+                stop = first + width
+            ticks[i] = tick
+        if i == 0 or ticks[i] != ticks[i - 1]:
+            begins[runs] = i
+            runs += 1
+            ascending &= i == 0 or ticks[i] > ticks[i - 1]
+    return runs, bool(ascending)
+
+
+@kernel
 def distinct_labels(
     first: Longs,
     number: Longs,
