@@ -8,6 +8,7 @@ import time
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as Partition
@@ -115,6 +116,37 @@ def test_a_record_batch_is_never_split() -> None:
     records = columns(bytes(batch(10)))
     assert offsets(records, 3) == list(range(10))
     assert not records.has_more()
+
+
+@pytest.mark.parametrize("kind", [0, 1, 3])
+@pytest.mark.parametrize("lengths", [(0, 3, 0, 4_000, 1), (30_000, 1, 30_000), (5, 90_000, 5, 90_000)])
+def test_batches_that_are_decompressed_together_hold_what_each_holds(kind: int, lengths: tuple[int, ...]) -> None:
+    """Room is guessed by the first of them; where the others need more, nothing is cut off."""
+    rng, raw, wanted = np.random.default_rng(0), b"", []
+    for number, length in enumerate(lengths):
+        builder = DefaultRecordBatchBuilder(2, kind if number != 1 else 0, 0, -1, -1, -1, 1 << 20)
+        for i in range(3):
+            value = b"" if length == 0 else (bytes(length) if number % 2 == 0 else rng.bytes(length))
+            builder.append(i, 1000 + i, None, value, [])
+            wanted.append(value)
+        made = bytearray(builder.build())
+        made[:8] = (3 * number).to_bytes(8)
+        raw += made
+    taken = columns(raw).take(0, 100).batch().records
+    assert [taken.value(i) for i in range(len(taken))] == wanted
+    assert taken.offsets.tolist() == list(range(3 * len(lengths)))
+
+
+def test_a_batch_that_cannot_be_decompressed_is_refused_behind_others_too() -> None:
+    """Its CRC may be right: then whoever wrote it is wrong, and what it holds is not to be guessed."""
+    builder = DefaultRecordBatchBuilder(2, 3, 0, -1, -1, -1, 1 << 20)
+    for i in range(100):
+        builder.append(i, 1000 + i, None, b"value-%d" % i, [])
+    whole = bytes(builder.build())
+    damaged = bytearray(whole)
+    damaged[70:90] = bytes(20)
+    with pytest.raises(Exception, match=r"(?i)lz4|frame|decompress|block"):
+        columns(whole + bytes(damaged), check_crcs=False).take(0, 1_000).batch()
 
 
 def test_a_start_inside_a_record_batch_skips_what_lies_before_it() -> None:
