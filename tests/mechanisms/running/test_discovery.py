@@ -120,7 +120,7 @@ def test_every_threshold_is_proved_by_one_of_the_two_bounds(
 
     Cases as small as these are computed exactly (`exact_tail`); here they are made to take the way of the large ones.
     """
-    monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile", lambda terms, delta: None)
+    monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile_of", lambda *_: None)
     for delta in (1e-2, 1e-4, 1e-7):
         discovery = Discovery(make_counter(kind, 200, rho_item), max_items=1, max_count=1, delta=delta)
         for t in range(1, 201):

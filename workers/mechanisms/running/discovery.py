@@ -37,6 +37,7 @@ public schedule); Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived her
 """
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from statistics import NormalDist
 
@@ -44,7 +45,7 @@ from workers.mechanisms.accounting import Cost, float_up
 from workers.mechanisms.counters.counter import Counter
 from workers.mechanisms.counters.noise_columns import check_tick
 from workers.mechanisms.frozen import Frozen, kept
-from workers.mechanisms.noise.exact_tail import exact_quantile
+from workers.mechanisms.noise.exact_tail import exact_quantile_of
 
 _NORMAL = NormalDist()
 # Far above what floating point loses in one evaluation, far below what is visible in a threshold.
@@ -129,18 +130,18 @@ class Discovery(Frozen):
 
     def _computed(self, t: int) -> int:
         """Return the threshold of a tick that tests."""
-        terms = self.counter.terms(t)
+        denominator, multiples = self.counter.multiples(t)
         # Noise that is an integer already reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
-        integral = all(coefficient.denominator == 1 for coefficient, _ in terms)
+        integral = math.gcd(denominator, *(a for a, _ in multiples)) == denominator
         delta = self.delta_at(t)
-        exact = exact_quantile(terms, delta)
-        quantile = self._quantile(delta, terms) if exact is None else exact
+        exact = exact_quantile_of(denominator, multiples, delta)
+        quantile = self._quantile(delta, denominator, multiples) if exact is None else exact
         return math.ceil(quantile + self.max_count - (1.0 if integral else 0.5))
 
-    def _quantile(self, delta: float, terms: list[tuple[Fraction, Fraction]]) -> float:
+    def _quantile(self, delta: float, denominator: int, multiples: Sequence[tuple[int, Fraction]]) -> float:
         """Return x_t, the smaller of the two bounds, rounded up."""
-        squares = [(coefficient.numerator / coefficient.denominator) ** 2 for coefficient, _ in terms]
-        constants = [_constants(s2.numerator, s2.denominator) for _, s2 in terms]
+        squares = [(a / denominator) ** 2 for a, _ in multiples]
+        constants = [_constants(s2.numerator, s2.denominator) for _, s2 in multiples]
         variance = sum(square * row[0] for square, row in zip(squares, constants, strict=True)) * _OUTWARD
         smallest = math.sqrt(-2 * math.log(delta) * variance) * _OUTWARD
         square = sum(squares) * _OUTWARD

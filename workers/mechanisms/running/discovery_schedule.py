@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.counters.counter import Counter
 from workers.mechanisms.counters.noise_columns import check_tick
-from workers.mechanisms.frozen import read_only
+from workers.mechanisms.frozen import kept, read_only
 from workers.mechanisms.running.discovery import (
     _OUTWARD,
     _SHIFTS,
@@ -44,10 +44,11 @@ _SUM_OUTWARD = 1 + 1e-9
 Floats = NDArray[np.float64]
 
 
+@kept(256)
 def make_discovery(
     counter: Counter, max_items: int, max_count: int, delta: float, schedule: str = "per_tick", every: int | None = None
 ) -> Discovery:
-    """Return the thresholds of one histogram by a schedule: "per_tick", "constant" or "every".
+    """Return thresholds by a schedule, "per_tick", "constant" or "every"; equal ones are one object.
 
     Raises:
         ValueError: a parameter is outside its range.
