@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
 from workers.histogram.packing import pack
-from workers.kernels.number_blocks import add_multiples, look_up, pack_blocks, passed, xor
+from workers.kernels.number_blocks import add_up, look_up, pack_blocks, passed, xor
 from workers.mechanisms.texts import fixed
 
 EDGES = [0, 1, 255, 256, 65_535, 65_536, 2**31 - 1]
@@ -74,18 +74,24 @@ def test_words_are_joined_with_each_cell_half_by_half(number: int) -> None:
         assert out.tolist() == [[int(a) ^ int(upper), int(b) ^ int(lower)] for upper, lower in cells for a, b in words]
 
 
-@pytest.mark.parametrize("column", [np.int16, np.int32])
-@pytest.mark.parametrize(("sums", "factor"), [(np.int32, 60_000), (np.int64, 1 << 45), (np.int64, -3)])
-def test_multiples_of_noise_are_exact_up_to_the_edge_of_the_sums(column: Any, sums: Any, factor: int) -> None:
-    """Narrow noise times a large factor: the product must be made in the wide type."""
-    noise = np.array([-32_767, -1, 0, 1, 32_767], dtype=column)
-    before = [5, -7, 0, 1, 2]
+@pytest.mark.parametrize("tile", [1, 2, 5, 8])
+@pytest.mark.parametrize("factors", [(60_000, 3, -3, 7), (1 << 45, 5, 1 << 20, -1)])
+def test_sums_of_multiples_of_noise_are_exact_and_carried_into_the_next(tile: int, factors: tuple[int, ...]) -> None:
+    """Narrow noise times a large factor: the product must be made in the wide type; and a tile leaves nothing to the next."""
+    noise = np.array([-32_767, -1, 0, 1, 32_767, 12])
+    narrow, wide = np.stack((noise[::-1], noise)).astype(np.int16), np.stack((2 * noise, -noise)).astype(np.int32)
+    a, b, c, d = factors
+    terms = fixed(np.array([(0, 1, a), (1, 0, d), (0, 0, b), (1, 1, c)]))
+    # The first two terms, half of which and more are carried into a sum of 32 bits where the factors are small.
+    fits = int(a < 1 << 31)
+    sums = fixed(np.array([(2, 5, 17, fits), (4, 1 << 3, 4, fits)]))
+    carried = [(5 + n * a + 2 * n * d) >> 17 for n in noise.tolist()]
+    whole = zip(carried, noise.tolist(), noise[::-1].tolist(), strict=True)
+    expected = [(8 + first + other * b - n * c) >> 4 for first, n, other in whole]
     for way in WAYS:
-        total = np.array(before, dtype=sums)
-        levels = np.stack((noise[::-1], noise, np.full_like(noise, 9)))
-        way(add_multiples)(levels, np.array([1, 0]), np.array([factor, 0]), total[:4])
-        sums_of = zip(before[:4], noise.tolist(), strict=False)
-        assert total.tolist() == [*(was + int(n) * factor for was, n in sums_of), before[4]]
+        out = np.full(7, 99)
+        way(add_up)(narrow, wide, terms, sums, np.empty(tile, dtype=np.int32), out[:6])
+        assert out.tolist() == [*expected, 99]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64])

@@ -15,6 +15,9 @@ Integers = NDArray[np.int64]
 Narrow = NDArray[np.int16] | NDArray[np.int32]
 Sums = NDArray[np.int32] | NDArray[np.int64]
 
+# Rows that are added up together: their sums take 12 KiB of a nearest cache of 32.
+TILE_ROWS = 1024
+
 
 @kernel
 def xor(words: NDArray[np.uint64], others: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
@@ -71,18 +74,59 @@ def look_up(
 
 
 @kernel
-def add_multiples(noise: Narrow, levels: Integers, factors: Integers, total: Sums) -> None:
-    """Add multiples of columns of noise to a column of sums, none of which leaves its type.
+def add_up(
+    narrow: NDArray[np.int16],
+    wide: NDArray[np.int32],
+    terms: Integers,
+    sums: Integers,
+    short: NDArray[np.int32],
+    out: Integers,
+) -> None:
+    """Add up multiples of columns of noise, in some sums after each other, each shifted and carried
+    into the next; none leaves its type.
+
+    Rows are taken in tiles, whose sums stay in the nearest cache for all terms.
 
     Args:
-        noise: (all levels, n or more), a column of each level.
-        levels, factors: int64 (k,), which of them, and how often each counts.
-        total: (n,), added to.
+        narrow, wide: (columns, n or more), noise.
+        terms: int64 (k, 3), those of all sums: 0 for a narrow column and 1 for a wide one, which
+            column, and how often it counts.
+        sums: int64 (m, 4), for each the number of terms up to its last one, what is added beside
+            them, how far it is shifted to the right, and 1 where 32 bits suffice for it.
+        short: room for the sums of a tile.
+        out: (n,), the result: the last sum.
     """
-    for j in range(len(levels)):
-        level, factor = levels[j], factors[j]
-        for i in range(len(total)):
-            total[i] += np.int64(noise[level, i]) * factor
+    out[:] = 0
+    for first in range(0, len(out), len(short)):
+        rows, term = min(len(short), len(out) - first), 0
+        for s in range(len(sums)):
+            addend, shift, fits = sums[s, 1], sums[s, 2], sums[s, 3] != 0
+            for i in range(rows):
+                out[first + i] += addend
+            if fits:
+                for i in range(rows):
+                    short[i] = out[first + i]
+            while term < sums[s, 0]:
+                is_wide, column, factor = terms[term, 0] != 0, terms[term, 1], terms[term, 2]
+                if fits and is_wide:
+                    for i in range(rows):
+                        short[i] += np.int64(wide[column, first + i]) * factor
+                elif fits:
+                    for i in range(rows):
+                        short[i] += np.int64(narrow[column, first + i]) * factor
+                elif is_wide:
+                    for i in range(rows):
+                        out[first + i] += np.int64(wide[column, first + i]) * factor
+                else:
+                    for i in range(rows):
+                        out[first + i] += np.int64(narrow[column, first + i]) * factor
+                term += 1
+            if fits:
+                for i in range(rows):
+                    out[first + i] = short[i] >> shift
+            else:
+                for i in range(rows):
+                    out[first + i] >>= shift
 
 
 @kernel

@@ -118,7 +118,7 @@ class Counter(Frozen):
         return list(self.cells(t).values())
 
     def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
-        """Return D, and `terms` with each c_j times D, an integer: fractions take ten times as long."""
+        """Return D, and `terms` with each c_j times D, integers: ten times as fast as fractions."""
         raise NotImplementedError
 
     def public(self) -> dict[str, object]:

@@ -48,7 +48,7 @@ Floats = NDArray[np.float64]
 def make_discovery(
     counter: Counter, max_items: int, max_count: int, delta: float, schedule: str = "per_tick", every: int | None = None
 ) -> Discovery:
-    """Return thresholds by a schedule, "per_tick", "constant" or "every"; equal ones are one object.
+    """Return thresholds by a schedule, "per_tick", "constant" or "every"; equal ones are one.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -171,9 +171,9 @@ def _tails(noise: _Noise, x: float) -> Floats:
         added = smoothing * noise.square
         sd_all = np.sqrt(noise.variance + added)
         factor = np.exp(np.minimum(noise.log_theta[:, column], 700.0))
-        for shift, kept in _SHIFTS:
+        for shift, remains in _SHIFTS:
             z = (x - shift * np.sqrt(added)) / sd_all
-            np.minimum(smallest, factor * _normal_tail(z) / kept, out=smallest)
+            np.minimum(smallest, factor * _normal_tail(z) / remains, out=smallest)
     return np.minimum(smallest * _OUTWARD, 1.0)
 
 
