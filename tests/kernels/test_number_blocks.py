@@ -2,6 +2,7 @@
 held against a threshold as plain arrays say.
 """
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
 from workers.histogram.packing import pack
-from workers.kernels.number_blocks import add_up, look_up, pack_blocks, passed, xor
+from workers.kernels.number_blocks import HEAD_BYTES, add_up, look_up, mark_blocks, pack_blocks, passed, xor
 from workers.mechanisms.texts import fixed
 
 EDGES = [0, 1, 255, 256, 65_535, 65_536, 2**31 - 1]
@@ -27,14 +28,31 @@ def test_each_block_has_the_bytes_that_it_has_alone(kind: Any, numbers: list[int
     rows = data.draw(st.integers(1, 8))
     of_column = range(-(-len(column) // rows))
     blocks = np.array(sorted(data.draw(st.sets(st.sampled_from(of_column)))), dtype=np.int64)
-    expected = [pack(column[block * rows : (block + 1) * rows]) for block in blocks.tolist()]
+    parts = [column[block * rows : (block + 1) * rows] for block in blocks.tolist()]
+    expected = [struct.pack("<BBH", 7, pack(part)[0], len(part)) + pack(part)[1] for part in parts]
     for way in WAYS:
-        widths, ends = np.empty(len(blocks), dtype=np.uint8), np.empty(len(blocks), dtype=np.int64)
-        packed = np.empty(8 * rows * len(blocks), dtype=np.uint8)
-        way(pack_blocks)(column, blocks, rows, widths, ends, packed)
+        ends = np.empty(len(blocks), dtype=np.int64)
+        packed = np.empty((HEAD_BYTES + 8 * rows) * len(blocks), dtype=np.uint8)
+        way(pack_blocks)(column, blocks, rows, 7, ends, packed)
         starts = [0, *ends.tolist()]
-        found = [packed[start:end].tobytes() for start, end in zip(starts, ends.tolist(), strict=False)]
-        assert list(zip(widths.tolist(), found, strict=True)) == expected
+        assert [packed[start:end].tobytes() for start, end in zip(starts, ends.tolist(), strict=False)] == expected
+
+
+def test_a_head_says_how_many_rows_a_block_of_more_than_a_byte_of_them_has() -> None:
+    """Two bytes, the lower one first."""
+    for way in WAYS:
+        ends, packed = np.empty(1, dtype=np.int64), np.empty(HEAD_BYTES + 8 * 1000, dtype=np.uint8)
+        way(pack_blocks)(np.zeros(2000, dtype=np.int64), np.array([1]), 1000, 1, ends, packed)
+        assert packed[:HEAD_BYTES].tobytes() == struct.pack("<BBH", 1, 0, 1000)
+        assert ends.tolist() == [HEAD_BYTES + 1000]
+
+
+def test_the_blocks_of_rows_are_marked_and_no_others() -> None:
+    """The first and the last row of a block are of it; what was marked stays."""
+    for way in WAYS:
+        blocks = np.array([False, False, False, False, True])
+        way(mark_blocks)(fixed(np.array([8, 15, 24])), 3, blocks)
+        assert blocks.tolist() == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize("kind", [np.int16, np.int32])

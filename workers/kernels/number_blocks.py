@@ -15,6 +15,8 @@ Integers = NDArray[np.int64]
 Narrow = NDArray[np.int16] | NDArray[np.int32]
 Sums = NDArray[np.int32] | NDArray[np.int64]
 
+# Of a block of numbers: version, width, rows.
+HEAD_BYTES = 4
 # Rows that are added up together: their sums take 12 KiB of a nearest cache of 32.
 TILE_ROWS = 1024
 
@@ -157,24 +159,33 @@ def passed(
 
 
 @kernel
+def mark_blocks(rows: Integers, block_bits: int, blocks: NDArray[np.bool_]) -> None:
+    """Mark the blocks, of 2^block_bits rows each, that have one of some rows."""
+    for i in range(len(rows)):
+        blocks[rows[i] >> block_bits] = True
+
+
+@kernel
 def pack_blocks(
     column: Integers | NDArray[np.int32],
     blocks: Integers,
     block_rows: int,
-    widths: NDArray[np.uint8],
+    version: int,
     ends: Integers,
     packed: NDArray[np.uint8],
 ) -> None:
-    """Write some blocks of a column end to end.
+    """Write some blocks of a column end to end, each behind its head: `HEAD_BYTES`, a byte for the
+    version, one for the width, 0 to 3 for numbers of 1, 2, 4 or 8 bytes, and two for how many rows
+    it has.
 
     Args:
         column: (n,), numbers of at least 0.
         blocks: (m,), which blocks, each with at least one row: block b begins at row b *
             block_rows.
-        block_rows: rows of a block; the last one of the column may have fewer.
-        widths: (m,), the result: 0 to 3 for numbers of 1, 2, 4 or 8 bytes.
+        block_rows: rows of a block, below 2^16; the last one of the column may have fewer.
+        version: of the head.
         ends: (m,), the result: where each block ends in `packed`.
-        packed: the result, with room for 8 bytes a row.
+        packed: the result, with room for a head a block and 8 bytes a row.
     """
     at = 0
     for i in range(len(blocks)):
@@ -186,6 +197,11 @@ def pack_blocks(
         width = 0
         while width < 3 and largest >> (8 << width):
             width += 1
+        packed[at] = version
+        packed[at + 1] = width
+        packed[at + 2] = (stop - first) & 255
+        packed[at + 3] = (stop - first) >> 8
+        at += HEAD_BYTES
         if width == 0:  # most blocks, and several rows at a time
             for row in range(first, stop):
                 packed[at + row - first] = column[row]
@@ -197,5 +213,4 @@ def pack_blocks(
                 packed[at] = number & 255
                 number >>= 8
                 at += 1
-        widths[i] = width
         ends[i] = at

@@ -186,18 +186,18 @@ class Ledger:
                 that is not served.
             add_rows: whether an item seen for the first time gets a row; else it is left out.
         """
-        key, tags, counts = key_index[contributions.key_of_row], contributions.tags, contributions.counts
+        key_of_row, tags, counts = contributions.key_of_row, contributions.tags, contributions.counts
         served = None
-        if len(key) and int(key.min()) < 0:
-            served = np.flatnonzero(key >= 0)
-            key, tags, counts = key[served], tags.take(served, axis=0), counts[served]
+        if len(key_index) and int(key_index.min()) < 0:
+            served = np.flatnonzero(key_index[key_of_row] >= 0)
+            key_of_row, tags, counts = key_of_row[served], tags.take(served, axis=0), counts[served]
         rows, unknown = self._index.add(self._counts, self._tags, tags, counts)
         if unknown and add_rows:
             new = np.flatnonzero(rows < 0)
             labels = contributions.labels
             if served is not None or len(new) < len(labels):
                 labels = labels.take(new if served is None else served[new])
-            rows[new] = added = self.append(tags.take(new, axis=0), key[new], labels)
+            rows[new] = added = self.append(tags.take(new, axis=0), key_index[key_of_row[new]], labels)
             self._counts[added] = counts[new]  # each row once: see Contributions
         elif unknown:
             rows = rows[rows >= 0]
