@@ -8,7 +8,6 @@ no names are compared but those of labels that are shown for the first time.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
 
 import numpy as np
 import orjson
@@ -82,26 +81,46 @@ class LabelCache:
         self._begins[rows] = begin + np.cumsum(lengths) - lengths
         self._lengths[rows] = lengths
 
-    def items(self, rows: Longs, counts: Longs, starts: Longs) -> Iterator[bytes]:
-        """Yield the items of each stream key as JSON.
+    def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
+        """Return the items of each stream key as JSON, in a snapshot's order; None where counts lie
+        so far apart that an item is no single number.
 
         Args:
-            rows: int64 (n,), that were met.
+            columns: whose rows they are; labels that are new are read from it.
+            rows: int64 (n,).
             counts: int64 (n,).
-            starts: int64 (k + 1,), where the items of each stream key begin.
+            keys: how many stream keys there are.
         """
-        from workers.kernels.text_columns import ITEM_BYTES, items_as_json
+        from workers.kernels.text_columns import (
+            ITEM_BYTES,
+            TOO_LONG,
+            UNMET,
+            items_as_numbers,
+            numbers_as_json,
+        )
         from workers.kernels.words import WORD
 
-        ends = np.empty(len(starts) - 1, dtype=np.int64)
-        size = int(self._lengths[rows].sum(dtype=np.int64))
-        out = np.empty(size + ITEM_BYTES * len(rows) + 2 * len(ends) + WORD, dtype=np.uint8)
-        labels = fixed(self._text), fixed(self._begins), fixed(self._lengths)
-        items_as_json(*labels, fixed(rows), fixed(counts), fixed(starts), ends, out)
-        start = 0
+        numbers, made = np.empty(len(rows), dtype=np.int64), (UNMET, 0, 0, 0)
+        for again in (False, True):
+            if again:
+                self.meet(columns, rows)
+            known = fixed(columns.keys), fixed(self._rank), fixed(self._lengths)
+            made = items_as_numbers(fixed(rows), fixed(counts), *known, keys, numbers)
+            if made[0] != UNMET:
+                break
+        shift, rank_bits, largest, size = made
+        if shift == TOO_LONG:
+            return None
+        numbers.sort()
+        ends = np.empty(keys, dtype=np.int64)
+        out = np.empty(size + ITEM_BYTES * len(rows) + 2 * keys + WORD, dtype=np.uint8)
+        labels = fixed(self._text), fixed(self._begins), fixed(self._lengths), fixed(self.by_rank)
+        numbers_as_json(*labels, fixed(numbers), shift, rank_bits, largest, ends, out)
+        found, start = [], 0
         for end in ends.tolist():
-            yield out[start:end].tobytes()
+            found.append(out[start:end].tobytes())
             start = end
+        return found
 
     def of(self, rows: Longs) -> list[str]:
         """Return the labels of rows that were met."""
