@@ -201,7 +201,7 @@ def _of_noise() -> None:
     for noise in widths:
         number_blocks.look_up(fixed(noise), np.uint64(48), -1, fixed(words[0]), fixed(words[0]), 0, fixed(words), noise)
     for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
-        number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy())
+        number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
     number_blocks.mark_blocks(fixed(one), 10, np.zeros(1, dtype=np.bool_))
     number_blocks.add_up(narrow, wide, _longs(0, 3), _longs(0, 4), np.zeros(1, dtype=np.int32), one)
 

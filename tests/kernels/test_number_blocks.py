@@ -119,8 +119,9 @@ def test_a_row_passes_above_the_threshold_once_and_stays(kind: Any, tests: bool)
     counts, noise = np.array([9, 10, 11, 0, 50, 3]), np.array([1, 1, 0, 0, -60, 9])
     shown = np.array([0, 0, 0, 4, 2, 0], dtype=kind)
     for way in WAYS:
-        new, rows = np.empty(6, dtype=np.int64), np.empty(6, dtype=np.int64)
-        fresh, both = way(passed)(counts, noise, shown, 10, tests, new, rows)
+        new, rows, noisy = (np.empty(6, dtype=np.int64) for _ in range(3))
+        fresh, both = way(passed)(counts, noise, shown, 10, tests, new, rows, noisy)
         assert new[:fresh].tolist() == ([1, 2, 5] if tests else [])
         assert rows[:both].tolist() == ([1, 2, 3, 4, 5] if tests else [3, 4])
+        assert noisy[:both].tolist() == [(counts[row] + noise[row]) for row in rows[:both]]
         assert shown.tolist() == [0, 0, 0, 4, 2, 0]

@@ -133,7 +133,14 @@ def add_up(
 
 @kernel
 def passed(
-    counts: Integers, noise: Integers, shown: Sums, threshold: int, tests: bool, new: Integers, rows: Integers
+    counts: Integers,
+    noise: Integers,
+    shown: Sums,
+    threshold: int,
+    tests: bool,
+    new: Integers,
+    rows: Integers,
+    noisy: Integers,
 ) -> tuple[int, int]:
     """Find the rows that pass a threshold for the first time, and all that were or are shown.
 
@@ -143,17 +150,19 @@ def passed(
         threshold: a count with its noise has to be above it.
         tests: whether new rows may be shown at all.
         new, rows: (n,), the results, ascending.
+        noisy: (n,), the result: of each of `rows` the count with its noise.
 
     Returns:
         How many there are of each.
     """
     fresh, both = 0, 0
     for row in range(len(counts)):
-        before = shown[row] != 0
-        first = tests and not before and counts[row] + noise[row] > threshold
+        count, before = counts[row] + noise[row], shown[row] != 0
+        first = tests and not before and count > threshold
         new[fresh] = row
         fresh += first
         rows[both] = row
+        noisy[both] = count
         both += before or first
     return fresh, both
 

@@ -27,6 +27,7 @@ from workers.mechanisms.texts import Texts
 __all__ = ["Contributions", "Ledger", "Rows", "Tags", "grown"]
 
 FIRST_CAPACITY = 1024
+_LAST_OF_FOUR_BYTES = (1 << 31) - 1
 A = TypeVar("A", bound=np.generic)
 
 
@@ -123,7 +124,7 @@ class Ledger:
         epoch without an end passes 2^31 (in 25 days with ticks of 1 ms): from then on, and only
         there, it takes eight.
         """
-        if tick > np.iinfo(self._shown.dtype).max:
+        if tick > _LAST_OF_FOUR_BYTES and self._shown.dtype == np.int32:
             self._shown = self._shown.astype(np.int64)
         return self.shown
 
