@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from workers.errors import HorizonExceeded
 from workers.mechanisms.counters.haar import HaarCounter, Room, _added_up, _plan
 from workers.mechanisms.counters.levels import Cell
 from workers.mechanisms.counters.noise_columns import Integers
@@ -185,6 +186,20 @@ def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
     assert set(small) == {1}
     assert set(large) == {0}
     assert len(unbounded) >= 2
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 17, 100, None])
+def test_plans_that_are_made_together_are_those_of_their_ticks(horizon: int | None) -> None:
+    """A neighbour's plan would add up other cells than are drawn, and at the horizon there is no neighbour."""
+    counter = HaarCounter(horizon, 0.1)
+    for t in (1, 2, 15, 16, 17, 99, 100, 2**40 - 1):
+        if t <= (horizon or t):
+            made, alone = _plan(counter, t), counter._planned(t)
+            assert (made.levels, made.nodes) == (alone.levels, alone.nodes)
+            assert (made.terms.tolist(), made.sums.tolist()) == (alone.terms.tolist(), alone.sums.tolist())
+    for t in (0, (horizon or 2**40 - 1) + 1):
+        with pytest.raises(HorizonExceeded):
+            _plan(counter, t)
 
 
 def test_drawn_noise_is_the_sum_over_its_cells() -> None:

@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.counters.levels import Cell, LevelColumns, LevelCounter
-from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown
+from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown, together
 from workers.mechanisms.frozen import kept, read_only
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 
@@ -256,10 +256,16 @@ class HaarCounter(LevelCounter):
         )
 
 
-@kept(256)
 def _plan(counter: HaarCounter, t: int) -> _Plan:
     """Return a tick's plan, kept: owner partitions and histograms of equal counters share it."""
-    return counter._planned(t)
+    check_tick(counter.kind, t, counter._last_tick)
+    ticks = together(t, counter._last_tick)
+    return _plans(counter, ticks)[t - ticks.start]
+
+
+@kept(64)
+def _plans(counter: HaarCounter, ticks: range) -> tuple[_Plan, ...]:
+    return tuple(map(counter._planned, ticks))
 
 
 def _added_up(plan: _Plan, rows: int, source: Source) -> NDArray[np.int64]:

@@ -43,7 +43,7 @@ from statistics import NormalDist
 
 from workers.mechanisms.accounting import Cost, float_up
 from workers.mechanisms.counters.counter import Counter
-from workers.mechanisms.counters.noise_columns import check_tick
+from workers.mechanisms.counters.noise_columns import check_tick, together
 from workers.mechanisms.frozen import Frozen, kept
 from workers.mechanisms.noise.exact_tail import exact_quantile_of
 
@@ -56,6 +56,8 @@ _SMOOTHING_VARIANCES = (0.15, 0.25, 0.5, 1.0)
 _SHIFTS = tuple((shift, _NORMAL.cdf(shift) * _INWARD) for shift in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5))
 _LEAST_PROBABILITY = 1e-300
 _LAST_TICK = 1 << 62
+# From this horizon on few ticks' quantiles are computed exactly, which may take a ms each.
+_LONG = 4096
 
 
 class Discovery(Frozen):
@@ -88,6 +90,7 @@ class Discovery(Frozen):
         self.max_count = max_count
         self.delta = delta
         self._every = every
+        self._last_tick = _LAST_TICK if counter.horizon is None else counter.horizon
 
     def cost(self) -> Cost:
         """Return no rho, and delta for showing an item that is there because of one event."""
@@ -109,7 +112,7 @@ class Discovery(Frozen):
             HorizonExceeded: t is outside the counter's horizon.
         """
         horizon, every = self.counter.horizon, self._every or 1
-        check_tick("discovery", t, _LAST_TICK if horizon is None else horizon)
+        check_tick("discovery", t, self._last_tick)
         if not self.discovers(t):
             return 0.0
         if horizon is not None:
@@ -126,7 +129,11 @@ class Discovery(Frozen):
         """
         if not self.discovers(t):
             raise ValueError(f"t = {t}: discovery only at multiples of {self._every}")
-        return _threshold(self, t)
+        check_tick("discovery", t, self._last_tick)
+        if self._last_tick < _LONG:
+            return _threshold(self, t)
+        ticks = together(t, self._last_tick)
+        return _thresholds(self, ticks)[t - ticks.start]
 
     def _computed(self, t: int) -> int:
         """Return the threshold of a tick that tests."""
@@ -153,6 +160,12 @@ class Discovery(Frozen):
                 quantile = (shift * sd_added - normal * sd_all) * _OUTWARD
                 smallest = min(smallest, max(quantile, 0.0))
         return smallest
+
+
+@kept(1024)
+def _thresholds(discovery: Discovery, ticks: range) -> tuple[int, ...]:
+    """Return the threshold at each tick, kept, 0 where nothing is tested."""
+    return tuple(discovery._computed(t) if discovery.discovers(t) else 0 for t in ticks)
 
 
 @kept(4096)
