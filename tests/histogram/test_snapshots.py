@@ -205,3 +205,16 @@ def test_an_answer_stands_where_the_items_would() -> None:
     _, (key, value) = snapshots(tick(answers), Ledger(), ["s1", "s2"], LabelCache())
     body = json.loads(value)
     assert (key, body["query"], body["value"], body["sd"], "items" in body) == ("s2", "max", 3, None, False)
+
+
+def test_numbers_without_quantiles_have_their_edges_behind_the_items_in_pages_too() -> None:
+    """What is written at once and what is cut are the same fields in the same order."""
+    labels = Buckets((0, 10, 50)).labels
+    table, release = columns([(0, label) for label in labels]), Release(np.arange(4), np.array([1, 900, 50, 7]), 5.0, None)
+    made = replace(tick(release), numeric=Numeric(Buckets((0, 10, 50)), ()))
+    [(_, whole)] = snapshots(made, table, ["s"], LabelCache())
+    assert b'"items":[["[0,10)",900],["[10,50)",50],[">=50",7],["<0",1]],"edges":[0.0,10.0,50.0],"sd":5.0,' in whole
+    pages = [json.loads(value) for _, value in snapshots(made, table, ["s"], LabelCache(), len(whole) - 1)]
+    assert len(pages) > 1
+    assert all(page["edges"] == [0, 10, 50] for page in pages)
+    assert [item for page in pages for item in page["items"]] == json.loads(whole)["items"]

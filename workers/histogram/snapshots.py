@@ -68,22 +68,24 @@ def snapshots(
         max_bytes: most bytes of a message.
     """
     release, frame = tick.release, _Frame(tick)
+    edges: dict[str, Any] = {} if tick.numeric is None else {"edges": tick.numeric.edges}
     if isinstance(release, Answers):
-        edges = {} if tick.numeric is None else {"edges": tick.numeric.edges}
         for index, key in enumerate(keys):
             yield from ((key, page) for page in _pages(frame, key, {**release.of_key[index], **edges}, max_bytes))
         return
     items: list[list[tuple[str, int]]] | None = None
-    if isinstance(release, Release) and tick.numeric is None:
+    if isinstance(release, Release) and (tick.numeric is None or not tick.numeric.quantiles):
+        behind = b"," + _members(edges) if edges else b""
         written = labels.items(ledger, release.rows, release.counts, len(keys))
         if written is not None:
             for index, (key, whole) in enumerate(zip(keys, written, strict=True)):
-                value = frame.of_items(key, whole)
+                value = frame.of_items(key, whole, behind)
                 if len(value) <= max_bytes:
                     yield key, value
                 else:
                     items = items or _items(release, ledger, len(keys), labels)
-                    yield from ((key, page) for page in _pages(frame, key, {"items": items[index]}, max_bytes))
+                    fields = {"items": items[index], **edges}
+                    yield from ((key, page) for page in _pages(frame, key, fields, max_bytes))
             return
     for key, of_key in zip(keys, _items(release, ledger, len(keys), labels), strict=True):
         numbers = {} if tick.numeric is None else tick.numeric.fields(of_key, round(release.sd, 4))
@@ -135,9 +137,9 @@ class _Frame:
         """Return the snapshot of a stream key, or a page of it."""
         return self._whole(key, _members(fields), page, pages)
 
-    def of_items(self, key: str, items: bytes) -> bytes:
-        """Return the snapshot of a stream key whose items are JSON already."""
-        return self._whole(key, b'"items":' + items, 1, 1)
+    def of_items(self, key: str, items: bytes, behind: bytes) -> bytes:
+        """Return the snapshot of a stream key whose items, and what follows them, are JSON."""
+        return self._whole(key, b'"items":' + items + behind, 1, 1)
 
     def _whole(self, key: str, members: bytes, page: int, pages: int) -> bytes:
         return b'{%b%b%b%b%b%b,"page":%d,"pages":%d}' % (
