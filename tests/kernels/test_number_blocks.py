@@ -125,3 +125,22 @@ def test_a_row_passes_above_the_threshold_once_and_stays(kind: Any, tests: bool)
         assert rows[:both].tolist() == ([1, 2, 3, 4, 5] if tests else [3, 4])
         assert noisy[:both].tolist() == [(counts[row] + noise[row]) for row in rows[:both]]
         assert shown.tolist() == [0, 0, 0, 4, 2, 0]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 200])
+@pytest.mark.parametrize("tests", [True, False])
+def test_no_row_is_passed_over_wherever_it_is(rows: int, tests: bool) -> None:
+    """Rows are looked at in groups: the first and the last of one, a group without any, and one that is not full."""
+    rng = np.random.default_rng(rows)
+    for share in (0.0, 0.01, 0.3):
+        counts, noise = rng.integers(0, 10, rows), rng.integers(-5, 5, rows)
+        counts[rng.random(rows) < share] = 100
+        shown = np.where(rng.random(rows) < share, 7, 0).astype(np.int32)
+        first = (shown == 0) & (counts + noise > 50) & tests
+        either = np.flatnonzero(first | (shown != 0))
+        for way in WAYS:
+            new, found, noisy = (np.empty(rows, dtype=np.int64) for _ in range(3))
+            fresh, both = way(passed)(counts, noise, shown, 50, tests, new, found, noisy)
+            assert new[:fresh].tolist() == np.flatnonzero(first).tolist()
+            assert found[:both].tolist() == either.tolist()
+            assert noisy[:both].tolist() == (counts + noise)[either].tolist()
