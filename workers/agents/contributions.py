@@ -91,7 +91,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
     def _contributions(self, key: NoiseKey) -> Contributions:
         # Only what counts compiles: most commands never import numba.
-        from workers.kernels.sections import columns_of
+        from workers.kernels.text_columns import columns_of
 
         lengths, packed = np.frombuffer(self.lengths, dtype=_LENGTH), np.frombuffer(self.counts, dtype=np.uint8)
         n = len(lengths)

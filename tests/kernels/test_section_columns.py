@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
 from workers.histogram.packing import pack
-from workers.kernels.sections import columns_of
+from workers.kernels.text_columns import columns_of
 from workers.mechanisms.texts import fixed
 
 ROWS = st.lists(st.tuples(st.integers(0, 1024), st.sampled_from([1, 255, 256, 65_536, 2**32 - 1, 2**32, 2**63 - 1])), max_size=20)
