@@ -196,12 +196,14 @@ def _of_noise() -> None:
     """Look up noise of both widths, add it to sums of both, and show what passes a threshold."""
     one, words = np.zeros(1, dtype=np.int64), np.zeros((1, 2), dtype=np.uint64)
     number_blocks.xor(fixed(words), words, words)
-    widths: tuple[number_blocks.Narrow, ...] = (np.zeros(1, dtype=np.int16), np.zeros(1, dtype=np.int32))
+    narrow, wide = np.zeros((1, 1), dtype=np.int16), np.zeros((1, 1), dtype=np.int32)
+    widths: tuple[number_blocks.Narrow, ...] = (narrow[0], wide[0])
     for noise in widths:
         number_blocks.look_up(fixed(noise), np.uint64(48), -1, fixed(words[0]), fixed(words[0]), 0, fixed(words), noise)
-        for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
-            number_blocks.add_multiples(noise.reshape(1, 1), one, one, sums)
-            number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy())
+    for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
+        number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
+    number_blocks.mark_blocks(fixed(one), 10, np.zeros(1, dtype=np.bool_))
+    number_blocks.add_up(narrow, wide, _longs(0, 3), _longs(0, 4), np.zeros(1, dtype=np.int32), one)
 
 
 def _of_sketches() -> None:

@@ -22,6 +22,7 @@ from tests.contract.families import ADAPTERS, adapter_of
 from tests.contract.stage import KEYS, Histogram, Tick, bounded
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built
 from tests.contract.worst import fourfold, worst
+from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.pure import PureMisraGries
 from workers.mechanisms.misra_gries.release import pure_scale
@@ -154,8 +155,10 @@ def too_little_noise() -> Iterator[None]:
             name = f"workers.mechanisms.{module}.round_up_sigma_squared"
             patches.enter_context(patch(name, lambda s2: round_up_sigma_squared(s2 * Fraction(3, 4))))
         counter_of.cache_clear()
+        make_counter.cache_clear()
         yield
     counter_of.cache_clear()
+    make_counter.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.kernels.uncompiled import WAYS
 from workers.histogram.labels import LabelCache
 from workers.histogram.quantiles import Numeric
 from workers.histogram.snapshots import ReleasedTick, snapshots
-from workers.kernels.text_columns import items_as_json
+from workers.kernels.text_columns import TOO_LONG, UNMET, items_as_numbers, numbers_as_json
 from workers.mechanisms.buckets import Buckets
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
@@ -138,16 +138,41 @@ def test_items_are_written_as_a_json_library_writes_them() -> None:
 
 
 def test_lists_of_items_are_the_same_uncompiled() -> None:
-    """The loop is what it says."""
+    """The loops are what they say."""
     text = np.frombuffer(b'["a",["bc",["",' + bytes(8), dtype=np.uint8)
     begins, lengths = np.array([0, 5, 11]), np.array([5, 6, 4], dtype=np.int16)
-    rows, counts, starts = np.array([2, 0, 1, 1]), np.array([-10, 0, 99, 1 << 62]), np.array([0, 2, 2, 4])
+    key_of, ranks, by_rank = np.array([0, 2, 0], dtype=np.int32), np.array([1, 2, 0]), np.array([2, 0, 1])
+    rows, counts = np.array([1, 0, 2]), np.array([1 << 50, -10, -10])
     for way in WAYS:
-        ends, out = np.empty(3, dtype=np.int64), np.empty(200, dtype=np.uint8)
-        labels = fixed(text), fixed(begins), fixed(lengths)
-        way(items_as_json)(*labels, fixed(rows), fixed(counts), fixed(starts), ends, out)
+        numbers, ends, out = np.empty(3, dtype=np.int64), np.empty(3, dtype=np.int64), np.empty(200, dtype=np.uint8)
+        of_rows = fixed(key_of), fixed(ranks), fixed(lengths)
+        with np.errstate(over="ignore"):  # the span of counts is a difference without a sign
+            shift, *how, size = way(items_as_numbers)(fixed(rows), fixed(counts), *of_rows, 3, numbers)
+        assert (shift, how, size) == (53, [2, 1 << 50], 15)
+        labels = fixed(text), fixed(begins), fixed(lengths), fixed(by_rank)
+        way(numbers_as_json)(*labels, fixed(np.sort(numbers)), shift, *how, ends, out)
         parts = [out[start:end].tobytes() for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)]
-        assert parts == [b'[["",-10],["a",0]]', b"[]", b'[["bc",99],["bc",4611686018427387904]]']
+        assert parts == [b'[["",-10],["a",-10]]', b"[]", b'[["bc",1125899906842624]]']
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> None:
+    """A count whose upper bits are lost would stand in the wrong place, with a wrong number."""
+    lengths, key_of, ranks = (np.ones(3, dtype=kind) for kind in (np.int16, np.int32, np.int64))
+    key_of[2], ranks[1] = 0, -1
+
+    def made(rows: list[int], counts: list[int], keys: int = 3) -> int:
+        given = (fixed(np.array(each, dtype=np.int64)) for each in (rows, counts))
+        known, numbers = (fixed(key_of), fixed(ranks), fixed(lengths)), np.empty(len(rows), dtype=np.int64)
+        with np.errstate(over="ignore"):
+            shift: int = way(items_as_numbers)(*given, *known, keys, numbers)[0]
+        return shift
+
+    assert made([0, 1], [5, 5]) == made([0, 3], [5, 5]) == UNMET
+    assert made([0, 2], [5, 5 + 2**60 - 1]) == 61
+    assert made([0, 2], [5, 5 + 2**60]) == made([0, 2], [5, 5 + 2**60 - 1], keys=4) == TOO_LONG
+    assert made([0, 2], [-(2**63), 2**63 - 1]) == TOO_LONG
+    assert made([], []) == 0
 
 
 def test_a_release_too_long_for_a_message_comes_in_pages_in_its_order() -> None:
@@ -180,3 +205,16 @@ def test_an_answer_stands_where_the_items_would() -> None:
     _, (key, value) = snapshots(tick(answers), Ledger(), ["s1", "s2"], LabelCache())
     body = json.loads(value)
     assert (key, body["query"], body["value"], body["sd"], "items" in body) == ("s2", "max", 3, None, False)
+
+
+def test_numbers_without_quantiles_have_their_edges_behind_the_items_in_pages_too() -> None:
+    """What is written at once and what is cut are the same fields in the same order."""
+    labels = Buckets((0, 10, 50)).labels
+    table, release = columns([(0, label) for label in labels]), Release(np.arange(4), np.array([1, 900, 50, 7]), 5.0, None)
+    made = replace(tick(release), numeric=Numeric(Buckets((0, 10, 50)), ()))
+    [(_, whole)] = snapshots(made, table, ["s"], LabelCache())
+    assert b'"items":[["[0,10)",900],["[10,50)",50],[">=50",7],["<0",1]],"edges":[0.0,10.0,50.0],"sd":5.0,' in whole
+    pages = [json.loads(value) for _, value in snapshots(made, table, ["s"], LabelCache(), len(whole) - 1)]
+    assert len(pages) > 1
+    assert all(page["edges"] == [0, 10, 50] for page in pages)
+    assert [item for page in pages for item in page["items"]] == json.loads(whole)["items"]

@@ -41,7 +41,8 @@ def test_a_tag_has_the_row_that_a_dictionary_says(tags: list[tuple[int, int]], e
         way(tag_table.find_rows)(slots, of_rows, of_rows, rows)
         assert rows.tolist() == expected
         totals = np.full(len(tags), 1 << 60)
-        assert way(tag_table.add_to_rows)(slots, of_rows, totals, of_rows, counts, rows) == len(tags) - entered
+        room = np.empty(tag_table.AT_ONCE, dtype=np.int64)
+        assert way(tag_table.add_to_rows)(slots, of_rows, totals, of_rows, counts, rows, room) == len(tags) - entered
         assert rows.tolist() == expected
         assert (totals - (1 << 60)).tolist() == [*range(1, entered + 1), *[0] * (len(tags) - entered)]
 

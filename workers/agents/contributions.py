@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.errors import StateRefused
-from workers.histogram.packing import pack, unpack
+from workers.histogram.packing import pack
 from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Contributions, Tags
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -90,20 +90,27 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
             ) from error
 
     def _contributions(self, key: NoiseKey) -> Contributions:
-        labels = Texts.from_lengths(self.labels, np.frombuffer(self.lengths, dtype=_LENGTH))
+        # Only what counts compiles: most commands never import numba.
+        from workers.kernels.text_columns import columns_of
+
+        lengths, packed = np.frombuffer(self.lengths, dtype=_LENGTH), np.frombuffer(self.counts, dtype=np.uint8)
+        n = len(lengths)
+        if not 0 <= self.width <= 3 or len(packed) != n << self.width:
+            raise ValueError(f"counts: {len(packed)} bytes for {n} rows of width {self.width}")
+        ends, counts = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        key_of_row = np.empty(n, dtype=np.int32)
+        rows_of_key = np.array(self.rows_per_key, dtype=np.int64)
+        written = columns_of(lengths, packed, self.width, rows_of_key, ends, counts, key_of_row)
+        if not written or len(rows_of_key) != len(self.keys):
+            raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
+        labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
         if self.tags or not self.labels:
             tags = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
         else:
             tags = np.empty((len(labels), 2), dtype=np.uint64)
             for name, (start, stop) in zip(self.keys, pairwise(accumulate([0, *self.rows_per_key])), strict=True):
                 tags[start:stop] = key.tags(name, list(labels.part(start, stop)))
-        return Contributions(
-            tuple(self.keys),
-            np.repeat(np.arange(len(self.keys), dtype=np.int32), self.rows_per_key),
-            tags,
-            labels,
-            unpack(self.width, self.counts).astype(np.int64),
-        )
+        return Contributions(tuple(self.keys), key_of_row, tags, labels, counts)
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):

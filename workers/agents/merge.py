@@ -200,9 +200,10 @@ class Merge:
         until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
         for each, users in self._lanes.items():
             self._begin(each, users, until[each])
-        size = 0
+        size, due = 0, {lane: place for lane in self._lanes if (place := self._due(lane, until)) is not None}
         with self.turns.several() as turn:
-            while released.ticks < ticks_max and size < bytes_max and (lane := self._due(until)) is not None:
+            while released.ticks < ticks_max and size < bytes_max and due:
+                lane = min(due, key=due.__getitem__)
                 tick = min(h.next for h in self._lanes[lane] if h.next is not None)
                 if self.reserving:
                     released.beginning = [h for h in self._lanes[lane] if h.next == tick and not h.reserved]
@@ -218,26 +219,24 @@ class Merge:
                             size += len(snapshot.value)
                 released.ticks += 1
                 self.waiting.drop(lane, tick)
+                del due[lane]
+                if (place := self._due(lane, until)) is not None:
+                    due[lane] = place
                 after_tick()
         return released
 
-    def _due(self, until: Mapping[Lane, int]) -> Lane | None:
-        """Return the lane whose next tick ends first, of those whose next tick is complete."""
-        due = [
-            (end, lane.view, [part or 0 for part in lane[:-1]], lane)  # None is not compared with a number
-            for lane in self._lanes
-            if (end := self._next_end(lane)) is not None and end <= until[lane]
-        ]
-        return min(due)[-1] if due else None
+    def _due(self, lane: Lane, until: Mapping[Lane, int]) -> tuple[object, ...] | None:
+        """Return a lane's place in the order of release, by the end of its next tick; None where
+        that is not complete.
+        """
+        tick = min((h.next for h in self._lanes[lane] if h.next is not None), default=None)
+        if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until[lane]:
+            return None
+        return end, lane.view, *(part or 0 for part in lane[:-1])  # None is not compared with a number
 
     def _rows(self, lane: Lane) -> int:
         """Return how many rows the ledgers of a lane's histograms have."""
         return sum(histogram.columns.n for histogram in self._lanes[lane])
-
-    def _next_end(self, lane: Lane) -> int | None:
-        """End of the next tick of a lane."""
-        ticks = [h.next for h in self._lanes[lane] if h.next is not None]
-        return lane.start_ms + min(ticks) * lane.tick_ms if ticks else None
 
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
         """Start the histograms of a lane whose first tick has become known: nothing earlier can

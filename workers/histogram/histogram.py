@@ -218,14 +218,16 @@ class Histogram:
     def changes(self) -> list[Change]:
         """Return what changed in the store since the last call."""
         changes: list[Change] = [(key, None) for key in self._gone]
-        named = list(key_blocks.changes(self._keys, self._since, self._stored_keys))
+        for name, value in key_blocks.changes(self._keys, self._since, self._stored_keys):
+            changes.append((self._name(name), value))
         self._gone, self._stored_keys = [], len(self._keys)
         if self._epoch is not None:
+            own = f"{self.prefix}{self._epoch}/"
             for name, value in (*ledger_blocks.changes(self._state.ledger), *self._state.changed()):
                 self._blocks.add(name)
-                named.append((f"{self._epoch}/{name}", value))
+                changes.append(((own + name).encode(), value))
             self._state.ledger.clean()
-        return [*changes, *((self._name(name), value) for name, value in named)]
+        return changes
 
     def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
         """Go on from a stored life and all pairs under `prefix`, in key order.

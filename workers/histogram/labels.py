@@ -8,7 +8,6 @@ no names are compared but those of labels that are shown for the first time.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
 
 import numpy as np
 import orjson
@@ -32,7 +31,7 @@ class LabelCache:
     """
 
     def __init__(self) -> None:
-        self._labels: NDArray[np.object_] = np.full(1024, None)  # by row
+        self._names: list[str] = []  # by rank
         self._rank: Longs = np.full(1024, -1)  # by row; -1: not met
         self.by_rank: Longs = np.empty(0, dtype=np.int64)
         # Each label in JSON, with an item's bracket before and a comma behind, made once: where it
@@ -47,28 +46,29 @@ class LabelCache:
         size = int(rows.max(initial=-1)) + 1
         if size > len(self._rank):
             more = max(size, 2 * len(self._rank)) - len(self._rank)
-            self._labels = np.concatenate((self._labels, np.full(more, None)))
             self._rank = np.concatenate((self._rank, np.full(more, -1)))
             self._begins = grown(self._begins, len(self._rank))
             self._lengths = grown(self._lengths, len(self._rank))
         new = rows[self._rank[rows] < 0]
         if len(new):
-            self._labels[new] = labels = [columns.label(row).decode() for row in new.tolist()]
+            labels = [columns.label(row).decode() for row in new.tolist()]
             self._write(new, [b"[%s," % orjson.dumps(label) for label in labels])
             self._rank_anew(new, labels)
 
     def _rank_anew(self, new: Longs, labels: list[str]) -> None:
         """Give every label its rank, with those of some new rows among them."""
-        order, _ = ranked(labels)
-        new = new[order]
         if _FEW * len(new) < len(self.by_rank):
-            known = _Names(self._labels, self.by_rank)
-            places = [bisect_left(known, labels[at]) for at in order.tolist()]
-            self.by_rank = np.insert(self.by_rank, places, new)
+            order, _ = ranked(labels)
+            labels = [labels[at] for at in order.tolist()]
+            places = [bisect_left(self._names, label) for label in labels]
+            self.by_rank = np.insert(self.by_rank, places, new[order])
+            for before, (place, label) in enumerate(zip(places, labels, strict=True)):
+                self._names.insert(place + before, label)
         else:
-            rows = np.concatenate((self.by_rank, new))
-            order, _ = ranked(self._labels[rows].tolist())
-            self.by_rank = rows[order]
+            names = self._names + labels
+            order, _ = ranked(names)
+            self.by_rank = np.concatenate((self.by_rank, new))[order]
+            self._names = [names[at] for at in order.tolist()]
         self._rank[self.by_rank] = np.arange(len(self.by_rank))
 
     def _write(self, rows: Longs, texts: list[bytes]) -> None:
@@ -82,49 +82,54 @@ class LabelCache:
         self._begins[rows] = begin + np.cumsum(lengths) - lengths
         self._lengths[rows] = lengths
 
-    def items(self, rows: Longs, counts: Longs, starts: Longs) -> Iterator[bytes]:
-        """Yield the items of each stream key as JSON.
+    def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
+        """Return the items of each stream key as JSON, in a snapshot's order; None where counts lie
+        so far apart that an item is no single number.
 
         Args:
-            rows: int64 (n,), that were met.
+            columns: whose rows they are; labels that are new are read from it.
+            rows: int64 (n,).
             counts: int64 (n,).
-            starts: int64 (k + 1,), where the items of each stream key begin.
+            keys: how many stream keys there are.
         """
-        from workers.kernels.text_columns import ITEM_BYTES, items_as_json
+        from workers.kernels.text_columns import (
+            ITEM_BYTES,
+            TOO_LONG,
+            UNMET,
+            items_as_numbers,
+            numbers_as_json,
+        )
         from workers.kernels.words import WORD
 
-        ends = np.empty(len(starts) - 1, dtype=np.int64)
-        size = int(self._lengths[rows].sum(dtype=np.int64))
-        out = np.empty(size + ITEM_BYTES * len(rows) + 2 * len(ends) + WORD, dtype=np.uint8)
-        labels = fixed(self._text), fixed(self._begins), fixed(self._lengths)
-        items_as_json(*labels, fixed(rows), fixed(counts), fixed(starts), ends, out)
-        start = 0
+        numbers, made = np.empty(len(rows), dtype=np.int64), (UNMET, 0, 0, 0)
+        for again in (False, True):
+            if again:
+                self.meet(columns, rows)
+            known = fixed(columns.keys), fixed(self._rank), fixed(self._lengths)
+            made = items_as_numbers(fixed(rows), fixed(counts), *known, keys, numbers)
+            if made[0] != UNMET:
+                break
+        shift, rank_bits, largest, size = made
+        if shift == TOO_LONG:
+            return None
+        numbers.sort()
+        ends = np.empty(keys, dtype=np.int64)
+        out = np.empty(size + ITEM_BYTES * len(rows) + 2 * keys + WORD, dtype=np.uint8)
+        labels = fixed(self._text), fixed(self._begins), fixed(self._lengths), fixed(self.by_rank)
+        numbers_as_json(*labels, fixed(numbers), shift, rank_bits, largest, ends, out)
+        found, start = [], 0
         for end in ends.tolist():
-            yield out[start:end].tobytes()
+            found.append(out[start:end].tobytes())
             start = end
+        return found
 
     def of(self, rows: Longs) -> list[str]:
         """Return the labels of rows that were met."""
-        labels: list[str] = self._labels[rows].tolist()
-        return labels
+        return [self._names[rank] for rank in self._rank[rows].tolist()]
 
     def rank(self, rows: Longs) -> Longs:
         """Return the ranks of rows that were met."""
         return self._rank[rows]
-
-
-class _Names:
-    """Labels by rank, as a sequence to look for a place in."""
-
-    def __init__(self, labels: NDArray[np.object_], by_rank: Longs) -> None:
-        self._labels, self._by_rank = labels, by_rank
-
-    def __len__(self) -> int:
-        return len(self._by_rank)
-
-    def __getitem__(self, rank: int) -> str:
-        label: str = self._labels[self._by_rank[rank]]
-        return label
 
 
 def ranked(names: list[str]) -> tuple[Longs, Longs]:

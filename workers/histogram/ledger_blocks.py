@@ -29,10 +29,11 @@ from workers.errors import StateRefused
 from workers.histogram.packing import unpack
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.sizes import VALUE_BYTES, cuts
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.texts import Texts, fixed
 
-BLOCK_ROWS = 1024
-# So many blocks of numbers are packed by one call, in at most 2 MiB: what a core's cache holds.
+_BLOCK_BITS = 10
+BLOCK_ROWS = 1 << _BLOCK_BITS
+# So many blocks of numbers are packed by one call, in about 2 MiB: what a core's cache holds.
 BLOCKS_AT_ONCE = 256
 VERSION = 1
 # Version, width code (of labels: whether another part follows), rows.
@@ -132,9 +133,15 @@ class Loading:
 
 def _blocks_of(rows: list[NDArray[np.int64]], n: int) -> NDArray[np.int64]:
     """Return the blocks, of those of n rows, that have one of `rows`."""
+    from workers.kernels.number_blocks import mark_blocks
+
+    rows = [some for some in rows if len(some)]
     blocks = np.zeros(-(-n // BLOCK_ROWS), dtype=np.bool_)
-    for some in rows:
-        blocks[some // BLOCK_ROWS] = True
+    if len(blocks) == 1:
+        blocks[:] = bool(rows)
+    else:
+        for some in rows:
+            mark_blocks(fixed(some), _BLOCK_BITS, blocks)
     return np.flatnonzero(blocks)
 
 
@@ -142,8 +149,9 @@ def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
     """Yield the parts of a block that hold new rows, or that the new rows follow."""
     first, end = block * BLOCK_ROWS, min(columns.n, (block + 1) * BLOCK_ROWS)
     labels = columns.label_column(first, end)
-    lengths = labels.lengths
-    parts = cuts(lengths + _ROW_BYTES, VALUE_BYTES - _HEAD.size)
+    lengths, room = labels.lengths, VALUE_BYTES - _HEAD.size
+    whole = len(labels.text) + (end - first) * _ROW_BYTES <= room
+    parts = [(0, end - first)] if whole else cuts(lengths + _ROW_BYTES, room)
     for part, (start, stop) in enumerate(parts):
         followed = part + 1 < len(parts)
         if first + stop + followed <= columns.clean_rows:
@@ -155,10 +163,10 @@ def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
             b"".join(
                 (
                     _HEAD.pack(VERSION, followed, stop - start),
-                    columns.tags[rows].astype("<u8").tobytes(),
-                    columns.keys[rows].astype("<u4").tobytes(),
+                    columns.tags[rows].astype("<u8", copy=False).tobytes(),
+                    columns.keys[rows].astype("<i4", copy=False).tobytes(),
                     lengths[start:stop].astype("<u2").tobytes(),
-                    labels.part(start, stop).text.tobytes(),
+                    (labels if whole else labels.part(start, stop)).text.tobytes(),
                 )
             ),
         )
@@ -185,14 +193,14 @@ def _encode_numbers(
 
     for first in range(0, len(blocks), BLOCKS_AT_ONCE):
         some = blocks[first : first + BLOCKS_AT_ONCE]
-        widths, ends = np.empty(len(some), dtype=np.uint8), np.empty(len(some), dtype=np.int64)
-        packed = np.empty(8 * BLOCK_ROWS * len(some), dtype=np.uint8)
-        pack_blocks(column, some, BLOCK_ROWS, widths, ends, packed)
-        start = 0
-        for block, width, end in zip(some.tolist(), widths.tolist(), ends.tolist(), strict=True):
-            rows = (end - start) >> width
-            yield block_key(kind, block), _HEAD.pack(VERSION, width, rows) + packed[start:end].tobytes()
-            start = end
+        ends = np.empty(len(some), dtype=np.int64)
+        packed = np.empty((_HEAD.size + 8 * BLOCK_ROWS) * len(some), dtype=np.uint8)
+        pack_blocks(column, some, BLOCK_ROWS, VERSION, ends, packed)
+        stops = ends.tolist()
+        whole, start = packed[: stops[-1]].tobytes(), 0
+        for block, stop in zip(some.tolist(), stops, strict=True):
+            yield f"{kind}{block:08x}", whole[start:stop]
+            start = stop
 
 
 def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:

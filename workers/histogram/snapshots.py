@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from workers.histogram.answers import LISTS, parts
 from workers.histogram.labels import LabelCache, largest_first, ranked
@@ -69,39 +68,43 @@ def snapshots(
         max_bytes: most bytes of a message.
     """
     release, frame = tick.release, _Frame(tick)
+    edges: dict[str, Any] = {} if tick.numeric is None else {"edges": tick.numeric.edges}
     if isinstance(release, Answers):
-        edges = {} if tick.numeric is None else {"edges": tick.numeric.edges}
         for index, key in enumerate(keys):
             yield from ((key, page) for page in _pages(frame, key, {**release.of_key[index], **edges}, max_bytes))
         return
+    items: list[list[tuple[str, int]]] | None = None
+    if isinstance(release, Release) and (tick.numeric is None or not tick.numeric.quantiles):
+        behind = b"," + _members(edges) if edges else b""
+        written = labels.items(ledger, release.rows, release.counts, len(keys))
+        if written is not None:
+            for index, (key, whole) in enumerate(zip(keys, written, strict=True)):
+                value = frame.of_items(key, whole, behind)
+                if len(value) <= max_bytes:
+                    yield key, value
+                else:
+                    items = items or _items(release, ledger, len(keys), labels)
+                    fields = {"items": items[index], **edges}
+                    yield from ((key, page) for page in _pages(frame, key, fields, max_bytes))
+            return
+    for key, of_key in zip(keys, _items(release, ledger, len(keys), labels), strict=True):
+        numbers = {} if tick.numeric is None else tick.numeric.fields(of_key, round(release.sd, 4))
+        yield from ((key, page) for page in _pages(frame, key, {"items": of_key, **numbers}, max_bytes))
+
+
+def _items(release: Release | Items, ledger: Ledger, keys: int, labels: LabelCache) -> list[list[tuple[str, int]]]:
+    """Return the items of each stream key in their order, as labels and counts."""
     if isinstance(release, Release):
         labels.meet(ledger, release.rows)
-        key_of, by_rank, names_of = ledger.keys[release.rows], labels.by_rank, labels.of
-        rank = labels.rank(release.rows)
+        key_of, by_rank, rank = ledger.keys[release.rows], labels.by_rank, labels.rank(release.rows)
     else:
         texts = [text.decode() for text in release.labels]
         key_of, by_rank, rank = release.keys, *ranked(texts)
-
-        def names_of(rows: NDArray[np.int64]) -> list[str]:
-            return [texts[i] for i in rows.tolist()]
-
-    places, noisy, starts = largest_first(key_of, release.counts, rank, len(keys))
-    rows, bounds = by_rank[places], starts.tolist()
-    if isinstance(release, Release) and tick.numeric is None:
-        for index, whole in enumerate(labels.items(rows, noisy, starts)):
-            value = frame.of_items(keys[index], whole)
-            if len(value) <= max_bytes:
-                yield keys[index], value
-            else:
-                own = slice(bounds[index], bounds[index + 1])
-                items = list(zip(names_of(rows[own]), noisy[own].tolist(), strict=True))
-                yield from ((keys[index], page) for page in _pages(frame, keys[index], {"items": items}, max_bytes))
-        return
-    items = list(zip(names_of(rows), noisy.tolist(), strict=True))
-    for index, key in enumerate(keys):
-        of_key = items[bounds[index] : bounds[index + 1]]
-        numbers = {} if tick.numeric is None else tick.numeric.fields(of_key, round(release.sd, 4))
-        yield from ((key, page) for page in _pages(frame, key, {"items": of_key, **numbers}, max_bytes))
+    places, counts, starts = largest_first(key_of, release.counts, rank, keys)
+    rows = by_rank[places]
+    names = labels.of(rows) if isinstance(release, Release) else [texts[i] for i in rows.tolist()]
+    items = list(zip(names, counts.tolist(), strict=True))
+    return [items[start:stop] for start, stop in pairwise(starts.tolist())]
 
 
 class _Frame:
@@ -134,9 +137,9 @@ class _Frame:
         """Return the snapshot of a stream key, or a page of it."""
         return self._whole(key, _members(fields), page, pages)
 
-    def of_items(self, key: str, items: bytes) -> bytes:
-        """Return the snapshot of a stream key whose items are JSON already."""
-        return self._whole(key, b'"items":' + items, 1, 1)
+    def of_items(self, key: str, items: bytes, behind: bytes) -> bytes:
+        """Return the snapshot of a stream key whose items, and what follows them, are JSON."""
+        return self._whole(key, b'"items":' + items + behind, 1, 1)
 
     def _whole(self, key: str, members: bytes, page: int, pages: int) -> bytes:
         return b'{%b%b%b%b%b%b,"page":%d,"pages":%d}' % (

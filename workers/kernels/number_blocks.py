@@ -15,6 +15,13 @@ Integers = NDArray[np.int64]
 Narrow = NDArray[np.int16] | NDArray[np.int32]
 Sums = NDArray[np.int32] | NDArray[np.int64]
 
+# Rows that are looked at together for any that is shown.
+LOOKED_AT_ONCE = 64
+# Of a block of numbers: version, width, rows.
+HEAD_BYTES = 4
+# Rows that are added up together: their sums take 12 KiB of a nearest cache of 32.
+TILE_ROWS = 1024
+
 
 @kernel
 def xor(words: NDArray[np.uint64], others: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
@@ -71,25 +78,76 @@ def look_up(
 
 
 @kernel
-def add_multiples(noise: Narrow, levels: Integers, factors: Integers, total: Sums) -> None:
-    """Add multiples of columns of noise to a column of sums, none of which leaves its type.
+def add_up(
+    narrow: NDArray[np.int16],
+    wide: NDArray[np.int32],
+    terms: Integers,
+    sums: Integers,
+    short: NDArray[np.int32],
+    out: Integers,
+) -> None:
+    """Add up multiples of columns of noise, in some sums after each other, each shifted and carried
+    into the next; none leaves its type.
+
+    Rows are taken in tiles, whose sums stay in the nearest cache for all terms.
 
     Args:
-        noise: (all levels, n or more), a column of each level.
-        levels, factors: int64 (k,), which of them, and how often each counts.
-        total: (n,), added to.
+        narrow, wide: (columns, n or more), noise.
+        terms: int64 (k, 3), those of all sums: 0 for a narrow column and 1 for a wide one, which
+            column, and how often it counts.
+        sums: int64 (m, 4), for each the number of terms up to its last one, what is added beside
+            them, how far it is shifted to the right, and 1 where 32 bits suffice for it.
+        short: room for the sums of a tile.
+        out: (n,), the result: the last sum.
     """
-    for j in range(len(levels)):
-        level, factor = levels[j], factors[j]
-        for i in range(len(total)):
-            total[i] += np.int64(noise[level, i]) * factor
+    out[:] = 0
+    for first in range(0, len(out), len(short)):
+        rows, term = min(len(short), len(out) - first), 0
+        for s in range(len(sums)):
+            addend, shift, fits = sums[s, 1], sums[s, 2], sums[s, 3] != 0
+            for i in range(rows):
+                out[first + i] += addend
+            if fits:
+                for i in range(rows):
+                    short[i] = out[first + i]
+            while term < sums[s, 0]:
+                is_wide, column, factor = terms[term, 0] != 0, terms[term, 1], terms[term, 2]
+                if fits and is_wide:
+                    for i in range(rows):
+                        short[i] += np.int64(wide[column, first + i]) * factor
+                elif fits:
+                    for i in range(rows):
+                        short[i] += np.int64(narrow[column, first + i]) * factor
+                elif is_wide:
+                    for i in range(rows):
+                        out[first + i] += np.int64(wide[column, first + i]) * factor
+                else:
+                    for i in range(rows):
+                        out[first + i] += np.int64(narrow[column, first + i]) * factor
+                term += 1
+            if fits:
+                for i in range(rows):
+                    out[first + i] = short[i] >> shift
+            else:
+                for i in range(rows):
+                    out[first + i] >>= shift
 
 
 @kernel
 def passed(
-    counts: Integers, noise: Integers, shown: Sums, threshold: int, tests: bool, new: Integers, rows: Integers
+    counts: Integers,
+    noise: Integers,
+    shown: Sums,
+    threshold: int,
+    tests: bool,
+    new: Integers,
+    rows: Integers,
+    noisy: Integers,
 ) -> tuple[int, int]:
     """Find the rows that pass a threshold for the first time, and all that were or are shown.
+
+    Most of a large ledger's rows are never shown: that some rows have none among them is seen in
+    half the time that it takes to go through them.
 
     Args:
         counts, noise: (n,).
@@ -97,19 +155,34 @@ def passed(
         threshold: a count with its noise has to be above it.
         tests: whether new rows may be shown at all.
         new, rows: (n,), the results, ascending.
+        noisy: (n,), the result: of each of `rows` the count with its noise.
 
     Returns:
         How many there are of each.
     """
     fresh, both = 0, 0
-    for row in range(len(counts)):
-        before = shown[row] != 0
-        first = tests and not before and counts[row] + noise[row] > threshold
-        new[fresh] = row
-        fresh += first
-        rows[both] = row
-        both += before or first
+    for begin in range(0, len(counts), LOOKED_AT_ONCE):
+        stop, found = min(begin + LOOKED_AT_ONCE, len(counts)), 0
+        for row in range(begin, stop):  # several at a time
+            found += (shown[row] != 0) | (tests & (counts[row] + noise[row] > threshold))
+        if found == 0:
+            continue
+        for row in range(begin, stop):
+            count, before = counts[row] + noise[row], shown[row] != 0
+            first = tests and not before and count > threshold
+            new[fresh] = row
+            fresh += first
+            rows[both] = row
+            noisy[both] = count
+            both += before or first
     return fresh, both
+
+
+@kernel
+def mark_blocks(rows: Integers, block_bits: int, blocks: NDArray[np.bool_]) -> None:
+    """Mark the blocks, of 2^block_bits rows each, that have one of some rows."""
+    for i in range(len(rows)):
+        blocks[rows[i] >> block_bits] = True
 
 
 @kernel
@@ -117,20 +190,22 @@ def pack_blocks(
     column: Integers | NDArray[np.int32],
     blocks: Integers,
     block_rows: int,
-    widths: NDArray[np.uint8],
+    version: int,
     ends: Integers,
     packed: NDArray[np.uint8],
 ) -> None:
-    """Write some blocks of a column end to end.
+    """Write some blocks of a column end to end, each behind its head: `HEAD_BYTES`, a byte for the
+    version, one for the width, 0 to 3 for numbers of 1, 2, 4 or 8 bytes, and two for how many rows
+    it has.
 
     Args:
         column: (n,), numbers of at least 0.
         blocks: (m,), which blocks, each with at least one row: block b begins at row b *
             block_rows.
-        block_rows: rows of a block; the last one of the column may have fewer.
-        widths: (m,), the result: 0 to 3 for numbers of 1, 2, 4 or 8 bytes.
+        block_rows: rows of a block, below 2^16; the last one of the column may have fewer.
+        version: of the head.
         ends: (m,), the result: where each block ends in `packed`.
-        packed: the result, with room for 8 bytes a row.
+        packed: the result, with room for a head a block and 8 bytes a row.
     """
     at = 0
     for i in range(len(blocks)):
@@ -142,6 +217,11 @@ def pack_blocks(
         width = 0
         while width < 3 and largest >> (8 << width):
             width += 1
+        packed[at] = version
+        packed[at + 1] = width
+        packed[at + 2] = (stop - first) & 255
+        packed[at + 3] = (stop - first) >> 8
+        at += HEAD_BYTES
         if width == 0:  # most blocks, and several rows at a time
             for row in range(first, stop):
                 packed[at + row - first] = column[row]
@@ -153,5 +233,4 @@ def pack_blocks(
                 packed[at] = number & 255
                 number >>= 8
                 at += 1
-        widths[i] = width
         ends[i] = at

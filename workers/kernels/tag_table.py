@@ -69,7 +69,13 @@ def find_rows(slots: Slots, of_rows: Tags, tags: Tags, rows: Rows) -> None:
 
 @kernel
 def add_to_rows(
-    slots: Slots, of_rows: Tags, totals: Rows, tags: Tags, counts: Rows, rows: Rows
+    slots: Slots,
+    of_rows: Tags,
+    totals: Rows,
+    tags: Tags,
+    counts: Rows,
+    rows: Rows,
+    elsewhere: Rows,
 ) -> int:
     """Add the counts of tags that have a row to the totals of these rows.
 
@@ -80,6 +86,7 @@ def add_to_rows(
         tags: (m, 2), whose counts these are.
         counts: (m,).
         rows: (m,), the result: the row of each tag, -1 where there is none.
+        elsewhere: room for `AT_ONCE` numbers.
 
     Returns:
         How many tags have no row.
@@ -88,13 +95,23 @@ def add_to_rows(
     unknown = 0
     # Each look at the table, the tags and the totals is a cache miss. In loops of their own many
     # are under way at once; a loop with all three waits for each before it knows how to go on.
+    # Which tags are not in their own place nobody can foresee, so they are noted without a branch,
+    # and looked for afterwards: a fifth less time.
     for begin in range(0, len(tags), AT_ONCE):
         stop = min(begin + AT_ONCE, len(tags))
         for i in range(begin, stop):
             rows[i] = np.int64(slots[np.int64(tags[i, 0] & np.uint64(mask))])
+        left = 0
         for i in range(begin, stop):
-            entry, slot = rows[i], np.int64(tags[i, 0] & np.uint64(mask))
+            entry, fingerprint = rows[i], np.int64(tags[i, 1] >> np.uint64(32)) & ~mask
+            elsewhere[left] = i
+            left += (entry != 0) & (entry & ~mask != fingerprint)
+            rows[i] = (entry & mask) - 1
+        for k in range(left):
+            i = elsewhere[k]
+            slot = (np.int64(tags[i, 0] & np.uint64(mask)) + 1) & mask
             fingerprint = np.int64(tags[i, 1] >> np.uint64(32)) & ~mask
+            entry = np.int64(slots[slot])
             while entry and entry & ~mask != fingerprint:
                 slot = (slot + 1) & mask
                 entry = np.int64(slots[slot])

@@ -27,6 +27,7 @@ from workers.mechanisms.texts import Texts
 __all__ = ["Contributions", "Ledger", "Rows", "Tags", "grown"]
 
 FIRST_CAPACITY = 1024
+_LAST_OF_FOUR_BYTES = (1 << 31) - 1
 A = TypeVar("A", bound=np.generic)
 
 
@@ -123,7 +124,7 @@ class Ledger:
         epoch without an end passes 2^31 (in 25 days with ticks of 1 ms): from then on, and only
         there, it takes eight.
         """
-        if tick > np.iinfo(self._shown.dtype).max:
+        if tick > _LAST_OF_FOUR_BYTES and self._shown.dtype == np.int32:
             self._shown = self._shown.astype(np.int64)
         return self.shown
 
@@ -186,18 +187,18 @@ class Ledger:
                 that is not served.
             add_rows: whether an item seen for the first time gets a row; else it is left out.
         """
-        key, tags, counts = key_index[contributions.key_of_row], contributions.tags, contributions.counts
+        key_of_row, tags, counts = contributions.key_of_row, contributions.tags, contributions.counts
         served = None
-        if len(key) and int(key.min()) < 0:
-            served = np.flatnonzero(key >= 0)
-            key, tags, counts = key[served], tags.take(served, axis=0), counts[served]
+        if len(key_index) and int(key_index.min()) < 0:
+            served = np.flatnonzero(key_index[key_of_row] >= 0)
+            key_of_row, tags, counts = key_of_row[served], tags.take(served, axis=0), counts[served]
         rows, unknown = self._index.add(self._counts, self._tags, tags, counts)
         if unknown and add_rows:
             new = np.flatnonzero(rows < 0)
             labels = contributions.labels
             if served is not None or len(new) < len(labels):
                 labels = labels.take(new if served is None else served[new])
-            rows[new] = added = self.append(tags.take(new, axis=0), key[new], labels)
+            rows[new] = added = self.append(tags.take(new, axis=0), key_index[key_of_row[new]], labels)
             self._counts[added] = counts[new]  # each row once: see Contributions
         elif unknown:
             rows = rows[rows >= 0]

@@ -44,12 +44,12 @@ class TagIndex:
             tags: uint64 (n, 2).
             counts: int64 (n,).
         """
-        from workers.kernels.tag_table import add_to_rows
+        from workers.kernels.tag_table import AT_ONCE, add_to_rows
 
         if len(counts) != len(tags):
             raise ValueError(f"counts: {len(counts)} of {len(tags)} tags")
-        rows = np.empty(len(tags), dtype=np.int64)
-        unknown = add_to_rows(self._slots, of_rows, totals, fixed(tags), fixed(counts), rows)
+        rows, room = np.empty(len(tags), dtype=np.int64), np.empty(AT_ONCE, dtype=np.int64)
+        unknown = add_to_rows(self._slots, of_rows, totals, fixed(tags), fixed(counts), rows, room)
         return rows, unknown
 
     def enter(self, n: int, of_rows: Tags) -> None:

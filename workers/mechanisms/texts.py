@@ -122,6 +122,9 @@ def fixed(array: NDArray[Any]) -> NDArray[Any]:
     Whatever a kernel only reads is handed to it in this form: it is compiled once for it, and not
     again for arrays that can be written to, or have gaps.
     """
+    flags = array.flags
+    if flags.c_contiguous and not flags.writeable:
+        return array
     view = np.ascontiguousarray(array).view()
     view.setflags(write=False)
     return view

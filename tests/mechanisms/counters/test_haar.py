@@ -6,7 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from workers.mechanisms.counters.haar import HaarCounter
+from workers.errors import HorizonExceeded
+from workers.mechanisms.counters.haar import HaarCounter, Room, _added_up, _plan
 from workers.mechanisms.counters.levels import Cell
 from workers.mechanisms.counters.noise_columns import Integers
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -154,14 +155,17 @@ def test_release_equals_exact_rational_arithmetic_for_any_noise(counter: HaarCou
         column[20:40] = generator.integers(-2, 3, size=20)
         noise.append(column)
 
-    by_width = [np.stack([noise[level] for level in levels]) for levels in counter._levels_of]
+    by_width = counter._room(rows)
+    for columns, levels in zip(by_width, counter._levels_of, strict=True):
+        for place, level in enumerate(levels):
+            columns[place] = noise[level]
 
-    def source(first: int, last: int) -> list[Integers]:
+    def source(first: int, last: int) -> Room:
         assert (first, last) == (0, rows)
         return by_width
 
     for t in ticks:
-        released = counter._release(t, counter._coefficients(t), rows, source)
+        released = _added_up(_plan(counter, t), rows, source)
         for row in range(rows):
             exact = sum(
                 (
@@ -176,12 +180,26 @@ def test_release_equals_exact_rational_arithmetic_for_any_noise(counter: HaarCou
 def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
     """The test above would be empty if every case took one path: 32 bits, 64 bits, and several groups."""
     small, large, unbounded = (
-        counter._steps(333, counter._coefficients(333))
+        _plan(counter, 333).sums[:, 3].tolist()
         for counter in (HaarCounter(1000, 0.01), HaarCounter(2**16, 1e-6), HaarCounter(None, 0.004))
     )
-    assert {step.dtype for step in small} == {np.int32}
-    assert {step.dtype for step in large} == {np.int64}
+    assert set(small) == {1}
+    assert set(large) == {0}
     assert len(unbounded) >= 2
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 17, 100, None])
+def test_plans_that_are_made_together_are_those_of_their_ticks(horizon: int | None) -> None:
+    """A neighbour's plan would add up other cells than are drawn, and at the horizon there is no neighbour."""
+    counter = HaarCounter(horizon, 0.1)
+    for t in (1, 2, 15, 16, 17, 99, 100, 2**40 - 1):
+        if t <= (horizon or t):
+            made, alone = _plan(counter, t), counter._planned(t)
+            assert (made.levels, made.nodes) == (alone.levels, alone.nodes)
+            assert (made.terms.tolist(), made.sums.tolist()) == (alone.terms.tolist(), alone.sums.tolist())
+    for t in (0, (horizon or 2**40 - 1) + 1):
+        with pytest.raises(HorizonExceeded):
+            _plan(counter, t)
 
 
 def test_drawn_noise_is_the_sum_over_its_cells() -> None:

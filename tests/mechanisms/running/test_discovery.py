@@ -12,6 +12,7 @@ from workers.errors import HorizonExceeded
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.counters.counter import Counter, make_counter
 from workers.mechanisms.running.discovery import Discovery, _log_theta
+from workers.mechanisms.running.discovery_schedule import make_discovery
 
 
 def mass_of(sigma_squared: Fraction) -> NDArray[np.float64]:
@@ -120,7 +121,7 @@ def test_every_threshold_is_proved_by_one_of_the_two_bounds(
 
     Cases as small as these are computed exactly (`exact_tail`); here they are made to take the way of the large ones.
     """
-    monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile", lambda terms, delta: None)
+    monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile_of", lambda *_: None)
     for delta in (1e-2, 1e-4, 1e-7):
         discovery = Discovery(make_counter(kind, 200, rho_item), max_items=1, max_count=1, delta=delta)
         for t in range(1, 201):
@@ -195,6 +196,41 @@ def test_threshold_is_never_below_the_continuous_gaussian_quantile() -> None:
         for t in (1, 2, 77, 1365, 4095):
             quantile = -NormalDist().inv_cdf(discovery.delta_at(t)) * math.sqrt(discovery.counter.variance(t))
             assert quantile - 0.5 <= discovery.threshold(t) - 0.5 <= 1.05 * quantile + 1.5
+
+
+@pytest.mark.parametrize(("horizon", "every", "ticks"), [
+    (4100, None, (1, 15, 16, 17, 4095, 4096, 4100)),
+    (4100, 3, (3, 15, 18, 48, 4098)),
+    (None, None, (1, 16, 31, 2**40 - 17, 2**40 - 1)),
+])  # fmt: skip
+def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
+    horizon: int | None, every: int | None, ticks: tuple[int, ...]
+) -> None:
+    """One taken for its neighbour's would show an item at more than its delta; beyond the horizon there is none."""
+    discovery = Discovery(make_counter("haar", horizon, 0.01), max_items=2, max_count=1, delta=1e-6, every=every)
+    for t in ticks:
+        assert discovery.threshold(t) == discovery._computed(t)
+    for t in (0, 4101 if horizon else 2**40):
+        with pytest.raises((HorizonExceeded, ValueError)):
+            discovery.threshold(t)
+    assert len({discovery.threshold(t) for t in ticks}) > 1
+
+
+def test_histograms_of_equal_budgets_share_thresholds_and_others_do_not() -> None:
+    """Whatever differs must make another object: its thresholds would be another's."""
+    counter = make_counter("haar", 5000, 0.01)
+    assert counter is make_counter("haar", 5000, 0.01)
+    one = make_discovery(counter, 2, 1, 1e-6)
+    assert one is make_discovery(counter, 2, 1, 1e-6)
+    others = [
+        make_discovery(make_counter("haar", 5000, 0.011), 2, 1, 1e-6),
+        make_discovery(counter, 3, 1, 1e-6),
+        make_discovery(counter, 2, 2, 1e-6),
+        make_discovery(counter, 2, 1, 1e-7),
+        make_discovery(counter, 2, 1, 1e-6, "every", 4),
+        make_discovery(counter, 2, 1, 1e-6, "constant"),
+    ]
+    assert len({one, *others}) == 7
 
 
 def test_cost_is_delta_alone() -> None:

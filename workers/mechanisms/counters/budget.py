@@ -17,7 +17,8 @@ from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, Split, split
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.counters.counter import Counter, make_counter
-from workers.mechanisms.counters.levels import LONGEST_HORIZON
+from workers.mechanisms.counters.levels import LONGEST_HORIZON, last_tick_of
+from workers.mechanisms.counters.noise_columns import together
 from workers.mechanisms.frozen import kept
 from workers.mechanisms.mechanism import Noise, State, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
@@ -58,7 +59,8 @@ class OnCounters(OnSplit):
         self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=otherwise)
 
     def sd(self, t: int) -> float:
-        return _sd(self._counter, t)
+        ticks = together(t, last_tick_of(self._counter.horizon))
+        return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)
 
     def difference_sd(self, t: int, since: int) -> float:
         return self._counter.difference_sd(t, since)
@@ -70,10 +72,10 @@ class OnCounters(OnSplit):
         return self._counter.columns(stream)
 
 
-@kept(4096)
-def _sd(counter: Counter, t: int) -> float:
-    """Return a counter's sd at t, kept: the owner partitions of a worker ask for it one by one."""
-    return counter.sd(t)
+@kept(1024)
+def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
+    """Return a counter's sd at each tick, kept: a worker's owner partitions ask one by one."""
+    return tuple(map(counter.sd, ticks))
 
 
 def rho_of_item(config: HistogramConfig, own: Split) -> float:

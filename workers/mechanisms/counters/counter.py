@@ -16,16 +16,20 @@ from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
+from workers.mechanisms.frozen import kept
 
 __all__ = ["KINDS", "Counter", "make_counter"]
 
 KINDS = ("haar", "tree", "sqrt")
 
 
+@kept(256)
 def make_counter(
     kind: str, horizon: int | None, rho_item: float, radix: int | None = None, end_share: float | None = None
 ) -> Counter:
-    """Return a counter calibrated to cost at most rho_item.
+    """Return a counter calibrated to cost at most rho_item; equal ones are one object.
+
+    So histograms of equal budgets share what is kept of a counter's ticks.
 
     Args:
         kind: one of KINDS.

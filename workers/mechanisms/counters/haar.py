@@ -37,7 +37,7 @@ leaves it without influence.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -46,7 +46,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.counters.levels import Cell, LevelColumns, LevelCounter
-from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown
+from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown, together
+from workers.mechanisms.frozen import kept, read_only
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 
 _UNBOUNDED_LEVELS = 50
@@ -57,22 +58,26 @@ _GROUP_BOUND = 1 << 62
 _INT32_BOUND = 1 << 31
 
 Coefficients = list[tuple[int, int, Cell, int]]
-# Returns the noise of rows first..last-1, of one chunk: for each width (its levels, rows or more).
-Source = Callable[[int, int], Sequence[Integers]]
+# The noise of some rows by level, in the two widths that there are: int16 and int32, (levels, rows
+# or more) each.
+Room = tuple[Integers, Integers]
+# Returns the noise of rows first..last-1, of one chunk.
+Source = Callable[[int, int], Room]
+_WIDTHS = (np.dtype(np.int16), np.dtype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """One group's part of a release: a sum of multiplier * noise over its levels, and a shift.
+class _Plan:
+    """How the noise of a tick is added up: `number_blocks.add_up` says what its arrays are.
 
     Attributes:
-        terms: for each width of noise, its places and their multipliers, int64 (k,).
+        levels, nodes: of each cell that counts.
     """
 
-    terms: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
-    addend: int
-    shift: int
-    dtype: type[np.int32] | type[np.int64]
+    levels: tuple[int, ...]
+    nodes: tuple[int, ...]
+    terms: NDArray[np.int64]
+    sums: NDArray[np.int64]
 
 
 class HaarCounter(LevelCounter):
@@ -102,8 +107,7 @@ class HaarCounter(LevelCounter):
         self._end = self.offset + self._last_tick
         self._groups = self._make_groups()
         # Levels whose noise is as wide have one array, the level's place in it being its row.
-        self._widths = tuple(dict.fromkeys(table.dtype for table in self._tables))
-        of_width = [[level for level, table in enumerate(self._tables) if table.dtype == width] for width in self._widths]
+        of_width = [[level for level, table in enumerate(self._tables) if table.dtype == width] for width in _WIDTHS]
         self._levels_of = tuple(map(tuple, of_width))
         place = {level: (w, row) for w, levels in enumerate(of_width) for row, level in enumerate(levels)}
         self._places = tuple(place[level] for level in range(len(self._tables)))
@@ -143,7 +147,10 @@ class HaarCounter(LevelCounter):
         # A multiple of 2^-k, k = h - (trailing zeros of p): rounding adds (1 - 4^-k) / 12.
         place = t + self.offset
         fractional_bits = self._levels - min((place & -place).bit_length() - 1, self._levels)
-        return math.sqrt(self.variance(t) + (1 - Fraction(1, 4**fractional_bits)) / 12)
+        variance, whole = self.variance(t), 12 << 2 * fractional_bits
+        # One division of integers, rounded as a fraction is: its sum takes five times as long.
+        total = variance.numerator * whole + ((1 << 2 * fractional_bits) - 1) * variance.denominator
+        return math.sqrt(total / (variance.denominator * whole))
 
     @property
     def _denominator(self) -> int:
@@ -157,23 +164,23 @@ class HaarCounter(LevelCounter):
         return {"levels": self._levels, **end}
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        coefficients, rows = self._coefficients(t), min(CHUNK_ROWS, len(tags))
-        room = self._room(rows)
+        plan, tables = _plan(self, t), self._tables
+        room = self._room(min(CHUNK_ROWS, len(tags)))
 
-        def source(first: int, last: int) -> Sequence[Integers]:
-            for level, _, cell, _ in coefficients:
+        def source(first: int, last: int) -> Room:
+            for level, node in zip(plan.levels, plan.nodes, strict=True):
                 width, row = self._places[level]
-                self._tables[level].draw(stream, cell, tags[first:last], room[width][row, : last - first])
+                tables[level].draw(stream, (level, node), tags[first:last], room[width][row, : last - first])
             return room
 
-        return self._release(t, coefficients, len(tags), source)
+        return _added_up(plan, len(tags), source)
 
-    def _room(self, rows: int) -> list[Integers]:
-        """Return room for the noise of all levels, (levels, rows) of each width."""
-        return [
-            np.empty((len(levels), rows), dtype=width)
-            for width, levels in zip(self._widths, self._levels_of, strict=True)
-        ]
+    def _room(self, rows: int) -> Room:
+        """Return room for the noise of all levels."""
+        narrow, wide = (
+            np.empty((len(levels), rows), dtype=width) for width, levels in zip(_WIDTHS, self._levels_of, strict=True)
+        )
+        return narrow, wide
 
     def columns(self, stream: NoiseStream) -> "HaarColumns":
         return HaarColumns(self, stream)
@@ -211,7 +218,7 @@ class HaarCounter(LevelCounter):
         groups.append((self._levels, (*levels, _TOTAL)))
         return tuple(groups)
 
-    def _steps(self, t: int, coefficients: Coefficients) -> list[_Step]:
+    def _planned(self, t: int) -> _Plan:
         """Return the release at t as integer sums and shifts, highest group first.
 
         With group sums A, B, C of tops a < b < c the noise is x = A/2^a + B/2^b + C/2^c, and
@@ -220,53 +227,56 @@ class HaarCounter(LevelCounter):
         an arithmetic shift, gives floor(x + 1/2) exactly. What is carried in is at most
         |B| / 2^(b-a) + 1.
         """
+        coefficients = self._coefficients(t)
         found = {level: (bits, numerator) for level, bits, _, numerator in coefficients}
-        steps: list[_Step] = []
+        terms: list[tuple[int, int, int]] = []
+        sums: list[tuple[int, int, int, bool]] = []
         carried = 0
         for index in range(len(self._groups) - 1, -1, -1):
             top, levels = self._groups[index]
             below = self._groups[index - 1][0] if index else 0
-            terms = [
-                (*self._places[level], level, found[level][1] << (top - found[level][0]))
-                for level in levels
-                if level in found
-            ]
             addend = (1 << top >> 1) if index == 0 else 0
-            bound = carried + addend + sum(factor * self._reach[level] for *_, level, factor in terms)
+            bound = carried + addend
+            for level in levels:
+                if level in found:
+                    bits, numerator = found[level]
+                    factor = numerator << (top - bits)
+                    bound += factor * self._reach[level]
+                    terms.append((*self._places[level], factor))
             if bound >= 2 * _GROUP_BOUND:
                 raise OverflowError(f"haar counter: a sum of {bound.bit_length()} bits at tick {t}")
             shift = top - below
-            of_width = [[(row, factor) for w, row, _, factor in terms if w == width] for width in range(len(self._widths))]
-            columns = tuple(
-                (np.array([row for row, _ in each], dtype=np.int64), np.array([n for _, n in each], dtype=np.int64))
-                for each in of_width
-            )
-            steps.append(_Step(columns, addend, shift, np.int32 if bound < _INT32_BOUND else np.int64))
+            sums.append((len(terms), addend, shift, bound < _INT32_BOUND))
             carried = (bound >> shift) + 1
-        return steps
+        return _Plan(
+            tuple(cell[0] for _, _, cell, _ in coefficients),
+            tuple(cell[1] for _, _, cell, _ in coefficients),
+            read_only(np.array(terms, dtype=np.int64)),
+            read_only(np.array(sums, dtype=np.int64)),
+        )
 
-    def _release(self, t: int, coefficients: Coefficients, rows: int, source: Source) -> NDArray[np.int64]:
-        """Return floor(x + 1/2) of each row, in chunks that stay in the cache for all levels."""
-        from workers.kernels.number_blocks import add_multiples
 
-        steps = self._steps(t, coefficients)
-        out = np.empty(rows, dtype=np.int64)
-        narrow, wide = np.empty(CHUNK_ROWS, dtype=np.int32), np.empty(CHUNK_ROWS, dtype=np.int64)
-        for first in range(0, rows, CHUNK_ROWS):
-            last = min(first + CHUNK_ROWS, rows)
-            result = out[first:last]
-            noise = source(first, last)
-            for index, step in enumerate(steps):
-                total: Integers = (narrow if step.dtype is np.int32 else wide)[: last - first]
-                if index:
-                    np.add(result, step.addend, out=total, casting="unsafe")
-                else:
-                    total.fill(step.addend)
-                for columns, (places, factors) in zip(noise, step.terms, strict=True):
-                    if len(places):
-                        add_multiples(columns, places, factors, total)
-                np.right_shift(total, step.shift, out=result)
-        return out
+def _plan(counter: HaarCounter, t: int) -> _Plan:
+    """Return a tick's plan, kept: owner partitions and histograms of equal counters share it."""
+    check_tick(counter.kind, t, counter._last_tick)
+    ticks = together(t, counter._last_tick)
+    return _plans(counter, ticks)[t - ticks.start]
+
+
+@kept(64)
+def _plans(counter: HaarCounter, ticks: range) -> tuple[_Plan, ...]:
+    return tuple(map(counter._planned, ticks))
+
+
+def _added_up(plan: _Plan, rows: int, source: Source) -> NDArray[np.int64]:
+    """Return floor(x + 1/2) of each row, in chunks that stay in the cache for all levels."""
+    from workers.kernels.number_blocks import TILE_ROWS, add_up
+
+    out, short = np.empty(rows, dtype=np.int64), np.empty(TILE_ROWS, dtype=np.int32)
+    for first in range(0, rows, CHUNK_ROWS):
+        last = min(first + CHUNK_ROWS, rows)
+        add_up(*source(first, last), plan.terms, plan.sums, short, out[first:last])
+    return out
 
 
 class HaarColumns(LevelColumns):
@@ -278,7 +288,7 @@ class HaarColumns(LevelColumns):
     def __init__(self, counter: HaarCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
         self._counter = counter
-        self._blocks: list[list[Integers]] = []
+        self._blocks: list[Room] = []
         self._cells: list[Cell | None] = [None] * len(self._tables)
 
     @property
@@ -287,14 +297,17 @@ class HaarColumns(LevelColumns):
 
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         rows = len(tags)
-        coefficients = self._counter._coefficients(t)
+        plan = _plan(self._counter, t)
         due: list[tuple[int, Cell, int]] = []
-        for level, _, cell, _ in coefficients:
-            due.append((level, cell, self._filled[level] if self._cells[level] == cell else 0))
-            # Unknown until this call is through: a failure half way leaves nothing wrong behind.
-            self._cells[level] = None
+        for cell in zip(plan.levels, plan.nodes, strict=True):
+            level = cell[0]
+            held = self._filled[level] if self._cells[level] == cell else 0
+            if held < rows:
+                due.append((level, cell, held))
+                # Unknown until this call is through: a failure half way leaves nothing wrong.
+                self._cells[level] = None
 
-        def source(first: int, last: int) -> Sequence[Integers]:
+        def source(first: int, last: int) -> Room:
             block = self._block(first // CHUNK_ROWS, last - first)
             # What is due from the same row on is drawn in one go.
             wanted: dict[tuple[int, int], list[tuple[int, Cell]]] = {}
@@ -306,20 +319,22 @@ class HaarColumns(LevelColumns):
                 self._draw(cells, tags[start:last], block, start - first)
             return block
 
-        released = self._counter._release(t, coefficients, rows, source)
-        for level, cell, held in due:
+        released = _added_up(plan, rows, source)
+        for level, cell, _ in due:
             self._cells[level] = cell
-            self._filled[level] = max(held, rows)
+            self._filled[level] = rows
         return released
 
-    def _block(self, index: int, rows: int) -> list[Integers]:
+    def _block(self, index: int, rows: int) -> Room:
         """Return a block with room for so many rows; before it all are full."""
         if index == len(self._blocks):
             self._blocks.append(self._counter._room(0))
-        self._blocks[index] = [grown(columns, rows) for columns in self._blocks[index]]
+        narrow, wide = self._blocks[index]
+        if rows > narrow.shape[1]:
+            self._blocks[index] = grown(narrow, rows), grown(wide, rows)
         return self._blocks[index]
 
-    def _draw(self, cells: list[tuple[int, Cell]], tags: NDArray[np.uint64], block: list[Integers], start: int) -> None:
+    def _draw(self, cells: list[tuple[int, Cell]], tags: NDArray[np.uint64], block: Room, start: int) -> None:
         """Draw the noise of cells of one table for some rows, from row `start` of a block on."""
         table, stop = self._tables[cells[0][0]], start + len(tags)
         if len(cells) == 1:

@@ -126,6 +126,10 @@ class SqrtCounter(Counter):
         inverse = self._inverse[:t].tolist()
         return {(LEVEL, t - k): (Fraction(int(g), self._unit), self._sigma_squared) for k, g in enumerate(inverse)}
 
+    def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
+        check_tick(self.kind, t, self._last_tick)
+        return self._unit, [(int(g), self._sigma_squared) for g in self._inverse[:t].tolist()]
+
     def public(self) -> dict[str, object]:
         return {
             "kind": self.kind,

@@ -37,14 +37,15 @@ public schedule); Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived her
 """
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from statistics import NormalDist
 
 from workers.mechanisms.accounting import Cost, float_up
 from workers.mechanisms.counters.counter import Counter
-from workers.mechanisms.counters.noise_columns import check_tick
+from workers.mechanisms.counters.noise_columns import check_tick, together
 from workers.mechanisms.frozen import Frozen, kept
-from workers.mechanisms.noise.exact_tail import exact_quantile
+from workers.mechanisms.noise.exact_tail import exact_quantile_of
 
 _NORMAL = NormalDist()
 # Far above what floating point loses in one evaluation, far below what is visible in a threshold.
@@ -55,6 +56,8 @@ _SMOOTHING_VARIANCES = (0.15, 0.25, 0.5, 1.0)
 _SHIFTS = tuple((shift, _NORMAL.cdf(shift) * _INWARD) for shift in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5))
 _LEAST_PROBABILITY = 1e-300
 _LAST_TICK = 1 << 62
+# From this horizon on few ticks' quantiles are computed exactly, which may take a ms each.
+_LONG = 4096
 
 
 class Discovery(Frozen):
@@ -87,6 +90,7 @@ class Discovery(Frozen):
         self.max_count = max_count
         self.delta = delta
         self._every = every
+        self._last_tick = _LAST_TICK if counter.horizon is None else counter.horizon
 
     def cost(self) -> Cost:
         """Return no rho, and delta for showing an item that is there because of one event."""
@@ -108,7 +112,7 @@ class Discovery(Frozen):
             HorizonExceeded: t is outside the counter's horizon.
         """
         horizon, every = self.counter.horizon, self._every or 1
-        check_tick("discovery", t, _LAST_TICK if horizon is None else horizon)
+        check_tick("discovery", t, self._last_tick)
         if not self.discovers(t):
             return 0.0
         if horizon is not None:
@@ -125,22 +129,26 @@ class Discovery(Frozen):
         """
         if not self.discovers(t):
             raise ValueError(f"t = {t}: discovery only at multiples of {self._every}")
-        return _threshold(self, t)
+        check_tick("discovery", t, self._last_tick)
+        if self._last_tick < _LONG:
+            return _threshold(self, t)
+        ticks = together(t, self._last_tick)
+        return _thresholds(self, ticks)[t - ticks.start]
 
     def _computed(self, t: int) -> int:
         """Return the threshold of a tick that tests."""
-        terms = self.counter.terms(t)
+        denominator, multiples = self.counter.multiples(t)
         # Noise that is an integer already reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
-        integral = all(coefficient.denominator == 1 for coefficient, _ in terms)
+        integral = math.gcd(denominator, *(a for a, _ in multiples)) == denominator
         delta = self.delta_at(t)
-        exact = exact_quantile(terms, delta)
-        quantile = self._quantile(delta, terms) if exact is None else exact
+        exact = exact_quantile_of(denominator, multiples, delta)
+        quantile = self._quantile(delta, denominator, multiples) if exact is None else exact
         return math.ceil(quantile + self.max_count - (1.0 if integral else 0.5))
 
-    def _quantile(self, delta: float, terms: list[tuple[Fraction, Fraction]]) -> float:
+    def _quantile(self, delta: float, denominator: int, multiples: Sequence[tuple[int, Fraction]]) -> float:
         """Return x_t, the smaller of the two bounds, rounded up."""
-        squares = [(coefficient.numerator / coefficient.denominator) ** 2 for coefficient, _ in terms]
-        constants = [_constants(s2.numerator, s2.denominator) for _, s2 in terms]
+        squares = [(a / denominator) ** 2 for a, _ in multiples]
+        constants = [_constants(s2.numerator, s2.denominator) for _, s2 in multiples]
         variance = sum(square * row[0] for square, row in zip(squares, constants, strict=True)) * _OUTWARD
         smallest = math.sqrt(-2 * math.log(delta) * variance) * _OUTWARD
         square = sum(squares) * _OUTWARD
@@ -152,6 +160,12 @@ class Discovery(Frozen):
                 quantile = (shift * sd_added - normal * sd_all) * _OUTWARD
                 smallest = min(smallest, max(quantile, 0.0))
         return smallest
+
+
+@kept(1024)
+def _thresholds(discovery: Discovery, ticks: range) -> tuple[int, ...]:
+    """Return the threshold at each tick, kept, 0 where nothing is tested."""
+    return tuple(discovery._computed(t) if discovery.discovers(t) else 0 for t in ticks)
 
 
 @kept(4096)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.counters.counter import Counter
 from workers.mechanisms.counters.noise_columns import check_tick
-from workers.mechanisms.frozen import read_only
+from workers.mechanisms.frozen import kept, read_only
 from workers.mechanisms.running.discovery import (
     _OUTWARD,
     _SHIFTS,
@@ -44,10 +44,11 @@ _SUM_OUTWARD = 1 + 1e-9
 Floats = NDArray[np.float64]
 
 
+@kept(256)
 def make_discovery(
     counter: Counter, max_items: int, max_count: int, delta: float, schedule: str = "per_tick", every: int | None = None
 ) -> Discovery:
-    """Return the thresholds of one histogram by a schedule: "per_tick", "constant" or "every".
+    """Return thresholds by a schedule, "per_tick", "constant" or "every"; equal ones are one.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -170,9 +171,9 @@ def _tails(noise: _Noise, x: float) -> Floats:
         added = smoothing * noise.square
         sd_all = np.sqrt(noise.variance + added)
         factor = np.exp(np.minimum(noise.log_theta[:, column], 700.0))
-        for shift, kept in _SHIFTS:
+        for shift, remains in _SHIFTS:
             z = (x - shift * np.sqrt(added)) / sd_all
-            np.minimum(smallest, factor * _normal_tail(z) / kept, out=smallest)
+            np.minimum(smallest, factor * _normal_tail(z) / remains, out=smallest)
     return np.minimum(smallest * _OUTWARD, 1.0)
 
 

@@ -48,5 +48,6 @@ class KnownBase(OnCounters, Domained):
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)
-        noisy = columns.counts + noise.at(t, columns.tags)
+        noisy = noise.at(t, columns.tags)
+        noisy += columns.counts
         return state, Release(np.arange(columns.n, dtype=np.int64), noisy, self.sd(t), None)

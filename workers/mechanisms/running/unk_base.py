@@ -66,10 +66,11 @@ class UnkBase(OnCounters, Domained):
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)
-        noisy, threshold = noise.at(t, columns.tags), self.threshold(t)
-        new, rows = np.empty(columns.n, dtype=np.int64), np.empty(columns.n, dtype=np.int64)
-        fresh, both = passed(columns.counts, noisy, columns.shown, threshold or 0, threshold is not None, new, rows)
-        if threshold is not None:
+        threshold, n = self.threshold(t), columns.n
+        new, rows, noisy = (np.empty(n, dtype=np.int64) for _ in range(3))
+        fresh, both = passed(
+            columns.counts, noise.at(t, columns.tags), columns.shown, threshold or 0, threshold is not None, new, rows, noisy
+        )
+        if fresh:
             columns.mark_shown(new[:fresh].copy(), t)
-        rows = rows[:both].copy()
-        return state, Release(rows, columns.counts[rows] + noisy[rows], self.sd(t), threshold)
+        return state, Release(rows[:both].copy(), noisy[:both].copy(), self.sd(t), threshold)
