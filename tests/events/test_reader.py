@@ -13,7 +13,7 @@ from workers.events.json import NESTED_MAX
 from workers.events.logs import Bools, Bytes, Logs, Longs
 from workers.events.reader import EventReader, Records
 from workers.kernels.reading.log import LIST, VALUE
-from workers.kernels.reading.views import ITEMS
+from workers.kernels.reading.wanted import ITEMS
 from workers.settings import EventsSettings
 
 SETTINGS = EventsSettings(topic="orders", key="shop", items="products", timestamp="ts")
@@ -112,6 +112,21 @@ def test_many_labels_get_room() -> None:
     spans, rejects = event_reader(SETTINGS).read(Records.of(values))
     assert (rejects, spans.declined, spans.views[0].number.tolist()) == ([], 0, counts)
     assert [row[4] for row in read_back(spans)] == [[b"a"] * n for n in counts]
+
+
+def test_amounts_are_said_to_be_1_only_where_they_are() -> None:
+    """The kernel writes none of those before the first that is not 1; they must be there all the same."""
+    reader = event_reader(EventsSettings(topic="t", key="$all", items="i"))
+    one, two, repeated = b'{"i":{"x":1}}', b'{"i":{"x":1,"y":2}}', b'{"i":{"x":1,"x":3}}'
+    # The general reader decides about a name that occurs twice.
+    for values, amounts in (
+        ([one] * 3, [1] * 3), ([one, two, one], [1, 1, 2, 1]), ([two], [1, 2]), ([repeated, one], [1, 3]), ([two, repeated], [1, 2, 3]),
+    ):  # fmt: skip
+        (column,) = reader.read(Records.of(values))[0].columns
+        assert (column.amounts.tolist(), column.once) == (amounts, max(amounts) == 1)
+    many = [b'{"i":[%b]}' % b",".join([b'"a"'] * 1000)] * 140
+    (column,) = reader.read(Records.of(many))[0].columns
+    assert (len(column.amounts), column.amounts.min(), column.amounts.max(), column.once) == (140_000, 1, 1, True)
 
 
 class _Numbers:

@@ -13,7 +13,7 @@ from tests.events.shapes_values import dumped
 from tests.kernels.uncompiled import plain_python
 from workers.events import reader as module
 from workers.events.reader import EventReader, Records
-from workers.kernels.reading import json_parts, log, log_values, views
+from workers.kernels.reading import conditions, json_parts, labels, log, log_values, views
 
 
 def test_three_readers_agree_over_random_shapes() -> None:
@@ -158,7 +158,7 @@ def test_readers_agree_on_both_sides_of_each_bound() -> None:
 
 def plain_see(old: str = "", new: str = "") -> Any:
     """Return the kernel `see` as plain Python, with `old` replaced by `new` in the source of what says what views see."""
-    return plain_python((json_parts, log, log_values, views), old, new)[views]["see"]
+    return plain_python((json_parts, log, log_values, conditions, labels, views), old, new)[views]["see"]
 
 
 @functools.cache
@@ -240,9 +240,11 @@ DEFECTS = {
     ),
     "long labels": ("if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)", "if True else (-1, -1, used)"),
     "a minus is a digit": (
-        "minus = data[start] == 45\n    if minus:\n        at += 1\n    while 0 <= at",
-        "minus = False\n    while 0 <= at",
+        "minus = data[start] == 45\n    if minus:\n        at += 1\n    digits = stop",
+        "minus = False\n    digits = stop",
     ),
+    "the second word of digits is the first": ("data, stop - WORD, WORD)", "data, at, WORD)"),
+    "digits before the last eight are nothing": ("* WORD_POWER +", "* 0 +"),
     "numbers without their sign": ("return (-real if minus else real), exact", "return real, exact"),
     "the point is nowhere": ("power -= not whole", "power -= 0"),
     "all numbers are exact": ("digits <= EXACT_DIGITS and -EXACT_POWER <= power <= 0", "True"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.kernels.uncompiled import WAYS
 from workers.kernels import buckets as kernels
-from workers.kernels.reading.views import bucket_of
+from workers.kernels.reading.labels import bucket_of
 from workers.mechanisms.texts import fixed
 
 Floats = NDArray[np.float64]

@@ -12,7 +12,17 @@ from tests.kernels.json_corpus import ESCAPES, INSIDE, VALUES, Generator, corpus
 from tests.kernels.uncompiled import plain_python
 from workers.events import json, reader
 from workers.events.reader import Records
-from workers.kernels.reading import json_log, json_parts, json_texts, json_values, log, log_values, views
+from workers.kernels.reading import (
+    conditions,
+    json_log,
+    json_parts,
+    json_texts,
+    json_values,
+    labels,
+    log,
+    log_values,
+    views,
+)
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.settings import EventsSettings
 
@@ -53,7 +63,7 @@ def test_the_readers_agree_about_mutated_events() -> None:
 
 def test_the_reader_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled is what one reads: nothing rests on how numba compiles it."""
-    plain = plain_python((json_parts, log, json_texts, json_values, json_log, log_values, views))
+    plain = plain_python((json_parts, log, json_texts, json_values, json_log, log_values, conditions, labels, views))
     monkeypatch.setattr(json, "logs", plain[json_log]["logs"])
     monkeypatch.setattr(reader, "see", plain[views]["see"])
     assert first_difference(2_000, every=5) is None

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.events.tree import NO_SLOT, Node, Wanted, build
-from workers.kernels.reading import views as kernels
+from workers.kernels.reading import wanted as kernels
 from workers.kernels.reading.log_values import ISO, MS, NS, US, S
+from workers.kernels.words import WORD
 from workers.mechanisms.frozen import Frozen, read_only
 from workers.shapes.conditions import Condition
 from workers.shapes.paths import Path, parse
@@ -110,7 +111,8 @@ class Layout(Frozen):
         ends = np.cumsum([len(word) for word in asked.words], dtype=np.int64)
         starts = ends - np.array([len(word) for word in asked.words], dtype=np.int64)
         self.words = read_only(np.stack((starts, ends), axis=1))
-        self.text = read_only(np.frombuffer(b"".join(asked.words), dtype=np.uint8).copy())
+        # What is behind the last lets it be compared a machine word at a time as well.
+        self.text = read_only(np.frombuffer(b"".join(asked.words) + bytes(WORD), dtype=np.uint8).copy())
         self.reals = read_only(np.array(asked.reals, dtype=np.float64))
         self.edges = read_only(np.array(edges, dtype=np.float64))
         self.tree = build(list(slots.wanted.values()))

@@ -26,7 +26,7 @@ from workers.kernels.reading.log import DECLINED
 from workers.kernels.reading.log_values import TIME_MAX, WRITTEN_MAX
 from workers.kernels.reading.views import READ, UNSEEN, see
 from workers.mechanisms.config import LABEL_BYTES_MAX
-from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.frozen import Frozen, read_only
 from workers.mechanisms.texts import fixed
 from workers.shapes.paths import Path
 from workers.shapes.views import ALL_KEYS, RECORD_KEY, Shape
@@ -38,6 +38,8 @@ Longs = NDArray[np.int64]
 # the 64 MiB that malloc keeps for a thread is the system's again after it, which clears it each
 # time: with five histograms that was a quarter of the worker's time.
 LABELS_FORESEEN = 2
+# Amounts of most columns, of as many labels as a batch seldom has more of.
+_ONES: Longs = read_only(np.ones(1 << 17, dtype=np.int64))
 
 __all__ = ["AMOUNT_MAX", "TIME_MAX", "EventReader", "EventSpans", "Records", "Reject"]
 
@@ -71,10 +73,12 @@ class LabelSpans:
         labels: int64 (m, 2), start and stop of each label; of buckets the number of each first. A
             list may repeat one; those of an object are distinct.
         amounts: int64 (m,), how often the event brings each, at most AMOUNT_MAX.
+        once: whether every amount is 1. Where it is not said, some may be all the same.
     """
 
     labels: Longs
     amounts: Longs
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -233,7 +237,7 @@ class _Rows:
         self.users = np.empty((n if layout.user_slot >= 0 else 0, 2), dtype=np.int64)
         self.keys = np.empty((len(layout.keys), n, 2), dtype=np.int64)
         self.first, self.number = np.empty((views, n), dtype=np.int64), np.empty((views, n), dtype=np.int64)
-        self.used = np.zeros(columns, dtype=np.int64)
+        self.used, self.uneven = np.zeros(columns, dtype=np.int64), np.zeros(columns, dtype=np.int64)
         # What one event needs at most; only binary formats make texts, of their whole numbers.
         longest = int(np.diff(logs.ends, prepend=0).max(initial=0))
         room = min(len(logs.rows), LABELS_FORESEEN * n + longest)
@@ -249,7 +253,7 @@ class _Rows:
                 layout.conditions, layout.text, layout.words, layout.reals, layout.edges, layout.shape.empty,
                 at, found, self.made, made,
                 self.status, self.times, self.users, self.keys, self.first, self.number,
-                self.labels, self.amounts, self.used,
+                self.labels, self.amounts, self.uneven, self.used,
             )  # fmt: skip
             if begin == n:
                 break
@@ -307,6 +311,13 @@ class _Found:
                 self._amounts[column] += seen.amounts
             rows.first[view, row], rows.number[view, row] = labels[column]
 
+    def _amounts_of(self, column: int, used: int) -> tuple[Longs, bool]:
+        """Return the amounts of a column that the kernel used so much of, and whether all are 1."""
+        even, more = self._rows.uneven[column] == 0, self._amounts[column]
+        if even and all(amount == 1 for amount in more):
+            return _ones(used + len(more)), True
+        return _joined(_ones(used) if even else self._rows.amounts[column, :used], more, 0), False
+
     def _text(self, text: str) -> tuple[int, int]:
         """Return where a text is now in the bytes of the batch."""
         self._texts.append(text.encode())
@@ -335,14 +346,16 @@ class _Found:
             ViewSpans(kept(first), kept(number)) for first, number in zip(rows.first, rows.number, strict=True)
         )
         columns = tuple(
-            LabelSpans(
-                _joined(rows.labels[column, :used], self._labels[column], 2),
-                _joined(rows.amounts[column, :used], self._amounts[column], 0),
-            )
+            LabelSpans(_joined(rows.labels[column, :used], self._labels[column], 2), *self._amounts_of(column, used))
             for column, used in enumerate(rows.used.tolist())
         )
         times = rows.times if layout.time_slot >= 0 else record_times
         return EventSpans(data, index, kept(times), keys, users, views, columns, self._declined)
+
+
+def _ones(number: int) -> Longs:
+    """Return so many amounts that are all 1."""
+    return _ONES[:number] if number <= len(_ONES) else np.ones(number, dtype=np.int64)
 
 
 def _joined(column: Longs, more: Sequence[object], width: int) -> Longs:

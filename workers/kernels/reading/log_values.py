@@ -27,9 +27,8 @@ INT64_DIGITS = 18
 # Digits and powers of ten that a float64 holds exactly; digits beyond which there is no difference.
 EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
 NEAR = 1e-13
-# Of ten, up to that of a word's digits.
-POWERS = np.array([10**n for n in range(WORD + 1)], dtype=np.int64)
-POWERS.flags.writeable = False
+# Ten to the digits of a word.
+WORD_POWER = 10**WORD
 # Units of a time, as numbers.
 MS, S, US, NS, ISO = 0, 1, 2, 3, 4
 
@@ -46,13 +45,16 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
     minus = data[start] == 45
     if minus:
         at += 1
-    while 0 <= at < stop and at + WORD <= len(data):
-        number = min(stop - at, WORD)
-        value = value * POWERS[number] + digits_at(data, at, number)
-        at += number
-    while at < stop:
-        value = value * 10 + (byte_at(data, at) - ZERO)
-        at += 1
+    digits = stop - at
+    if at >= 0 and 0 < digits <= WORD and at + WORD <= len(data):
+        value = digits_at(data, at, digits)
+    elif at >= 0 and WORD < digits <= 2 * WORD and stop <= len(data):
+        # Both words at once: neither waits for the other.
+        value = digits_at(data, at, digits - WORD) * WORD_POWER + digits_at(data, stop - WORD, WORD)
+    else:
+        while at < stop:
+            value = value * 10 + (byte_at(data, at) - ZERO)
+            at += 1
     return -value if minus else value
 
 

@@ -15,231 +15,31 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel, kernel_in_place, kernel_part
-from workers.kernels.reading.json_parts import same
-from workers.kernels.reading.log import (
-    DECLINED,
-    FALSE,
-    KIND,
-    LIST,
-    MAP,
-    NULL,
-    OTHER,
-    SLOT,
-    START,
-    STOP,
-    TEXT,
-    TRUE,
-    VALUE,
-    WHOLE,
+from workers.kernels.compiled import kernel
+from workers.kernels.reading.conditions import fulfilled
+from workers.kernels.reading.labels import of_elements, of_value
+from workers.kernels.reading.log import DECLINED, FALSE, KIND, LIST, NULL, SLOT, TRUE
+from workers.kernels.reading.log_values import WRITTEN_MAX, label, may_be_time, time_of
+from workers.kernels.reading.wanted import (
+    COLUMN,
+    CONDITION,
+    CONDITIONS_STOP,
+    COUNT,
+    ELEMENTS,
+    FIELD,
+    ITEMS,
+    READ,
+    SKIPPED,
+    UNSEEN,
+    VIEW_KEY,
 )
-from workers.kernels.reading.log_values import (
-    FALSE_WORD,
-    TRUE_WORD,
-    WRITTEN_MAX,
-    amount,
-    copied,
-    label,
-    may_be_time,
-    number,
-    time_of,
-    written,
-)
+
+__all__ = ["READ", "UNSEEN", "see"]
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.int8]
 Longs = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-# What becomes of an event.
-READ, SKIPPED = 0, 1
-# The number of labels in a view that does not look at an event.
-UNSEEN = -1
-
-# Columns of `views`; COLUMN is the row of `columns` that says what its labels are.
-VIEW_KEY, COLUMN, CONDITION, CONDITIONS_STOP = range(4)
-VIEW_COLUMNS = 4
-# Columns of `columns`.
-ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP = range(7)
-COLUMN_COLUMNS = 7
-# Columns of `conditions`, and what they ask.
-FIELD, ASKS, FIRST, LAST = 0, 1, 2, 3
-IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = 0, 1, 2, 3, 4
-# Edges of buckets that are compared with a number one by one.
-COUNTED = 16
-# Slots of a stream key or user that is no field.
-NOWHERE, RECORD_KEY = -1, -2
-
-
-@kernel_in_place
-def is_word(
-    data: Bytes, made: Bytes, used: int, log: Longs, row: int, text: Bytes, words: Longs, first: int, last: int
-) -> tuple[bool, bool]:
-    """Return whether a value is written as one of words[first:last], and whether it has a text."""
-    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
-    made_here = False
-    if kind == VALUE:
-        start, stop, made_here = used, written(made, used, start), True
-    elif (kind in (TRUE, FALSE)) and start < 0:
-        start, stop, made_here = used, copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD), True
-    elif kind not in (TEXT, WHOLE, TRUE, FALSE):
-        return False, False
-    for word in range(first, last):
-        if same(made if made_here else data, start, stop, text, words[word, 0], words[word, 1]):
-            return True, True
-    return False, True
-
-
-@kernel_in_place
-def fulfilled(
-    data: Bytes, made: Bytes, used: int, log: Longs, row: int, condition: Longs, text: Bytes, words: Longs, reals: Floats
-) -> int:
-    """Return whether a condition holds, 1 or 0; DECLINED where that is not sure.
-
-    Args:
-        row: of the field in the log; -1: it is absent.
-        condition: int64 (4,), a row of `conditions`.
-    """
-    asks, first, last = condition[ASKS], condition[FIRST], condition[LAST]
-    there = row >= 0 and log[row, KIND] != NULL
-    if asks == EXISTS:
-        return int(there == (first == 1))
-    if not there:
-        return int(asks == NOT_IN)
-    if asks in (IN, NOT_IN):
-        found, _ = is_word(data, made, used, log, row, text, words, first, last)
-        return int(found == (asks == IN))
-    low, high, is_number = number(data, log, row)
-    if not is_number:
-        return 0
-    if asks == AT_LEAST:
-        low_holds, high_holds = low >= reals[first], high >= reals[first]
-    else:
-        low_holds, high_holds = low <= reals[first], high <= reals[first]
-    return int(low_holds) if low_holds == high_holds else DECLINED
-
-
-@kernel_part
-def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
-    """Return how many of edges[first:stop], ascending, are at most `value`."""
-    low, high = first, stop
-    while high - low > COUNTED:
-        middle = (low + high) >> 1
-        if edges[middle] <= value:
-            low = middle + 1
-        else:
-            high = middle
-    # The last ones are compared all, several at a time: which half comes next nobody can guess.
-    found = low - first
-    for i in range(low, high):
-        found += edges[i] <= value
-    return found
-
-
-@kernel_in_place
-def add(
-    data: Bytes, made: Bytes, done: int, log: Longs, row: int, times: int, edges: Floats, column: Longs,
-    labels: Longs, amounts: Longs, used: int,
-) -> int:  # fmt: skip
-    """Add one item of a column, the value in row `row`, and return how much of `made` is used then.
-
-    Returns:
-        DECLINED where the value is no label (no number, of buckets) or `times` is no count.
-    """
-    amounts[used] = times
-    if column[BUCKETS]:
-        low, high, is_number = number(data, log, row)
-        found = bucket_of(low, edges, column[EDGE], column[EDGES_STOP])
-        labels[used, 0] = found
-        sure = low == high or found == bucket_of(high, edges, column[EDGE], column[EDGES_STOP])
-        return done if is_number and sure and times >= 0 else DECLINED
-    labels[used, 0], labels[used, 1], done = label(data, made, done, log, row)
-    return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
-
-
-@kernel_in_place
-def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
-    """Return the first row from `row` on that is about a slot; `stop`: there is none."""
-    while row < stop and log[row, SLOT] != slot:
-        row += 1
-    return row
-
-
-@kernel_in_place
-def of_elements(
-    data: Bytes, made: Bytes, done: int, log: Longs, row: int, stop: int, edges: Floats, column: Longs, empty: bool,
-    labels: Longs, amounts: Longs, used: int,
-) -> tuple[int, int]:  # fmt: skip
-    """Add the items of a list of objects, log[row:stop] its rows, with one item in each element.
-
-    Returns:
-        how much of `made` is used then, or DECLINED; how many labels are.
-    """
-    elements, item, count = log[row, START], row + 1, row + 1
-    for _ in range(elements):
-        item = next_of(log, item, stop, column[ITEMS])
-        times = 1
-        if column[COUNT] >= 0:
-            count = next_of(log, count, stop, column[COUNT])
-            if count == stop:
-                return DECLINED, used
-            times = amount(data, log, count)
-            count += 1
-        if item == stop:
-            return DECLINED, used
-        if log[item, KIND] != NULL or not empty:
-            done = add(data, made, done, log, item, times, edges, column, labels, amounts, used)
-            if done < 0:
-                return DECLINED, used
-            used += 1
-        item += 1
-    return done, used
-
-
-@kernel_in_place
-def of_value(
-    data: Bytes, made: Bytes, done: int, log: Longs, row: int, stop: int, count: int, edges: Floats, column: Longs,
-    empty: bool, labels: Longs, amounts: Longs, used: int,
-) -> tuple[int, int]:  # fmt: skip
-    """Add the items of a column that are one value, row `row`; `count` is the row of their count.
-
-    Returns:
-        as `of_elements`.
-    """
-    kind = log[row, KIND]
-    if kind == LIST:
-        if column[COUNT] >= 0 or log[row, START] > stop - row - 1:
-            return DECLINED, used
-        for item in range(row + 1, row + 1 + log[row, START]):
-            if log[item, KIND] == NULL and empty:
-                continue
-            # For a 1 that is written here `add` would be compiled once more.
-            once = int(np.int64(1))
-            done = add(data, made, done, log, item, once, edges, column, labels, amounts, used)
-            if done < 0:
-                return DECLINED, used
-            used += 1
-        return done, used
-    if column[ONLY_LIST] or kind == OTHER:
-        return DECLINED, used
-    if kind == MAP:
-        if column[COUNT] >= 0 or column[BUCKETS] or 2 * log[row, START] > stop - row - 1:
-            return DECLINED, used
-        for entry in range(log[row, START]):
-            name = row + 1 + 2 * entry
-            times = amount(data, log, name + 1)
-            done = add(data, made, done, log, name, times, edges, column, labels, amounts, used)
-            if done < 0:
-                return DECLINED, used
-            used += 1
-        return done, used
-    times = 1
-    if column[COUNT] >= 0:
-        if count < 0:
-            return DECLINED, used
-        times = amount(data, log, count)
-    done = add(data, made, done, log, row, times, edges, column, labels, amounts, used)
-    return done, used + 1
 
 
 @kernel
@@ -249,7 +49,7 @@ def see(
     conditions: Longs, text: Bytes, words: Longs, reals: Floats, edges: Floats, empty: bool,
     at: Longs, found: Longs, made: Bytes, made_used: int,
     status: Flags, times: Longs, users: Longs, keys: Longs, first: Longs, number: Longs,
-    labels: Longs, amounts: Longs, used: Longs,
+    labels: Longs, amounts: Longs, uneven: Longs, used: Longs,
 ) -> tuple[int, int]:  # fmt: skip
     """Write what the views see of the events from `begin` on, until the room is used.
 
@@ -279,7 +79,8 @@ def see(
         keys: int64 (k, n, 2), start and stop; (0, 0) where nothing looks.
         first, number: int64 (v, n), each event's first label and how many it has, or UNSEEN.
         labels: int64 (c, room, 2), start and stop of each label, or the number of a bucket first.
-        amounts: int64 (c, room).
+        amounts: int64 (c, room), how often the event brings each; written in `uneven` columns.
+        uneven: int64 (c,), set to 1 where an amount is not 1.
         used: int64 (c,), how many labels of each column are there; advanced.
 
     Returns:
@@ -337,12 +138,13 @@ def see(
                 count = at[columns[column, COUNT]] if columns[column, COUNT] >= 0 else -1
                 done, now = of_value(
                     data, made, done, log, place, stop, count, edges, columns[column], empty, labels[column],
-                    amounts[column], now,
+                    amounts[column], uneven[column : column + 1], now,
                 )  # fmt: skip
             elif log[place, KIND] == LIST:
                 done, now = of_elements(
-                    data, made, done, log, place, stop, edges, columns[column], empty, labels[column], amounts[column], now
-                )
+                    data, made, done, log, place, stop, edges, columns[column], empty, labels[column],
+                    amounts[column], uneven[column : column + 1], now,
+                )  # fmt: skip
             else:
                 status[event] = DECLINED
             if done < 0:
