@@ -113,9 +113,9 @@ class Partition:
         self.merge.reached(position)
         return position
 
-    def commit(self, ticks_max: int = 3) -> list[Snapshot] | None:
+    def commit(self, ticks_max: int = 3, *, by_lane: bool = False) -> list[Snapshot] | None:
         """Releases at most `ticks_max` ticks and stores what changed, as one transaction does; None when none was complete."""
-        released = self.merge.release(ticks_max=ticks_max)
+        released = self.merge.release(ticks_max=ticks_max, by_lane=by_lane)
         if released.ticks:
             for key, value in self.merge.changes():
                 if value is None:

@@ -132,8 +132,8 @@ class ReleaseShard(Shard):
         if time.monotonic() - self._released_s < self._apart_s:
             return
         while True:
-            before, started = self._ticks(), time.perf_counter()
-            released = self.merge.release(after_tick=self.goes_on)
+            before, started, began_s = self._ticks(), time.perf_counter(), time.monotonic()
+            released = self.merge.release(after_tick=self.goes_on, by_lane=True)
             if released.ticks:
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
                 self._commit(
@@ -143,7 +143,7 @@ class ReleaseShard(Shard):
                     ]
                 )
                 self._count(released, before)
-                self._released_s = time.monotonic()
+                self._released_s = began_s
             if released.beginning:
                 self._reserve(released.beginning)
             elif not released.ticks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -40,6 +40,19 @@ class Life(msgspec.Struct, kw_only=True):
     deltas: dict[str, float] | None = None
     reserved: int | msgspec.UnsetType = msgspec.UNSET
     until: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def left_out(stored: Mapping[str, Life], names: Collection[str]) -> list[str]:
+    """Return the histograms that the state has, and published, and that are not among `names`."""
+    return [name for name, life in stored.items() if name not in names and life.next is not None]
+
+
+def refusal_of_left_out(name: str) -> str:
+    """Return what is said of a histogram that the state has and the settings do not."""
+    return (
+        f"histogram {name!r} is not in the settings any more, and its state is there: put it back, and it goes on where it "
+        f"was, or end it for good: quietcount retire -c FILE {name}"
+    )
 
 
 def leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

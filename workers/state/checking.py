@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from confluent_kafka import KafkaException
 
-from workers.agents.merge import Merge, ReleaseProgress, left_out, refusal_of_left_out
+from workers.agents.merge import Merge, ReleaseProgress
 from workers.errors import QuietcountError, SettingsError, describe
+from workers.histogram.life import left_out, refusal_of_left_out
 from workers.kafka.clients import Connection
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.settings import Settings, read_key
@@ -85,7 +86,7 @@ def announcements(settings: Settings, connection: Connection) -> list[str]:
     where the state may not be read.
     """
     names = [config.name for config in settings.histograms]
-    gone = {name: None for state in _known(settings, connection) if state for name in left_out(state, names)}
+    gone = {name: None for state in _known(settings, connection) if state for name in left_out(state.histograms, names)}
     return [refusal_of_left_out(name) for name in gone]
 
 
