@@ -13,7 +13,7 @@ from workers.events.logs import Bools, Logs
 from workers.events.tree import Node
 from workers.kernels.reading.json_log import logs
 from workers.kernels.reading.json_parts import depths
-from workers.kernels.reading.log import COLUMNS, DECLINED
+from workers.kernels.reading.log import COLUMNS
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.texts import fixed
 
@@ -58,11 +58,8 @@ class Json(Frozen):
             # than written, so `decoded` is only if records share bytes.
             rows = np.concatenate([rows, np.empty_like(rows)])
             decoded = np.concatenate([decoded, np.empty_like(decoded)])
-        ends = np.cumsum(np.maximum(number, 0))
-
         whole = np.concatenate([data, decoded[:filled]]) if filled else data
-        status = np.where(number == DECLINED, DECLINED, 0).astype(np.int8)
-        return Logs(whole, rows[:used], ends, status, self.decoder(data, values))
+        return Logs.of(whole, rows[:used], number, self.decoder(data, values))
 
     def decoder(self, data: Bytes, values: Longs) -> Callable[[int], object]:
         """Return what decodes the record in a row of `values`; see `Logs.decode`."""

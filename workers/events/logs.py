@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.reading.log import COLUMNS, DECLINED
+from workers.kernels.reading.log import COLUMNS, DECLINED, ended
 
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
@@ -35,6 +35,13 @@ class Logs:
     ends: Longs
     status: Flags
     decode: Callable[[int], object]
+
+    @classmethod
+    def of(cls, data: Bytes, rows: Longs, number: Longs, decode: Callable[[int], object]) -> Logs:
+        """Return the logs of records that have so many rows each, or are DECLINED, int64 (n,)."""
+        ends, status = np.empty(len(number), dtype=np.int64), np.empty(len(number), dtype=np.int8)
+        ended(number, ends, status)
+        return cls(data, rows, ends, status, decode)
 
     @classmethod
     def declined(cls, data: Bytes, n: int, decode: Callable[[int], object]) -> Logs:

@@ -22,7 +22,7 @@ from workers.events.logs import Format, Logs
 from workers.events.project import Event, Projection
 from workers.kafka.records import Records
 from workers.kernels.reading.json_parts import are_texts
-from workers.kernels.reading.log import DECLINED
+from workers.kernels.reading.log import DECLINED, longest_log, outcomes, widest
 from workers.kernels.reading.log_values import TIME_MAX, WRITTEN_MAX
 from workers.kernels.reading.views import READ, UNSEEN, see
 from workers.mechanisms.config import LABEL_BYTES_MAX
@@ -40,6 +40,7 @@ Longs = NDArray[np.int64]
 LABELS_FORESEEN = 2
 # Amounts of most columns, of as many labels as a batch seldom has more of.
 _ONES: Longs = read_only(np.ones(1 << 17, dtype=np.int64))
+_NONE: Longs = read_only(np.empty(0, dtype=np.int64))
 
 __all__ = ["AMOUNT_MAX", "TIME_MAX", "EventReader", "EventSpans", "Records", "Reject"]
 
@@ -141,11 +142,11 @@ class EventReader(Frozen):
             records: the batch.
             form: how they are encoded; None: as JSON.
         """
-        lengths = records.values[:, 1] - records.values[:, 0]
         named, plain = self._named(records), None
-        if not named.all() or int(lengths.max(initial=0)) > self._max:
+        if named is not None or widest(fixed(records.values)) > self._max:
             # The scanner declines what has no value; the general reader then looks for all faults.
-            plain = named & (lengths <= self._max)
+            plain = records.values[:, 1] - records.values[:, 0] <= self._max
+            plain = plain if named is None else plain & named
         return self._completed(records, named, (form or self._json).scan(records.data, records.values, plain))
 
     def read_one_by_one(
@@ -182,30 +183,31 @@ class EventReader(Frozen):
         nothing = np.zeros(len(records), dtype=np.bool_)
         return form.scan(records.data, records.values, nothing).decode(row)
 
-    def _named(self, records: Records) -> NDArray[np.bool_]:
-        """Return which records have a key that is a label, where it has to be one."""
-        if self._user_is_key or any(self._of_record_key):
-            return are_texts(fixed(records.data), fixed(records.keys), LABEL_BYTES_MAX)
-        return np.ones(len(records), dtype=np.bool_)
+    def _named(self, records: Records) -> NDArray[np.bool_] | None:
+        """Return which records have a key that is a label, where it has to be one; None: all."""
+        if not self._user_is_key and not any(self._of_record_key):
+            return None
+        named = are_texts(fixed(records.data), fixed(records.keys), LABEL_BYTES_MAX)
+        return None if named.all() else named
 
     def _completed(
-        self, records: Records, named: NDArray[np.bool_], logs: Logs
+        self, records: Records, named: NDArray[np.bool_] | None, logs: Logs
     ) -> tuple[EventSpans, list[Reject]]:
         """Have the general reader decide about declined records, and keep those that are events."""
         rows = _Rows(self.layout, logs)
         found, rejects = _Found(self.layout, rows), []
-        declined = np.flatnonzero(rows.status == DECLINED)
+        declined = np.flatnonzero(rows.status == DECLINED) if found.declined else _NONE
         for row, (start, stop) in zip(
             declined.tolist(), records.values[declined].tolist(), strict=True
         ):
             event = self._read_one(logs, row, start, stop)
-            if isinstance(event, Event) and not named[row] and self._needs_name(event):
+            if isinstance(event, Event) and named is not None and not named[row] and self._needs_name(event):
                 event = "record key is no label"
             if isinstance(event, str):
                 rejects.append(Reject(row, event))
             elif event.time >= 0:
                 found.add(row, event)
-        record_keys = records.keys if named.all() else np.where(named[:, None], records.keys, 0)
+        record_keys = records.keys if named is None else np.where(named[:, None], records.keys, 0)
         return found.spans(records.times, record_keys), rejects
 
     def _read_one(self, logs: Logs, row: int, start: int, stop: int) -> Event | str:
@@ -239,13 +241,13 @@ class _Rows:
         self.first, self.number = np.empty((views, n), dtype=np.int64), np.empty((views, n), dtype=np.int64)
         self.used, self.uneven = np.zeros(columns, dtype=np.int64), np.zeros(columns, dtype=np.int64)
         # What one event needs at most; only binary formats make texts, of their whole numbers.
-        longest = int(np.diff(logs.ends, prepend=0).max(initial=0))
+        data, rows, ends = fixed(logs.data), fixed(logs.rows), fixed(logs.ends)
+        longest = longest_log(ends)
         room = min(len(logs.rows), LABELS_FORESEEN * n + longest)
         self.labels, self.amounts = np.empty((columns, room, 2), dtype=np.int64), np.empty((columns, room), dtype=np.int64)
         self.made = np.empty(2 * WRITTEN_MAX * (views + 2) * (longest + 2), dtype=np.uint8)
         at, found = np.empty(layout.slots, dtype=np.int64), np.empty(columns, dtype=np.int64)
         begin, made = 0, 0
-        data, rows, ends = fixed(logs.data), fixed(logs.rows), fixed(logs.ends)
         while True:
             begin, made = see(
                 data, rows, ends, begin,
@@ -283,7 +285,9 @@ class _Found:
         self._end = len(rows.data)
         self._labels: list[list[tuple[int, int]]] = [[] for _ in layout.columns]
         self._amounts: list[list[int]] = [[] for _ in layout.columns]
-        self._declined = int(np.count_nonzero(rows.status == DECLINED))
+        #: How many records nobody has read yet.
+        self.declined, read = outcomes(rows.status, READ)
+        self._whole = read == len(rows.status)
 
     def add(self, row: int, event: Event) -> None:
         """Write an event to the row of its record."""
@@ -330,7 +334,7 @@ class _Found:
         data = rows.data
         if self._texts:
             data = np.concatenate([data, np.frombuffer(b"".join(self._texts), dtype=np.uint8)])
-        whole = bool((rows.status == READ).all())
+        whole = self._whole or bool((rows.status == READ).all())
         index = np.arange(len(rows.status)) if whole else np.flatnonzero(rows.status == READ)
 
         def kept(column: Longs) -> Longs:
@@ -350,7 +354,7 @@ class _Found:
             for column, used in enumerate(rows.used.tolist())
         )
         times = rows.times if layout.time_slot >= 0 else record_times
-        return EventSpans(data, index, kept(times), keys, users, views, columns, self._declined)
+        return EventSpans(data, index, kept(times), keys, users, views, columns, self.declined)
 
 
 def _ones(number: int) -> Longs:

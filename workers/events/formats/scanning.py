@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.events.logs import Logs
-from workers.kernels.reading.log import COLUMNS, DECLINED
+from workers.kernels.reading.log import COLUMNS
 
 # Room for rows of an event, on average, before there has to be more.
 ROWS_FORESEEN = 8
@@ -30,5 +30,4 @@ def logged(data: Bytes, records: int, logging: Logging, decode: Callable[[int], 
         if done == records:
             break
         rows = np.concatenate([rows, np.empty_like(rows)])
-    status = np.where(number == DECLINED, DECLINED, 0).astype(np.int8)
-    return Logs(data, rows[:used], np.cumsum(np.maximum(number, 0)), status, decode)
+    return Logs.of(data, rows[:used], number, decode)

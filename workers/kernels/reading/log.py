@@ -18,8 +18,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel_part
+from workers.kernels.compiled import kernel, kernel_part
 
+Flags = NDArray[np.int8]
 Longs = NDArray[np.int64]
 
 COLUMNS = 4
@@ -66,3 +67,46 @@ def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> i
         return FULL
     log[used, SLOT], log[used, KIND], log[used, START], log[used, STOP] = slot, kind, start, stop
     return used + 1
+
+
+@kernel
+def ended(number: Longs, ends: Longs, status: Flags) -> None:
+    """Write where the log of each record ends, and which are declined, from how many rows each has.
+
+    Args:
+        number: int64 (n,), rows of each record, or DECLINED.
+        ends: int64 (n,), written.
+        status: int8 (n,), written: DECLINED or 0.
+    """
+    end = 0
+    for i in range(len(number)):
+        end += max(number[i], 0)
+        ends[i], status[i] = end, DECLINED if number[i] == DECLINED else 0
+
+
+@kernel
+def longest_log(ends: Longs) -> int:
+    """Return how many rows the longest of some logs has, that end at ends[i]."""
+    most, before = 0, 0
+    for i in range(len(ends)):
+        most, before = max(most, ends[i] - before), ends[i]
+    return most
+
+
+@kernel
+def widest(texts: Longs) -> int:
+    """Return how many bytes the longest of some texts has, int64 (n, 2), start and stop of each."""
+    most = 0
+    for i in range(len(texts)):
+        most = max(most, texts[i, 1] - texts[i, 0])
+    return most
+
+
+@kernel
+def outcomes(status: Flags, read: int) -> tuple[int, int]:
+    """Return how many of some records are declined, and how many are `read`."""
+    declined, found = 0, 0
+    for i in range(len(status)):
+        declined += status[i] == DECLINED
+        found += status[i] == read
+    return declined, found
