@@ -132,9 +132,3 @@ def test_labels_are_alone_where_each_event_has_its_own_only() -> None:
     ):
         for way in WAYS:
             assert way(tallies.are_alone)(np.array(first, dtype=np.int64), np.array(number, dtype=np.int64)) is alone
-
-
-def test_amounts_are_ones_where_none_is_another() -> None:
-    for amounts in ([], [1], [1] * 40, [2], [1, 1, 0], [1, 3, 1]):
-        for way in WAYS:
-            assert way(tallies.are_ones)(np.array(amounts, dtype=np.int64)) is (set(amounts) <= {1})

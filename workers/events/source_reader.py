@@ -19,9 +19,7 @@ from workers.events.vocabulary import Codes
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
 from workers.kernels.reading.views import UNSEEN
-from workers.kernels.tallies import are_ones
 from workers.mechanisms.buckets import Buckets
-from workers.mechanisms.texts import fixed
 from workers.settings import ALL_STREAM_KEY
 from workers.shapes.paths import Path
 
@@ -115,7 +113,7 @@ class SourceReader:
         for names in self._labels:
             names.begin()
         labels = [self._codes(place, spans) for place in range(len(layout.columns))]
-        amounts = [NO_AMOUNTS if are_ones(fixed(column.amounts)) else column.amounts for column in spans.columns]
+        amounts = [NO_AMOUNTS if column.once else column.amounts for column in spans.columns]
         refused = self._refused(spans, keys, latest_ms)
         users = None if spans.users is None else user_digests(spans.data, spans.users)
         index, times, good = spans.index, spans.times, None

@@ -362,12 +362,3 @@ def are_alone(first: Longs, number: Longs) -> bool:
     while i < len(first) and number[i] == 1 and first[i] == i:
         i += 1
     return bool(i == len(first))
-
-
-@kernel
-def are_ones(amounts: Longs) -> bool:
-    """Return whether all amounts are 1, int64 (m,)."""
-    i = 0
-    while i < len(amounts) and amounts[i] == 1:
-        i += 1
-    return bool(i == len(amounts))
