@@ -183,6 +183,7 @@ class Factory:
             contributions=self._stream.contributions,
             merge=self.merge(partition),
             guard=guard,
+            grace_ms=self._settings.events.grace_ms,
             metrics=self.metrics,
         )
 

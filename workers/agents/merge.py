@@ -198,7 +198,7 @@ class Merge:
                 are in the processor's caches then. Otherwise the tick that ends first comes first.
         """
         released = Released(0, [])
-        complete = self._complete()
+        complete = self.complete_ms
         if complete is None or self._read_to < self._position:
             return released
         until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
@@ -275,7 +275,8 @@ class Merge:
         """
         return complete
 
-    def _complete(self) -> int | None:
+    @property
+    def complete_ms(self) -> int | None:
         """Return the time up to which ticks are complete; None while a source has said nothing."""
         marks = [mark for mark in self.watermarks if mark is not None]
         return min(marks) if len(marks) == len(self.watermarks) else None
@@ -377,7 +378,7 @@ class Merge:
             self._retire(histogram.name, life, items, begin_ms)
         # One that takes nobody's place begins where the state is: so does every owner until one has
         # committed.
-        begin = begin_ms if replaces and begin_ms is not None else self._complete()
+        begin = begin_ms if replaces and begin_ms is not None else self.complete_ms
         if begin is not None:
             histogram.start_at(max(1, histogram.grid.holding(begin)))
 

@@ -24,7 +24,7 @@ import msgspec
 
 from workers.agents.contributions import decode
 from workers.agents.merge import Merge, Released, ReleaseProgress
-from workers.agents.watermark import apart_s
+from workers.agents.watermark import apart_s, is_behind
 from workers.errors import StateRefused
 from workers.histogram.histogram import Histogram
 from workers.histogram.paging import joined, pages
@@ -68,16 +68,18 @@ class ReleaseShard(Shard):
         contributions: str,
         merge: Merge,
         guard: Guard | None = None,
+        grace_ms: int = 0,
         metrics: Metrics | None = None,
     ) -> None:
         """Take what `Shard` takes, the contributions topic, and the histograms before any tick.
 
-        `guard` keeps the ceiling, if there is one.
+        `guard` keeps the ceiling, if there is one; `grace_ms` is that of the sources.
         """
         super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
         self.merge, self._contributions, self._guard = merge, contributions, guard
         merge.reserving = guard is not None
         self._apart_s, self._released_s = apart_s([histogram.lane for histogram in merge.histograms]), -math.inf
+        self._grace_ms = grace_ms
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
         for histogram in merge.histograms:
             self.metrics.expect_histogram(histogram.name)
@@ -129,7 +131,7 @@ class ReleaseShard(Shard):
             self._release()
 
     def _release(self) -> None:
-        if time.monotonic() - self._released_s < self._apart_s:
+        if time.monotonic() - self._released_s < self._apart_s and is_behind(self.merge.complete_ms, self._grace_ms):
             return
         while True:
             before, started, began_s = self._ticks(), time.perf_counter(), time.monotonic()

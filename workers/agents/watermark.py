@@ -24,14 +24,20 @@ from workers.mechanisms.config import Lane
 # A transaction costs this worker and the brokers about as much as ten thousand events, however
 # little it says, and more the more topics it writes to.
 _APART_S = 0.5
+# A backlog is what is further behind the wall clock than this: to wait for more of it pays.
+_BEHIND_MS = 10_000
 
 
 def apart_s(lanes: Sequence[Lane]) -> float:
-    """Return how long ticks that close or are complete soon after others wait for further ones:
-    while a backlog is read they share a transaction. Where nothing is behind, a tick waits only if
-    another lane's ended that shortly before it.
+    """Return how long ticks of a backlog that close or are complete soon after others wait for
+    further ones: they share a transaction.
     """
     return min([_APART_S, *(lane.tick_ms / 2000 for lane in lanes)])
+
+
+def is_behind(watermark: int | None, grace_ms: int) -> bool:
+    """Tell whether a backlog is being read, by where its ticks are closed."""
+    return watermark is None or time.time_ns() // 1_000_000 - grace_ms - watermark > _BEHIND_MS
 
 
 class Watermark:
@@ -81,10 +87,11 @@ class Watermark:
         return self.watermark is not None and self._closed_between(self._committed_watermark, self.watermark)
 
     def close_due(self) -> bool:
-        """Tell whether a tick has closed and is to be committed now: closes that follow each other
-        faster than `apart_s` share a transaction.
+        """Tell whether a tick has closed and is to be committed now: closes of a backlog that
+        follow each other faster than `apart_s` share a transaction.
         """
-        return time.monotonic() - self._closed_s >= self._apart_s and self.closes()
+        waits = time.monotonic() - self._closed_s < self._apart_s and is_behind(self.watermark, self._grace)
+        return not waits and self.closes()
 
     def _closed_between(self, before: int | None, mark: int) -> bool:
         if before is None:

@@ -23,7 +23,7 @@ class ReplayMerge(Merge):
         Args:
             until_ms: but no tick that ends later; None: no limit.
         """
-        complete = self._complete()
+        complete = self.complete_ms
         if complete is not None:
             ends = {
                 lane: lane.start_ms + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms
