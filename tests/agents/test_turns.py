@@ -9,7 +9,7 @@ import pytest
 from tests.agents.pipeline import Event, Partition, contribute, unk
 from workers import turns as module
 from workers.agents.release import ReleaseShard
-from workers.agents.watermark import Watermark, apart_s
+from workers.agents.watermark import Watermark, apart_s, is_behind
 from workers.changes import Change
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing, Records
@@ -120,8 +120,15 @@ def test_ticks_of_a_backlog_share_a_transaction_and_others_wait_for_none(monkeyp
     assert len(set(shard.sent[1])) == 3  # ticks
     now_s += TICK_MS / 1000
     feed(6, 7)
-    assert len(shard.sent) == 3  # where nothing is behind a tick is alone, and does not wait
+    assert len(shard.sent) == 3
     assert len(set(shard.sent[2])) == 1
+    # Where nothing is behind the clock a tick does not wait, however soon after another it is complete.
+    marked = merge.merge.complete_ms or 0
+    monkeypatch.setattr(time, "time_ns", lambda: (marked + TICK_MS) * 1_000_000)
+    now_s += 0.1
+    feed(7, 8)
+    assert len(shard.sent) == 4
+    assert len(set(shard.sent[3])) == 1
 
 
 def test_narrow_ticks_wait_for_half_of_one_at_most() -> None:
@@ -147,3 +154,16 @@ def test_only_a_commit_that_closes_keeps_the_next_close_waiting(monkeypatch: pyt
     assert not clock.close_due() and clock.closes()
     now_s += 0.2
     assert clock.close_due()
+    # Live events: whichever closes, it is committed at once.
+    monkeypatch.setattr(time, "time_ns", lambda: 61_000 * 1_000_000)
+    for mark_ms, closes in ((50_500, True), (50_900, False), (60_000, True), (60_900, False)):
+        clock.told(mark_ms)
+        assert clock.close_due() is closes
+        clock.note_commit()
+
+
+def test_a_backlog_is_what_lies_further_back_than_grace_and_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 100_000 * 1_000_000)
+    assert is_behind(None, 0)
+    assert is_behind(89_999, 0) and not is_behind(90_000, 0)
+    assert is_behind(84_999, 5_000) and not is_behind(85_000, 5_000)
