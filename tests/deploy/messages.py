@@ -27,6 +27,7 @@ INTERNAL = {
     "workers/mechanisms/ledger.py",
     "workers/mechanisms/tag_index.py",
     "workers/mechanisms/texts.py",
+    "workers/agents/contributions.py",  # said in brackets: "holds a damaged section (...)"
     "workers/agents/intake.py",
     "workers/dashboard/feed.py",
     "workers/events/json.py",  # reasons of rejects
@@ -53,7 +54,7 @@ GATHERED = {"workers/kafka/topics.py", "workers/monitor/health.py"}
 #: Functions and tables whose strings are said elsewhere.
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
-    "workers/agents/merge.py": {"refusal_of_left_out"},
+    "workers/histogram/life.py": {"refusal_of_left_out"},
     "workers/audit.py": {"_unlike"},
     "workers/plan/person/words.py": {"cautions"},
     "workers/settings/topic_names.py": {"topic_complaints"},

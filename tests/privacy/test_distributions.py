@@ -11,6 +11,7 @@ import pytest
 
 from tests.costs import delta_of
 from tests.privacy.enumeration import Event, History, Law, World, also, fixed, hockey_stick, law_of, renyi
+from workers.mechanisms.frozen import thawed
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 
@@ -102,7 +103,10 @@ def lower_bottom(mechanism: Any) -> None:
 
 
 def lower_discovery(mechanism: Any) -> None:
-    lower(mechanism._discovery, "max_count", mechanism._discovery.max_count)
+    """In a copy: equal mechanisms share their thresholds, and what is kept of them."""
+    own = thawed(mechanism._discovery)
+    lower(own, "max_count", own.max_count)
+    object.__setattr__(mechanism, "_discovery", own)
 
 
 def lower_sketch(mechanism: Any) -> None:
