@@ -20,7 +20,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from tests.kafka.harness import create_topic, settled, unique
 from workers.kafka.clients import Connection
-from workers.kafka.decoding import ColumnRecords, RecordSet, keep_bytes
+from workers.kafka.decoding import ColumnRecords, RecordSet, _room, keep_bytes
 from workers.kafka.records import Records
 
 Row = tuple[int, int, bytes | None, bytes | None]
@@ -135,6 +135,14 @@ def test_batches_that_are_decompressed_together_hold_what_each_holds(kind: int, 
     taken = columns(raw).take(0, 100).batch().records
     assert [taken.value(i) for i in range(len(taken))] == wanted
     assert taken.offsets.tolist() == list(range(3 * len(lengths)))
+
+
+def test_room_for_batches_is_a_guess_that_no_content_makes_large() -> None:
+    """A batch of zeros, and others that do not shrink, would have asked for 50 GB: a worker could never get past them."""
+    assert _room(1_000_000, [100, 4_000_000]) == (64 << 20) + 4096
+    assert _room(650_000, [200_000] * 12) == 9_750_000 + 4096
+    assert _room(80 << 20, [1_000, 1_000]) == (80 << 20) + 4096
+    assert _room(0, [0, 5]) == 4096
 
 
 def test_a_batch_that_cannot_be_decompressed_is_refused_behind_others_too() -> None:

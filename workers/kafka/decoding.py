@@ -40,9 +40,10 @@ _MAGIC_AT, _CRC_FROM = 16, 21
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32
 _TABLES = read_only(crc_tables())
 _LZ4 = 3
-# How much more room the records of a batch get than the first batch's would need. Where that is too
-# little they are copied once more.
-_SPARE, _SPARE_BYTES = 1.25, 1 << 12
+# How much more room the records of several batches get than they would need if all were compressed
+# as the first is, and at most: a batch may shrink to a ten-thousandth, and the others not at all.
+# Where it is too little they are copied once more.
+_SPARE, _SPARE_BYTES, _GUESSED_MOST = 1.25, 1 << 12, 64 << 20
 _UNPACK: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
     {1: codec.gzip_decode, 2: codec.snappy_decode, _LZ4: codec.lz4_decode, 4: codec.zstd_decode}
 )
@@ -240,8 +241,7 @@ def _decompressed(batches: list[RecordBatch]) -> tuple[NDArray[np.uint8], list[i
     first = np.frombuffer(batches[0].decompressed(), dtype=np.uint8)
     if len(batches) == 1:
         return first, [len(first)]
-    packed = [len(batch.payload) for batch in batches]
-    data = np.empty(int(_SPARE * len(first) * sum(packed) / max(1, packed[0])) + _SPARE_BYTES, dtype=np.uint8)
+    data = np.empty(_room(len(first), [len(batch.payload) for batch in batches]), dtype=np.uint8)
     data[: len(first)] = first
     ends = [len(first)]
     for batch in batches[1:]:
@@ -255,6 +255,14 @@ def _decompressed(batches: list[RecordBatch]) -> tuple[NDArray[np.uint8], list[i
             data[at : at + size] = part
         ends.append(at + size)
     return data[: ends[-1]], ends
+
+
+def _room(first: int, packed: list[int]) -> int:
+    """Return how many bytes the records of batches may have, of which the first has `first`; at
+    least so many.
+    """
+    guessed = int(_SPARE * first * sum(packed) / max(1, packed[0]))
+    return max(first, min(guessed, _GUESSED_MOST)) + _SPARE_BYTES
 
 
 def _joined(parts: list[Records]) -> Records:
