@@ -153,7 +153,7 @@ def _apart() -> None:
     ends = np.cumsum([len(event) for event in _events()])
     places = np.stack((np.concatenate(([0], ends[:-1])), ends), axis=1)
     shape = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user")
-    Json(EventReader(shape).layout.tree).scan(np.frombuffer(data, dtype=np.uint8), places)
+    list(Json(EventReader(shape).layout.tree).scan(np.frombuffer(data, dtype=np.uint8), places))
     _of_sketches()
     _of_noise()
     if _with_formats():
@@ -170,8 +170,8 @@ def _with_formats() -> bool:
 class _Unscanned(Json):
     """JSON of which the general reader reads every record."""
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Logs:
-        return Logs.declined(data, len(values), self.decoder(data, values))
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
+        yield Logs.declined(data, len(values), self.decoder(data, values))
 
 
 def _events() -> list[bytes]:
@@ -246,7 +246,7 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
             intake = Intake(lanes, 0, _KEY, store)
             sequences = [0, 0]
             for part in (records, records.part(0, _EVENTS // 2)):
-                found, _ = reader.read(part, None)
+                [(found, _, _)] = reader.read(part, None)
                 intake.add(found)
                 store.write(intake.user_changes(), 0)
                 for _, message in intake.commit(source=0, sequences=sequences, offset=0):

@@ -65,12 +65,12 @@ def test_headers_are_read_as_they_were_written_and_others_say_nothing(
     assert keys(arrived(plain, user_is_key=False)[0]) == [None], "without Kafka's bytes nothing is known"
 
 
-def marks(*said: Mark | bytes | None) -> tuple[Records, list[Reject]]:
+def marks(*said: Mark | bytes | None) -> tuple[Records, range, list[Reject]]:
     """A batch of marks, and what a reader makes of them."""
     records = Records.of(
         [None] * len(said), [msgspec.json.encode(mark) if isinstance(mark, Mark) else mark for mark in said]
     )
-    return records, [Reject(i, "no value") for i in range(len(said))]
+    return records, range(len(said)), [Reject(i, "no value") for i in range(len(said))]
 
 
 def test_the_watermark_is_the_least_of_all_origins() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events import reading
-from tests.events.reading import ANY, event_reader
+from tests.events.reading import ANY, event_reader, one
 from workers.agents import user_epoch
 from workers.agents import users as module
 from workers.agents.contributions import Message
@@ -271,22 +271,22 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     reader = SourceReader(event_reader(events, "who"), ANY)
     good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']
     bad = [b'{"shop":"s","q":["a"]}', b'{"shop":"s","q":["a"],"who":1.5}', b'{"shop":"s","q":["a"],"who":true}']
-    found, rejects = reader.read(Records.of(good + bad))
+    found, rejects = one(reader.read(Records.of(good + bad)))
     assert users_of(found) == [digest("ann"), digest("17")]
     assert [r.reason for r in rejects] == ["missing field 'who'"] + [
         "field 'who' is not a string or a whole number"
     ] * 2
     at = int(murmur2(b"17") & 0x7FFFFFFF) % 64
     placed = SourceReader(event_reader(events, "who"), ANY, Placement("murmur2", at, 64))
-    found, rejects = placed.read(Records.of(good))
+    found, rejects = one(placed.read(Records.of(good)))
     assert (users_of(found), [(r.index, r.reason) for r in rejects]) == (
         [digest("17")],
         [(0, "user's records belong in another partition")],
     )
     long = b'{"shop":"s","q":["a"],"who":"' + b"x" * 1025 + b'"}'
-    assert [r.reason for r in reader.read(Records.of([long]))[1]] == ["label too long"]
+    assert [r.reason for r in one(reader.read(Records.of([long])))[1]] == ["label too long"]
     keyed = SourceReader(event_reader(msgspec.structs.replace(events, user="$key"), "$key"), ANY)
-    found, rejects = keyed.read(Records.of([good[0], good[0]], [b"ann", None]))
+    found, rejects = one(keyed.read(Records.of([good[0], good[0]], [b"ann", None])))
     assert (users_of(found), [r.reason for r in rejects]) == ([digest("ann")], ["record key is no label"])
 
 

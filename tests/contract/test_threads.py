@@ -22,7 +22,7 @@ from tests.contract.racing import Picture, alone, caches, cold, modules, race, s
 from tests.contract.soak import Soak
 from tests.contract.stage import KEY
 from tests.contract.variants import VARIANTS, Variant
-from tests.events.reading import ANY, event_reader
+from tests.events.reading import ANY, event_reader, one
 from workers.agents.contributions import decode
 from workers.agents.intake import Intake
 from workers.events.source_reader import SourceReader
@@ -219,7 +219,7 @@ def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
             else b"{}"
             for i in range(400)
         ]
-        events, rejects = SourceReader(reader, ANY).read(Records.of(values))
+        events, rejects = one(SourceReader(reader, ANY).read(Records.of(values)))
         intake = Intake([lane], 0, NoiseKey(bytes(32)))
         intake.add(events)
         messages = [message.encoded() for _, message in intake.commit(source=seed, sequences=[0], offset=seed)]

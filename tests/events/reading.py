@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from workers.agents.contributions import Rows
 from workers.events.columns import EventColumns, Events
-from workers.events.reader import EventReader
+from workers.events.reader import EventReader, Reject
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.config import Lane
@@ -20,6 +20,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.texts import Texts
 from workers.settings import EventsSettings, shape_of
 
+T = TypeVar("T")
 # Every stream key may be named.
 ANY: Mapping[str, None] = MappingProxyType({"": None})
 FIELDS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
@@ -35,6 +36,12 @@ def reader(*, users: bool = False) -> SourceReader:
     return SourceReader(event_reader(FIELDS, "user" if users else None), ANY)
 
 
+def one(parts: Iterable[tuple[T, list[Reject], int]]) -> tuple[T, list[Reject]]:
+    """Return events and rejects of a batch that is read in one part."""
+    [(found, rejects, _)] = parts
+    return found, rejects
+
+
 def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> Events:
     """Return events (stream key, items, time in ms, and perhaps the user) as columns.
 
@@ -45,7 +52,7 @@ def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> 
     names = ("key", "items", "ts", "user")
     values = [json.dumps(dict(zip(names, event, strict=False))).encode() for event in events]
     users = any(len(event) > len(names) - 1 for event in events)
-    found, rejects = (by or reader(users=users)).read(Records.of(values))
+    found, rejects = one((by or reader(users=users)).read(Records.of(values)))
     assert not rejects, rejects
     return found
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.events.reading import one
 from tests.events.reference import Found, Looked, Refused, event, plain, steps_of
 from tests.events.shapes_values import ODD, One, a_count, a_label, a_number, a_time, a_user, dumped, many, some_of
 from workers.events.reader import EventReader, EventSpans, Records, Reject
@@ -300,8 +301,8 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
     """
     keys = [None if place % 40 == 0 else b"\xff" if place % 40 == 1 else b"k%d" % (place % 7) for place in range(len(values))]
     records = Records.of(values, keys, range(len(values)))
-    fast, fast_rejects = case.reader.read(records)
-    slow, slow_rejects = case.reader.read_one_by_one(records)
+    fast, fast_rejects = one(case.reader.read(records))
+    slow, slow_rejects = one(case.reader.read_one_by_one(records))
     said = {"scanner": told(case, fast, fast_rejects), "general reader": told(case, slow, slow_rejects)}
     scanned, events = len(values) - fast.declined, len(slow)
     for place, (value, key) in enumerate(zip(values, keys, strict=True)):

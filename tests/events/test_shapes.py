@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.events.reading import one
 from tests.events.shapes_corpus import BATCH, Case, Maker, difference, settings_or_none, told
 from tests.events.shapes_values import dumped
 from tests.kernels.uncompiled import plain_python
@@ -101,7 +102,7 @@ def test_plain_events_of_ordinary_shapes_are_read_by_the_scanner(name: str) -> N
     said, _, events = difference(case, values)
     # The record keys of the first two are none.
     assert said is None and events >= 18
-    spans, _ = case.reader.read(Records.of(values, [b"k"] * 20, range(20)))
+    spans, _ = one(case.reader.read(Records.of(values, [b"k"] * 20, range(20))))
     assert (len(spans), spans.declined) == (20, 0)
     looked = [view is not None for found in told(case, spans, []).values() for view in found[2]]
     assert any(looked) is (name != "no purchase" and name != "bounds")

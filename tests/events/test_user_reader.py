@@ -51,16 +51,16 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
         shape = shape_of(EventsSettings(topic="t", key=key, items=items, timestamp=timestamp), user)
         layout = Layout(Shape(MappingProxyType({}), shape.time, shape.unit, shape.user))
         records = Records.of(values, times=[7] * len(values))
-        decoded = Json(layout.tree).scan(records.data, records.values, np.zeros(len(values), dtype=np.bool_))
+        decode = Json(layout.tree).decoder(records.data, records.values)
         projection = Projection(layout.shape)
         reader = UserReader(shape, max_bytes=4_000)
         found = reader.read(records, FOREVER)
-        whole, reasons = reader._whole.read(records)
-        why = {reject.index: reject.reason for reject in reasons}
+        whole = list(reader._whole.read(records))
+        why = {reject.index: reject.reason for _, reasons, _ in whole for reject in reasons}
         names, said = users(found), dict(rejects(found))
         for i, (value, name, time) in enumerate(zip(values, names, found.times.tolist(), strict=True)):
             try:
-                wanted, at = projection.whose(decoded.decode(i)) if len(value) <= 4_000 else (None, 0)
+                wanted, at = projection.whose(decode(i)) if len(value) <= 4_000 else (None, 0)
             except ValueError:
                 wanted, at = None, 0
             assert name == (None if wanted is None else wanted.encode()), value
@@ -70,9 +70,10 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
             else:
                 assert time == (at if layout.time_slot >= 0 else 7), value
                 looked += 1
-        mine = dict(zip(whole.index.tolist(), whole.users.tolist() if whole.users is not None else [], strict=False))
-        for i, (start, stop) in mine.items():
-            assert names[i] == whole.data[start:stop].tobytes()
+        for part, _, _ in whole:
+            mine = dict(zip(part.index.tolist(), part.users.tolist() if part.users is not None else [], strict=False))
+            for i, (start, stop) in mine.items():
+                assert names[i] == part.data[start:stop].tobytes()
     assert looked > 500
 
 

@@ -273,23 +273,25 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
     """
     keys: list[bytes | None] = [None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)]
     records = Records.of(values, keys, range(len(values)))
-    fast, fast_rejects = reader.read(records)
-    slow, slow_rejects = reader.read_one_by_one(records)
-    scanned = len(values) - fast.declined
-    for spans in (fast, slow):
+    fast, slow = list(reader.read(records)), list(reader.read_one_by_one(records))
+    scanned, events = len(values) - sum(spans.declined for spans, _, _ in fast), sum(len(spans) for spans, _, _ in slow)
+    for spans, _, _ in (*fast, *slow):
         if len(spans.columns[0].labels) != spans.views[0].number.sum():
-            return "labels that belong to no event", scanned, len(slow)
-    fast_rows, slow_rows = read_back(fast), read_back(slow)
+            return "labels that belong to no event", scanned, events
+    (fast_rows, fast_rejects), (slow_rows, slow_rejects) = (
+        ([row for spans, _, _ in parts for row in read_back(spans)], [reject for _, rejects, _ in parts for reject in rejects])
+        for parts in (fast, slow)
+    )
     if (fast_rows, fast_rejects) == (slow_rows, slow_rejects):
-        return None, scanned, len(slow)
+        return None, scanned, events
     said: tuple[dict[int, Row | Reject], ...] = tuple(
         {row[0]: row for row in rows} | {reject.index: reject for reject in rejects}
         for rows, rejects in ((fast_rows, fast_rejects), (slow_rows, slow_rejects))
     )
     for i, value in enumerate(values):
         if said[0].get(i) != said[1].get(i):
-            return f"{value!r}: {said[0].get(i)} with the scanner, {said[1].get(i)} without", scanned, len(slow)
-    return "the order of the rows", scanned, len(slow)
+            return f"{value!r}: {said[0].get(i)} with the scanner, {said[1].get(i)} without", scanned, events
+    return "the order of the rows", scanned, events
 
 
 def mutations(records: int, seed: int) -> Iterator[tuple[EventReader, list[bytes]]]:

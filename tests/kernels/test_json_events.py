@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from tests.events.reading import event_reader
+from tests.events.reading import event_reader, one
 from tests.kernels.json_corpus import ESCAPES, INSIDE, VALUES, Generator, corpus, difference, mutations, readers, record
 from tests.kernels.uncompiled import plain_python
 from workers.events import json, reader
@@ -37,8 +37,8 @@ def first_difference(records: int, every: int = 1) -> str | None:
         every: 5 reads the corpus with one in five of the settings.
     """
     values = corpus()
-    for one in readers()[::every]:
-        found, *_ = difference(one, values)
+    for by in readers()[::every]:
+        found, *_ = difference(by, values)
         if found:
             return found
     return next((found for found, *_ in (difference(*batch) for batch in mutations(records, 3)) if found), None)
@@ -52,8 +52,8 @@ def test_the_readers_agree_about_hostile_json() -> None:
 def test_the_readers_agree_about_mutated_events() -> None:
     """The long run is `python -m tests.kernels.json_corpus --records 10000000`."""
     scanned = found = 0
-    for one, values in mutations(200_000, 2):
-        said, more, events_found = difference(one, values)
+    for by, values in mutations(200_000, 2):
+        said, more, events_found = difference(by, values)
         assert said is None
         scanned, found = scanned + more, found + events_found
     # A scanner that declines everything would agree as well.
@@ -91,9 +91,9 @@ PLAIN = [
 
 def test_plain_events_are_not_declined() -> None:
     """Text beyond ASCII, spaces, other fields and counts are as plain as can be."""
-    one = event_reader(EVENTS, "user")
+    reader = event_reader(EVENTS, "user")
     for value in PLAIN:
-        spans, rejects = one.read(Records.of([value]))
+        spans, rejects = one(reader.read(Records.of([value])))
         assert (rejects, spans.declined) == ([], 0), value
 
 
@@ -158,5 +158,5 @@ def test_an_index_beyond_the_bytes_raises() -> None:
     records = Records.of([record()])
     beyond = Records(records.data[:-9], records.keys, records.values, records.times, records.offsets)
     with pytest.raises(IndexError):
-        event_reader(EVENTS).read(beyond)
+        one(event_reader(EVENTS).read(beyond))
     assert np.array_equal(records.values, [[0, len(records.data)]])

@@ -301,22 +301,24 @@ def test_what_is_decoded_lies_behind_the_bytes_of_the_batch() -> None:
     """Only of records that were read, and only what they say; without any, the bytes are not copied."""
     values = [b'{"m":"\\u0061\\u0062"}', b'{"m":"\\u0063","x":}', b'{"m":"d","x":"\\u00e9"}', b'{"m":{"\\n":1,"e":2}}']
     records = Records.of(values)
-    logs = Json(ORDERS).scan(records.data, records.values)
+    [logs] = Json(ORDERS).scan(records.data, records.values)
     assert logs.data.tobytes() == b"".join(values) + b"ab\n"
     assert logs.status.tolist() == [0, log.DECLINED, 0, 0]
     texts = [logs.data[start:stop].tobytes() for _, kind, start, stop in logs.rows.tolist() if kind == TEXT]
     assert texts == [b"ab", b"d", b"\n", b"e"]
     plain = Records.of(values[2:3])
-    assert Json(ORDERS).scan(plain.data, plain.values).data is plain.data
+    assert next(Json(ORDERS).scan(plain.data, plain.values)).data is plain.data
 
 
 def test_records_that_share_bytes_are_decoded_too() -> None:
-    """Then there is more to write than there are bytes, so there has to be more room."""
+    """Then there is more to write than there are bytes, and there is room for one record at a time."""
     record = b'{"m":["\\n' + b"x" * 50 + b'"]}'
     values = np.array([[0, len(record)]] * 100)
-    logs = Json(ORDERS).scan(np.frombuffer(record, dtype=np.uint8), values)
-    assert logs.data.tobytes() == record + (b"\n" + b"x" * 50) * 100
-    assert (logs.rows[1::2, 3] - logs.rows[1::2, 2]).tolist() == [51] * 100
+    found = list(Json(ORDERS).scan(np.frombuffer(record, dtype=np.uint8), values))
+    assert [logs.begin for logs in found] == list(range(100))
+    for logs in found:
+        assert logs.data.tobytes() == record + b"\n" + b"x" * 50
+        assert logs.rows[1, 2:].tolist() == [len(record), len(logs.data)]
 
 
 def test_every_character_can_be_escaped() -> None:

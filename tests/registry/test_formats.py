@@ -144,7 +144,7 @@ def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: Registr
     text: Said = {4: [("text", "de")]}
     assert found == [said(1), None, said(2, text), None, None, None, None, None, without_shop, said(6, null)]
     # As the reader of events gets it: what the scanner declines is decoded by its place, or refused.
-    logs = reader.scan(ready.data, through_kafka(bootstrap, values).values)
+    [logs] = reader.scan(ready.data, through_kafka(bootstrap, values).values)
     assert logs.status.tolist() == [0 if row is not None else DECLINED for row in found]
     for row in np.flatnonzero(logs.status).tolist():
         with pytest.raises(ValueError, match=f"^{ready.refused.get(row, 'not Avro')}$"):

@@ -196,23 +196,26 @@ class ContributeShard(Shard):
         records, late = batch.records, None
         if self._origins is not None:
             records, late = arrived(records, user_is_key=self._stream.events.user == RECORD_KEY)
-        found, rejects = self._reader.read(records, latest_ms)
-        self.metrics.declined.inc(self._reader.declined)
-        if self._origins is not None:
-            rejects = self._origins.take(records, rejects, self._place)
-        self._rejects.add(batch.records, rejects)  # as they came, so that they can be sent back
-        self.metrics.rejecting.note(
-            self._place.topic.name,
-            time.monotonic(),
-            int(np.count_nonzero(found.looked_at)) + len(rejects),
-            Counter(reject.reason for reject in rejects),
-        )
-        self._intake.add(found, now_ms, None if late is None else late[found.index])
-        if self._origins is not None:
-            self._intake.told(self._origins.watermark)
-        self._new_events += len(found)
-        if self._due() or self._rejects.full or self._intake.full:
-            self._commit_all(batch.end)
+        start = 0
+        for found, rejects, stop in self._reader.read(records, latest_ms):
+            self.metrics.declined.inc(self._reader.declined)
+            if self._origins is not None:
+                rejects = self._origins.take(records, range(start, stop), rejects, self._place)
+            self._rejects.add(batch.records, rejects)  # as they came, so that they can be sent back
+            self.metrics.rejecting.note(
+                self._place.topic.name,
+                time.monotonic(),
+                int(np.count_nonzero(found.looked_at)) + len(rejects),
+                Counter(reject.reason for reject in rejects),
+            )
+            self._intake.add(found, now_ms, None if late is None else late[found.index])
+            if self._origins is not None:
+                self._intake.told(self._origins.watermark)
+            self._new_events += len(found)
+            if self._due() or self._rejects.full or self._intake.full:
+                self._commit_all(batch.end if stop == len(records) else int(records.offsets[stop]))
+            start = stop
+            self.goes_on()
 
     def wants_end(self, now_ms: int) -> bool:
         # Where the clock closes ticks by origin, that is said by their marks.

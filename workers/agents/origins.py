@@ -77,14 +77,16 @@ class Origins:
         marks = [origin.watermark for origin in self.all if origin.watermark is not None]
         return min(marks) if marks and len(marks) == len(self.all) else None
 
-    def take(self, records: Records, rejects: Sequence[Reject], place: object) -> list[Reject]:
-        """Take the marks of a batch, and return those of the rejects that are none.
+    def take(
+        self, records: Records, part: range, rejects: Sequence[Reject], place: object
+    ) -> list[Reject]:
+        """Take the marks of a part of a batch, and return those of its rejects that are none.
 
         Raises:
             StateRefused: one is missing or there again, or it names an origin that there is not.
         """
         marks: set[int] = set()
-        for row in np.flatnonzero(records.values[:, 0] < 0).tolist():
+        for row in (part.start + np.flatnonzero(records.values[part.start : part.stop, 0] < 0)).tolist():
             try:
                 mark = msgspec.json.decode(records.key(row) or b"", type=Mark)
             except msgspec.DecodeError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,7 @@ from workers.errors import SettingsError
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.forms import Forms
 from workers.events.project import time_ms
+from workers.events.reader import Reject
 from workers.events.source_reader import SourceReader
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.registry import build
@@ -153,19 +154,17 @@ def examine(settings: Settings, sample: Sample) -> Examined:
             settings, reader, part.source.partition, part.source.partitions, forms.form() if sample.live else None
         )
         _add_fields(fields, source, part)
-        found, rejects = (
-            source.read(part.records, latest) if part.objects is None else source.of_objects(part.objects)
-        )
-        for reject in rejects:
-            why = whys.setdefault(reject.reason, Why(reason=reject.reason))
-            why.number += 1
-            decoded = _decoded(source, part, reject.index)
-            why.fields.add(decoded)
-            if why.number == 1:
-                why.example = _example(source, part, reject.index)
-                why.hint = _time_hint(sample.shape, reject.reason, decoded)
-        parts.append(_Read(found))
-        accepted += parts[-1].accepted
+        for found, rejects in _read(source, part, latest):
+            for reject in rejects:
+                why = whys.setdefault(reject.reason, Why(reason=reject.reason))
+                why.number += 1
+                decoded = _decoded(source, part, reject.index)
+                why.fields.add(decoded)
+                if why.number == 1:
+                    why.example = _example(source, part, reject.index)
+                    why.hint = _time_hint(sample.shape, reject.reason, decoded)
+            parts.append(_Read(found))
+            accepted += parts[-1].accepted
     wanted = wanted_paths(sample.shape).values()
     absent = {str(path): _nearest(fields, path) for path in wanted if not fields.has(path)}
     for why in whys.values():
@@ -186,6 +185,14 @@ def examine(settings: Settings, sample: Sample) -> Examined:
 
 
 # ---- records -------------------------------------------------------------------------------------
+
+
+def _read(source: SourceReader, part: Part, latest_ms: int | None) -> Iterator[tuple[Events, list[Reject]]]:
+    """Yield events and rejects of some records."""
+    if part.objects is None:
+        yield from ((found, rejects) for found, rejects, _ in source.read(part.records, latest_ms))
+    else:
+        yield source.of_objects(part.objects)
 
 
 def _decoded(source: SourceReader, part: Part, i: int) -> object:

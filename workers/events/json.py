@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.events.json_objects import JsonDecoder
 from workers.events.json_tree import JsonTree
-from workers.events.logs import Bools, Logs
+from workers.events.logs import Bools, Logs, parts
 from workers.events.tree import Node
 from workers.kernels.reading.json_log import logs
 from workers.kernels.reading.json_parts import depths
-from workers.kernels.reading.log import COLUMNS
 from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.texts import fixed
 
 # Lists and objects in each other. CPython lets about 1,000 calls lie in each other, ours included,
 # and which of msgspec's it counts differs between versions. All of them allow this many.
 NESTED_MAX = 512
-# Room for rows of an event, on average, before there has to be more.
-ROWS_FORESEEN = 8
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -37,29 +34,21 @@ class Json(Frozen):
         """
         self._tree, self._decoder = JsonTree(tree), JsonDecoder(tree)
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Logs:
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
         """Log the wanted fields of plain records; see `Format.scan`."""
-        n = len(values)
         bytes_of = fixed(data)
         places = fixed(values if plain is None else np.where(plain[:, None], values, -1))
         stack, seen = self._tree.scratch()
-        rows = np.empty((ROWS_FORESEEN * n + 64, COLUMNS), dtype=np.int64)
-        decoded = np.empty_like(data)
-        number = np.empty(n, dtype=np.int64)
-        done = used = filled = 0
-        while True:
-            done, used, filled = logs(
-                bytes_of, places, self._tree.nodes, self._tree.names, done, stack, seen, number, rows, used,
-                decoded, filled,
-            )  # fmt: skip
-            if done == n:
-                break
-            # One was too small: a record has at most two rows a byte, and no text is longer decoded
-            # than written, so `decoded` is only if records share bytes.
-            rows = np.concatenate([rows, np.empty_like(rows)])
-            decoded = np.concatenate([decoded, np.empty_like(decoded)])
-        whole = np.concatenate([data, decoded[:filled]]) if filled else data
-        return Logs.of(whole, rows[:used], number, self.decoder(data, values))
+
+        def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
+            # No text is longer decoded than written: one record always has room.
+            decoded = np.empty_like(data)
+            done, _, filled = logs(
+                bytes_of, places, self._tree.nodes, self._tree.names, begin, stack, seen, number, rows, 0, decoded, 0
+            )
+            return (np.concatenate([data, decoded[:filled]]) if filled else data), done
+
+        return parts(values, scan, self.decoder(data, values))
 
     def decoder(self, data: Bytes, values: Longs) -> Callable[[int], object]:
         """Return what decodes the record in a row of `values`; see `Logs.decode`."""
@@ -83,6 +72,8 @@ class Json(Frozen):
 
 def _check_depth(value: bytes) -> None:
     """Refuse a record with more lists and objects in each other than can be decoded."""
+    if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
+        return
     record = np.frombuffer(value, dtype=np.uint8)
     if depths(fixed(record), fixed(np.array([[0, len(value)]])))[0] > NESTED_MAX:
         raise ValueError("not JSON")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import ROUND_FLOOR, Context, Decimal
@@ -156,7 +157,8 @@ class _ViewOf(Frozen):
         values, amounts = self._items(record)
         if self._view.edges is None:
             return Seen(name, values, amounts)
-        return Seen(name, [bucket(self._view.edges, value) for value in values], amounts)
+        edges = self._view.edges
+        return Seen(name, [bucket(edges, value) for value in values], amounts)
 
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
         """Return labels, or numbers, with their amounts."""
@@ -270,10 +272,10 @@ def number_of(value: object) -> float | None:
 
 
 def bucket(edges: Sequence[float], value: float | Decimal) -> int:
-    """Return how many of the edges are at most a number: the bucket that it is in."""
+    """Return how many of the edges, ascending, are at most a number: the bucket that it is in."""
     number = number_of(value)
     assert number is not None, "looked at before"
-    return sum(edge <= number for edge in edges)
+    return bisect_right(edges, number)
 
 
 def time_ms(value: object, unit: str) -> int | None:

@@ -3,13 +3,15 @@ a reason why not.
 
 A compiled scanner of the format logs the wanted fields of the plain records of a batch, and
 `kernels.views` says what each view sees of them. About each other record the general reader decides
-alone: the format's decoder, and `events.project`. Nothing here keeps a label or a key in a message:
-reasons name fields of the configuration only.
+alone: the format's decoder, and `events.project`. A batch that is large once it is read comes in
+parts, so that memory is bounded. Nothing here keeps a label or a key in a message: reasons name
+fields of the configuration only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +25,7 @@ from workers.events.project import Event, Projection
 from workers.kafka.records import Records
 from workers.kernels.reading.json_parts import are_texts
 from workers.kernels.reading.log import DECLINED, longest_log, outcomes, widest
-from workers.kernels.reading.log_values import TIME_MAX, WRITTEN_MAX
+from workers.kernels.reading.log_values import TIME_MAX
 from workers.kernels.reading.views import READ, UNSEEN, see
 from workers.mechanisms.config import LABEL_BYTES_MAX
 from workers.mechanisms.frozen import Frozen, read_only
@@ -38,6 +40,8 @@ Longs = NDArray[np.int64]
 # the 64 MiB that malloc keeps for a thread is the system's again after it, which clears it each
 # time: with five histograms that was a quarter of the worker's time.
 LABELS_FORESEEN = 2
+# Room for texts of a binary format's numbers, before there has to be more.
+MADE_FORESEEN = 1 << 16
 # Amounts of most columns, of as many labels as a batch seldom has more of.
 _ONES: Longs = read_only(np.ones(1 << 17, dtype=np.int64))
 _NONE: Longs = read_only(np.empty(0, dtype=np.int64))
@@ -84,12 +88,12 @@ class LabelSpans:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EventSpans:
-    """The valid events of a batch, in order; starts and stops are places in `data`, and all text is
-    UTF-8.
+    """The valid events of a part of a batch, in order; starts and stops are places in `data`, and
+    all text is UTF-8.
 
     Attributes:
         data: uint8, the bytes of the records, and behind them what the readers decoded.
-        index: int64 (n,), which record each event is.
+        index: int64 (n,), which record of the batch each event is.
         times: int64 (n,), ms since 1970.
         keys: for each distinct stream key of the layout, start and stop of each event's, int64
             (n, 2); None: events have none (`$all`).
@@ -135,34 +139,41 @@ class EventReader(Frozen):
         self._of_record_key = tuple(view.key == RECORD_KEY for view in shape.views.values())
         self._user_is_key = shape.user == RECORD_KEY
 
-    def read(self, records: Records, form: Format | None = None) -> tuple[EventSpans, list[Reject]]:
-        """Return the valid events of a batch, and a reject for each other record, both in order.
+    def read(
+        self, records: Records, form: Format | None = None
+    ) -> Iterator[tuple[EventSpans, list[Reject], int]]:
+        """Yield what is in a batch, part by part, at least one.
 
         Args:
             records: the batch.
             form: how they are encoded; None: as JSON.
+
+        Yields:
+            The valid events of a part; a reject for each other record, both in order; and how many
+            records of the batch are read with it.
         """
         named, plain = self._named(records), None
         if named is not None or widest(fixed(records.values)) > self._max:
             # The scanner declines what has no value; the general reader then looks for all faults.
             plain = records.values[:, 1] - records.values[:, 0] <= self._max
             plain = plain if named is None else plain & named
-        return self._completed(records, named, (form or self._json).scan(records.data, records.values, plain))
+        for logs in (form or self._json).scan(records.data, records.values, plain):
+            yield self._completed(records, named, logs)
 
     def read_one_by_one(
         self, records: Records, form: Format | None = None
-    ) -> tuple[EventSpans, list[Reject]]:
-        """Return what `read` does, but the general reader decides about all records."""
-        nothing = np.zeros(len(records), dtype=np.bool_)
-        logs = (form or self._json).scan(records.data, records.values, nothing)
-        return self._completed(records, self._named(records), logs)
+    ) -> Iterator[tuple[EventSpans, list[Reject], int]]:
+        """Yield what `read` does, but the general reader decides about all records."""
+        named, nothing = self._named(records), np.zeros(len(records), dtype=np.bool_)
+        for logs in (form or self._json).scan(records.data, records.values, nothing):
+            yield self._completed(records, named, logs)
 
     def of_objects(self, objects: Sequence[object]) -> tuple[EventSpans, list[Reject]]:
         """Return the valid events of decoded records, whose fields hold all that is wanted."""
         n, none = len(objects), np.empty(0, dtype=np.uint8)
         logs = Logs.declined(none, n, objects.__getitem__)
         rows = _Rows(self.layout, logs)
-        found, rejects = _Found(self.layout, rows), []
+        found, rejects = _Found(self.layout, rows, 0), []
         for row, decoded in enumerate(objects):
             event = self._projection.event(decoded)
             if isinstance(event, str):
@@ -180,8 +191,8 @@ class EventReader(Frozen):
         """
         if form is None:
             return self._json.whole(records.value(row) or b"")
-        nothing = np.zeros(len(records), dtype=np.bool_)
-        return form.scan(records.data, records.values, nothing).decode(row)
+        nothing = np.zeros(1, dtype=np.bool_)
+        return next(form.scan(records.data, records.values[row : row + 1], nothing)).decode(0)
 
     def _named(self, records: Records) -> NDArray[np.bool_] | None:
         """Return which records have a key that is a label, where it has to be one; None: all."""
@@ -192,11 +203,12 @@ class EventReader(Frozen):
 
     def _completed(
         self, records: Records, named: NDArray[np.bool_] | None, logs: Logs
-    ) -> tuple[EventSpans, list[Reject]]:
-        """Have the general reader decide about declined records, and keep those that are events."""
-        rows = _Rows(self.layout, logs)
-        found, rejects = _Found(self.layout, rows), []
-        declined = np.flatnonzero(rows.status == DECLINED) if found.declined else _NONE
+    ) -> tuple[EventSpans, list[Reject], int]:
+        """Have the general reader decide about declined records of a part; see `read`."""
+        rows, begin = _Rows(self.layout, logs), logs.begin
+        part = slice(begin, begin + len(rows.status))
+        found, rejects = _Found(self.layout, rows, begin), []
+        declined = np.flatnonzero(rows.status == DECLINED) + begin if found.declined else _NONE
         for row, (start, stop) in zip(
             declined.tolist(), records.values[declined].tolist(), strict=True
         ):
@@ -206,9 +218,11 @@ class EventReader(Frozen):
             if isinstance(event, str):
                 rejects.append(Reject(row, event))
             elif event.time >= 0:
-                found.add(row, event)
-        record_keys = records.keys if named is None else np.where(named[:, None], records.keys, 0)
-        return found.spans(records.times, record_keys), rejects
+                found.add(row - begin, event)
+        keys = records.keys[part]
+        if named is not None:
+            keys = np.where(named[part, None], keys, 0)
+        return found.spans(records.times[part], keys), rejects, part.stop
 
     def _read_one(self, logs: Logs, row: int, start: int, stop: int) -> Event | str:
         """Return the event of one record, or the reason why it is none."""
@@ -230,7 +244,7 @@ class EventReader(Frozen):
 
 
 class _Rows:
-    """What the views see of a batch's logs: the columns of `kernels.views.see`, a row a record."""
+    """What the views see of logs: the columns of `kernels.views.see`, a row a record."""
 
     def __init__(self, layout: Layout, logs: Logs) -> None:
         n, views, columns = len(logs.status), len(layout.views), len(layout.columns)
@@ -240,12 +254,12 @@ class _Rows:
         self.keys = np.empty((len(layout.keys), n, 2), dtype=np.int64)
         self.first, self.number = np.empty((views, n), dtype=np.int64), np.empty((views, n), dtype=np.int64)
         self.used, self.uneven = np.zeros(columns, dtype=np.int64), np.zeros(columns, dtype=np.int64)
-        # What one event needs at most; only binary formats make texts, of their whole numbers.
         data, rows, ends = fixed(logs.data), fixed(logs.rows), fixed(logs.ends)
         longest = longest_log(ends)
         room = min(len(logs.rows), LABELS_FORESEEN * n + longest)
         self.labels, self.amounts = np.empty((columns, room, 2), dtype=np.int64), np.empty((columns, room), dtype=np.int64)
-        self.made = np.empty(2 * WRITTEN_MAX * (views + 2) * (longest + 2), dtype=np.uint8)
+        # Only binary formats make texts, of their whole numbers.
+        self.made = np.empty(MADE_FORESEEN, dtype=np.uint8)
         at, found = np.empty(layout.slots, dtype=np.int64), np.empty(columns, dtype=np.int64)
         begin, made = 0, 0
         while True:
@@ -263,7 +277,7 @@ class _Rows:
                 room = min(len(logs.rows), 2 * room)
                 self.labels, self.amounts = _wider(self.labels, room), _wider(self.amounts, room)
             else:
-                self.made = np.resize(self.made, 2 * len(self.made))
+                self.made = np.concatenate([self.made, np.empty_like(self.made)])
         if made:
             self.data = np.concatenate([logs.data, self.made[:made]])
 
@@ -277,14 +291,15 @@ def _wider(columns: Longs, room: int) -> Longs:
 
 
 class _Found:
-    """The rows of a batch, filled with what the general reader finds where others declined."""
+    """The rows of a part, filled with what the general reader finds where others declined."""
 
-    def __init__(self, layout: Layout, rows: _Rows) -> None:
-        self._layout, self._rows = layout, rows
-        self._texts: list[bytes] = []
-        self._end = len(rows.data)
-        self._labels: list[list[tuple[int, int]]] = [[] for _ in layout.columns]
-        self._amounts: list[list[int]] = [[] for _ in layout.columns]
+    def __init__(self, layout: Layout, rows: _Rows, begin: int) -> None:
+        self._layout, self._rows, self._begin = layout, rows, begin
+        # Numbers side by side, not objects: a record may have one for each two of its bytes.
+        self._texts = bytearray()
+        self._used: list[int] = rows.used.tolist()
+        self._labels = [array("q") for _ in layout.columns]
+        self._amounts = [array("q") for _ in layout.columns]
         #: How many records nobody has read yet.
         self.declined, read = outcomes(rows.status, READ)
         self._whole = read == len(rows.status)
@@ -308,37 +323,38 @@ class _Found:
             if isinstance(layout.keys[key], Path):
                 rows.keys[key, row] = self._text(seen.key)
             if column not in labels:
-                labels[column] = rows.used[column] + len(self._labels[column]), len(seen.labels)
-                self._labels[column] += [
-                    self._text(label) if isinstance(label, str) else (label, 0) for label in seen.labels
-                ]
-                self._amounts[column] += seen.amounts
+                places = self._labels[column]
+                labels[column] = self._used[column] + len(places) // 2, len(seen.labels)
+                for label in seen.labels:
+                    places.extend(self._text(label) if isinstance(label, str) else (label, 0))
+                self._amounts[column].extend(seen.amounts)
             rows.first[view, row], rows.number[view, row] = labels[column]
 
     def _amounts_of(self, column: int, used: int) -> tuple[Longs, bool]:
         """Return the amounts of a column that the kernel used so much of, and whether all are 1."""
         even, more = self._rows.uneven[column] == 0, self._amounts[column]
-        if even and all(amount == 1 for amount in more):
+        if even and (not more or bool((np.frombuffer(more, dtype=np.int64) == 1).all())):
             return _ones(used + len(more)), True
-        return _joined(_ones(used) if even else self._rows.amounts[column, :used], more, 0), False
+        return _joined(_ones(used) if even else self._rows.amounts[column, :used], more), False
 
     def _text(self, text: str) -> tuple[int, int]:
-        """Return where a text is now in the bytes of the batch."""
-        self._texts.append(text.encode())
-        start, self._end = self._end, self._end + len(self._texts[-1])
-        return start, self._end
+        """Return where a text is now in the bytes of the part."""
+        start = len(self._rows.data) + len(self._texts)
+        self._texts += text.encode()
+        return start, len(self._rows.data) + len(self._texts)
 
     def spans(self, record_times: Longs, record_keys: Longs) -> EventSpans:
         """Return the rows that are events; times and keys of the records are where no field is."""
         rows, layout = self._rows, self._layout
         data = rows.data
         if self._texts:
-            data = np.concatenate([data, np.frombuffer(b"".join(self._texts), dtype=np.uint8)])
+            data = np.concatenate([data, np.frombuffer(self._texts, dtype=np.uint8)])
         whole = self._whole or bool((rows.status == READ).all())
-        index = np.arange(len(rows.status)) if whole else np.flatnonzero(rows.status == READ)
+        events = np.arange(len(rows.status)) if whole else np.flatnonzero(rows.status == READ)
+        index = events + self._begin if self._begin else events
 
         def kept(column: Longs) -> Longs:
-            return column if whole else column[index]
+            return column if whole else column[events]
 
         keys = tuple(
             None if key == ALL_KEYS else kept(record_keys if key == RECORD_KEY else rows.keys[place])
@@ -350,8 +366,8 @@ class _Found:
             ViewSpans(kept(first), kept(number)) for first, number in zip(rows.first, rows.number, strict=True)
         )
         columns = tuple(
-            LabelSpans(_joined(rows.labels[column, :used], self._labels[column], 2), *self._amounts_of(column, used))
-            for column, used in enumerate(rows.used.tolist())
+            LabelSpans(_joined(rows.labels[column, :used], self._labels[column]), *self._amounts_of(column, used))
+            for column, used in enumerate(self._used)
         )
         times = rows.times if layout.time_slot >= 0 else record_times
         return EventSpans(data, index, kept(times), keys, users, views, columns, self.declined)
@@ -362,9 +378,8 @@ def _ones(number: int) -> Longs:
     return _ONES[:number] if number <= len(_ONES) else np.ones(number, dtype=np.int64)
 
 
-def _joined(column: Longs, more: Sequence[object], width: int) -> Longs:
-    """Return a column with further rows behind it."""
+def _joined(column: Longs, more: array[int]) -> Longs:
+    """Return a column with the numbers of further rows behind it."""
     if not more:
         return column
-    rows = np.array(more, dtype=np.int64)
-    return np.concatenate([column, rows.reshape(-1, width) if width else rows])
+    return np.concatenate([column, np.frombuffer(more, dtype=np.int64).reshape(-1, *column.shape[1:])])

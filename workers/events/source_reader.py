@@ -72,24 +72,28 @@ class SourceReader:
         self._views_of = [
             [view for view, of in enumerate(layout.column_of) if of == column] for column in range(len(of_columns))
         ]
-        #: Events of the last batch that only the general reader could read.
+        #: Events of the last part that only the general reader could read.
         self.declined = 0
 
-    def read(self, records: Records, latest_ms: int | None = None) -> tuple[Events, list[Reject]]:
-        """Decode a batch.
+    def read(
+        self, records: Records, latest_ms: int | None = None
+    ) -> Iterator[tuple[Events, list[Reject], int]]:
+        """Decode a batch, part by part.
 
         Args:
             records: the batch.
             latest_ms: events dated later are rejected: they must not close ticks early. None: no
                 limit.
 
-        Returns:
-            The valid events, and a reject for each other record, by index.
+        Yields:
+            The valid events of a part; a reject for each other record, by index; and how many
+            records of the batch are read with it.
         """
-        return self.coded(*self.spans(records), latest_ms)
+        for spans, rejects, stop in self.spans(records):
+            yield *self.coded(spans, rejects, latest_ms), stop
 
-    def spans(self, records: Records) -> tuple[EventSpans, list[Reject]]:
-        """Return what is in a batch, which `coded` makes events of, in order.
+    def spans(self, records: Records) -> Iterator[tuple[EventSpans, list[Reject], int]]:
+        """Yield what is in the parts of a batch, which `coded` makes events of, in order.
 
         This half of `read` changes nothing here, and another thread may do it.
         """

@@ -89,52 +89,61 @@ class UserReader(Frozen):
         plain = (records.values[:, 0] >= 0) & (lengths <= self._max)
         if self.user_is_key:
             plain &= are_texts(fixed(records.data), fixed(records.keys), LABEL_BYTES_MAX)
-        logs = (form or self._json).scan(records.data, records.values, plain)
-        status, made = logs.status, np.empty(WRITTEN_MAX * n, dtype=np.uint8)
-        users = np.zeros((n, 2), dtype=np.int64)
+        users, known = np.zeros((n, 2), dtype=np.int64), np.empty(n, dtype=np.bool_)
         times = records.times.copy() if layout.time_slot < 0 else np.full(n, NO_TIME, dtype=np.int64)
-        used = whose(
-            fixed(logs.data), fixed(logs.rows), fixed(logs.ends), layout.time_slot, layout.unit, layout.user_slot, made,
-            status, times, users,
-        )  # fmt: skip
-        texts, end = [made[:used].tobytes()], len(logs.data) + used
-        declined = np.flatnonzero(status == DECLINED)
-        for row in declined[plain[declined]].tolist():
-            try:
-                user, time = self._projection.whose(logs.decode(row))
-            except ValueError:
-                continue
-            if layout.time_slot >= 0:
-                times[row] = time
-            if user is not None:
-                status[row] = READ
-                texts.append(user.encode())
-                users[row] = end, end + len(texts[-1])
-                end += len(texts[-1])
-        known = status == READ
+        # Behind the bytes of the records: texts of one part after those of the other.
+        behind, end, number = [records.data], len(records.data), 0
+        for logs in (form or self._json).scan(records.data, records.values, plain):
+            part, status = slice(logs.begin, logs.begin + len(logs.status)), logs.status
+            made = np.empty(WRITTEN_MAX * len(status), dtype=np.uint8)
+            used = whose(
+                fixed(logs.data), fixed(logs.rows), fixed(logs.ends), layout.time_slot, layout.unit, layout.user_slot,
+                made, status, times[part], users[part],
+            )  # fmt: skip
+            of_part = users[part]
+            of_part[of_part[:, 0] >= len(records.data)] += end - len(records.data)
+            behind += [logs.data[len(records.data) :], made[:used]]
+            end += len(logs.data) - len(records.data) + used
+            declined = np.flatnonzero(status == DECLINED)
+            number += len(declined)
+            texts = bytearray()
+            for row in declined[plain[part][declined]].tolist():
+                try:
+                    user, time = self._projection.whose(logs.decode(logs.begin + row))
+                except ValueError:
+                    continue
+                if layout.time_slot >= 0:
+                    times[part.start + row] = time
+                if user is not None:
+                    status[row] = READ
+                    begin = end + len(texts)
+                    texts += user.encode()
+                    of_part[row] = begin, end + len(texts)
+            behind.append(np.frombuffer(texts, dtype=np.uint8))
+            end += len(texts)
+            known[part] = status == READ
         if layout.time_slot < 0:
             known &= times <= latest_ms
         users = np.where(known[:, None], records.keys if self.user_is_key else users, 0)
         rejects = self._rejects(records, np.flatnonzero(~known), times, whole)
-        data = np.concatenate([logs.data, np.frombuffer(b"".join(texts), dtype=np.uint8)]) if any(texts) else logs.data
-        return Whose(data, users, known, times, rejects, len(declined))
+        data = np.concatenate(behind) if end > len(records.data) else records.data
+        return Whose(data, users, known, times, rejects, number)
 
     def _rejects(self, records: Records, unknown: Longs, times: Longs, whole: Format | None) -> list[Reject]:
         """Return which records without a user are no events, taking their times away."""
         if not len(unknown):
             return []
-        spans, rejects = self._whole.read(
-            replace(
-                records,
-                keys=records.keys[unknown],
-                values=records.values[unknown],
-                times=records.times[unknown],
-                offsets=records.offsets[unknown],
-            ),
-            whole,
+        some = replace(
+            records,
+            keys=records.keys[unknown],
+            values=records.values[unknown],
+            times=records.times[unknown],
+            offsets=records.offsets[unknown],
         )
-        # These have a user: it is their time for which they are not sent on.
-        rejects += [Reject(row, AHEAD) for row in spans.index[spans.looked_at].tolist()]
-        found = [Reject(int(unknown[reject.index]), reject.reason) for reject in rejects]
+        found: list[Reject] = []
+        for spans, rejects, _ in self._whole.read(some, whole):
+            # These have a user: it is their time for which they are not sent on.
+            rejects += [Reject(row, AHEAD) for row in spans.index[spans.looked_at].tolist()]
+            found += [Reject(int(unknown[reject.index]), reject.reason) for reject in rejects]
         times[[reject.index for reject in found]] = NO_TIME
         return sorted(found, key=lambda reject: reject.index)

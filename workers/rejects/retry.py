@@ -192,8 +192,9 @@ class _Judge:
             [reject.time_ms or 0 for reject in rejects],
         )
         latest = time.time_ns() // 1_000_000 + self._settings.events.max_ahead_ms
-        events, _ = self._readers[log].read(records, latest)
-        accepted: list[int] = events.index[events.looked_at].tolist()
+        accepted: list[int] = []
+        for events, _, _ in self._readers[log].read(records, latest):
+            accepted += events.index[events.looked_at].tolist()
         return accepted
 
     def _key(self, reject: Rejected) -> bytes | None:

@@ -29,11 +29,14 @@ NEWLINE = ord("\n")
 
 
 class _Piece(NamedTuple):
-    """Some lines, what is in them, and how far the file is read behind them."""
+    """Some lines, what is in a part of them, how many of them are read with it, and how far the
+    file is read behind all of them.
+    """
 
     lines: Records
     spans: EventSpans
     rejects: list[Reject]
+    read: int
     position: int
 
 
@@ -68,7 +71,7 @@ class JsonLines:
         number = 1
         # Who writes a pipe may never do it again.
         pieces = self._pieces() if self.total is None else ahead(self._pieces())
-        for lines, spans, reasons, position in pieces:
+        for lines, spans, reasons, read, position in pieces:
             found, rejected = self._reader.coded(spans, reasons)
             self._order.check(found.times, number + found.index)
             # An empty line is no event, and nobody's mistake.
@@ -77,15 +80,18 @@ class JsonLines:
                 for each in rejected
                 if (lines.value(each.index) or b"").strip(b"\r")
             ]
-            number += len(lines)
             yield EventBatch(0, found, rejects, position)
+            if read == len(lines):
+                number += len(lines)
 
     def ended(self) -> frozenset[int]:
         return frozenset()
 
     def _pieces(self) -> Iterator[_Piece]:
         for lines in self.lines():
-            yield _Piece(lines, *self._reader.spans(lines), self._position())
+            position = self._position()
+            for spans, rejects, read in self._reader.spans(lines):
+                yield _Piece(lines, spans, rejects, read, position)
 
     def _position(self) -> int:
         return self._read if self._raw is None else self._raw.tell()

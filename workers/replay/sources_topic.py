@@ -27,6 +27,7 @@ from workers.agents.factory import reader_of, source_reader_of
 from workers.agents.origins import Origins, read_headers
 from workers.agents.sources import Place, Sources
 from workers.errors import SettingsError
+from workers.events.columns import Events, Longs
 from workers.events.forms import Forms
 from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.records import Records
@@ -35,7 +36,7 @@ from workers.settings import RECORD_KEY, Settings
 from workers.topics import check_events, connection_of
 
 # Handed on at once, of one partition.
-RECORDS_AT_ONCE = 2_000
+RECORDS_AT_ONCE, BYTES_AT_ONCE = 2_000, 8 << 20
 _ASK_S = 30.0
 
 
@@ -49,6 +50,7 @@ class _Partition:
     position: int
     watermark: int | None = None
     waiting: list[Message] = field(default_factory=list)
+    nbytes: int = 0
     origins: Origins | None = None
 
 
@@ -92,20 +94,19 @@ class TopicSource:
         for taken in take(self._consumer, self._open):
             part = self._parts[taken.where]
             part.waiting += taken.messages
-            if taken.ended or len(part.waiting) >= RECORDS_AT_ONCE:
-                batch = self._batch(part, whole=taken.ended)
-                if batch is not None:
-                    yield batch
+            part.nbytes += sum(len(message) for message in taken.messages)
+            if taken.ended or len(part.waiting) >= RECORDS_AT_ONCE or part.nbytes >= BYTES_AT_ONCE:
+                yield from self._batches(part, whole=taken.ended)
 
     def ended(self) -> frozenset[int]:
         return frozenset(part.place.number for log, part in self._parts.items() if log not in self._open)
 
-    def _batch(self, part: _Partition, *, whole: bool) -> EventBatch | None:
-        """Return what waits of a partition, the last of it if `whole`; None for nothing."""
-        messages, part.waiting = part.waiting, []
+    def _batches(self, part: _Partition, *, whole: bool) -> Iterator[EventBatch]:
+        """Yield what waits of a partition, the last of it if `whole`."""
+        messages, part.waiting, part.nbytes = part.waiting, [], 0
         if not messages:
             self._end(part)
-            return None
+            return
         keys = [message.key() for message in messages]
         said = [] if part.origins is None else [read_headers(message.headers()) for message in messages]
         if part.origins is not None and not self._user_is_key:
@@ -119,12 +120,27 @@ class TopicSource:
             [message.timestamp()[1] for message in messages],
             [message.offset() or 0 for message in messages],
         )
-        found, rejected = self._readers[part.place.number].read(records, self._latest_ms)
-        came_late = np.array([late for late, _ in said], dtype=np.int64)[found.index] if said else None
-        if part.origins is not None:
-            rejected = part.origins.take(records, rejected, part.place)
-        offsets = records.offsets.tolist()
-        part.position = offsets[-1] + 1
+        marks, start = np.array([late for late, _ in said], dtype=np.int64), 0
+        for found, rejected, stop in self._readers[part.place.number].read(records, self._latest_ms):
+            came_late = marks[found.index] if said else None
+            if part.origins is not None:
+                rejected = part.origins.take(records, range(start, stop), rejected, part.place)
+            part.position, start = int(records.offsets[stop - 1]) + 1, stop
+            rejects = [(int(records.offsets[each.index]), each.reason) for each in rejected]
+            yield self._batch(part, found, rejects, came_late, ends=whole and stop == len(records))
+            if part.position == part.end:
+                return
+
+    def _batch(
+        self,
+        part: _Partition,
+        found: Events,
+        rejects: list[tuple[int, str]],
+        came_late: Longs | None,
+        *,
+        ends: bool,
+    ) -> EventBatch:
+        """Return events of a partition as a batch; `ends`: they are the last of it."""
         early = 0
         if self._since is not None:
             kept = np.flatnonzero(found.times >= self._since)
@@ -146,12 +162,12 @@ class TopicSource:
             part.watermark = int(marks[-1])
             late = int(np.count_nonzero(found.times < marks))
             beyond = 0 if self.until_ms is None else int(np.count_nonzero(found.times >= self.until_ms))
-        if whole or (self.until_ms is not None and part.watermark is not None and part.watermark >= self.until_ms):
+        if ends or (self.until_ms is not None and part.watermark is not None and part.watermark >= self.until_ms):
             self._end(part)  # nothing more of it can count
         return EventBatch(
             part.place.number,
             found,
-            [(offsets[each.index], each.reason) for each in rejected],
+            rejects,
             sum(each.position - each.start for each in self._parts.values()),
             late=late,
             outside=early,

@@ -244,7 +244,7 @@ def difference(
     values, roots = fixed(np.stack((stops - lengths, stops), axis=1)), fixed(np.full(len(payloads), form.root(number)))
     data = np.frombuffer(b"".join(payloads) + form.arrays.texts.tobytes(), dtype=np.uint8)
     scan = form.logs(data, values, roots, int(stops[-1]))
-    logs = logged(data, len(payloads), scan if way is None else partial(way, *scan.args), lambda row: row)  # type: ignore[attr-defined]
+    [logs] = logged(data, values, scan if way is None else partial(way, *scan.args), lambda row: row)  # type: ignore[attr-defined]
     before = readable = scanned = 0
     for i, payload in enumerate(payloads):
         try:

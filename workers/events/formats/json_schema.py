@@ -5,6 +5,7 @@ The schema says nothing that the settings do not, so no registry is asked and no
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from workers.events.formats.reader import json_payloads
@@ -22,14 +23,14 @@ class FramedJson:
         """
         self._json = json
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Logs:
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
         """Log the wanted fields of plain records; see `Format.scan`."""
         payloads, refused = json_payloads(data, values)
-        logs = self._json.scan(data, payloads, plain)
+        decoder = self._json.decoder(data, payloads)
 
         def decode(row: int) -> object:
             if row in refused:
                 raise ValueError(refused[row])
-            return logs.decode(row)
+            return decoder(row)
 
-        return replace(logs, decode=decode)
+        return (replace(logs, decode=decode) for logs in self._json.scan(data, payloads, plain))

@@ -10,6 +10,7 @@ A batch may hold records of any number of schemas: they are all in one program.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -113,8 +114,8 @@ class FormatReader:
         self._roots: list[int] = []
         self._reasons: list[str | None] = []
 
-    def scan(self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None) -> Logs:
-        """Log the wanted fields of records.
+    def scan(self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None) -> Iterator[Logs]:
+        """Log the wanted fields of records, part by part.
 
         Args:
             data: uint8 (b,).
@@ -134,7 +135,7 @@ class FormatReader:
             return self.decode(int(ready.numbers[row]), ready.data[start:stop].tobytes())
 
         logging = self.form.logs(ready.data, fixed(ready.payloads), fixed(roots), ready.base)
-        return logged(ready.data, len(values), logging, decode)
+        return logged(ready.data, ready.payloads, logging, decode)
 
     def prepare(self, data: NDArray[np.uint8], values: Longs) -> Prepared:
         """Return where the payloads are; what is not known yet is asked for, and waited for.

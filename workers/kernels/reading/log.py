@@ -2,8 +2,8 @@
 
 A scanner walks one record along the tree of wanted paths (`events.tree`) and writes rows to a
 scratch array `log`, int64 (room, 4). It returns how many rows are used; DECLINED where the general
-reader has to decide about the record; FULL where there is no room for another row: the caller
-doubles the log and tries again. It never rejects a record.
+reader has to decide about the record; FULL where there is no room for another row: the caller makes
+do with the records before, or gives this one more room. It never rejects a record.
 
     row     SLOT    which wanted field the row is about
             KIND    what is there
@@ -50,6 +50,8 @@ REAL = 10
 WHOLE_DIGITS, POINT_DIGITS, BEHIND_DIGITS = 19, 15, 30
 # Each name of a map is compared with those before it: with many that would take long.
 MAP_NAMES_MAX = 64
+# What the general reader makes of a record beside its bytes.
+DECLINED_EACH = 256
 
 # What a scanner returns instead of the number of rows.
 DECLINED, FULL = -1, -2
@@ -70,18 +72,30 @@ def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> i
 
 
 @kernel
-def ended(number: Longs, ends: Longs, status: Flags) -> None:
+def ended(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -> int:
     """Write where the log of each record ends, and which are declined, from how many rows each has.
 
     Args:
         number: int64 (n,), rows of each record, or DECLINED.
+        values: int64 (n, 2), start and stop of each record; both -1 where it has no value.
+        room: for declined records, each of which takes its bytes and DECLINED_EACH.
         ends: int64 (n,), written.
         status: int8 (n,), written: DECLINED or 0.
+
+    Returns:
+        How many records there are up to the one that takes the last of the room; n if none does.
     """
     end = 0
     for i in range(len(number)):
-        end += max(number[i], 0)
-        ends[i], status[i] = end, DECLINED if number[i] == DECLINED else 0
+        ends[i], status[i] = end, DECLINED
+        if number[i] == DECLINED:
+            room -= values[i, 1] - values[i, 0] + DECLINED_EACH
+            if room <= 0:
+                return i + 1
+        else:
+            end += number[i]
+            ends[i], status[i] = end, 0
+    return len(number)
 
 
 @kernel

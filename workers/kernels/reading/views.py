@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from workers.kernels.compiled import kernel
 from workers.kernels.reading.conditions import fulfilled
 from workers.kernels.reading.labels import of_elements, of_value
-from workers.kernels.reading.log import DECLINED, FALSE, KIND, LIST, NULL, SLOT, TRUE
+from workers.kernels.reading.log import DECLINED, FALSE, KIND, LIST, NULL, SLOT, START, TRUE, VALUE
 from workers.kernels.reading.log_values import WRITTEN_MAX, label, may_be_time, time_of
 from workers.kernels.reading.wanted import (
     COLUMN,
@@ -91,7 +91,12 @@ def see(
             continue
         row, stop = ends[event - 1] if event > 0 else 0, ends[event]
         if made_used + WRITTEN_MAX * (len(views) + 2) * (stop - row + 2) > len(made):
-            return event, made_used
+            texts = 0
+            for place in range(row, stop):
+                texts += log[place, KIND] == VALUE or (log[place, KIND] in (TRUE, FALSE) and log[place, START] < 0)
+            # Each may be a label of each column; keys, the user, and what a condition compares.
+            if made_used + WRITTEN_MAX * (texts * len(columns) + len(key_slots) + 2) > len(made):
+                return event, made_used
         for column in range(len(columns)):
             if used[column] + stop - row > labels.shape[1]:
                 return event, made_used
