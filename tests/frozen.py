@@ -1,0 +1,142 @@
+"""What must stay the same to the byte while the code is moved and renamed, as SHA-256 of each part.
+
+`python -m tests.frozen FILE` writes them, `python -m tests.frozen FILE --compare` names the parts that differ and exits
+with 1. The parts: the snapshots that `replay` makes of made-up events with every example and a fixed key, `plan --json`
+of every example, the answers of the dashboard's API over those snapshots, the names of all metrics, and the help texts
+(whose English may change: `--compare` says which did).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from aiohttp.test_utils import TestClient, TestServer
+
+from workers.dashboard.api import application
+from workers.dashboard.hub import Hub
+from workers.dashboard.snapshots import Pages
+from workers.metrics import Metrics
+from workers.settings import load
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.toml")) + sorted((ROOT / "examples").glob("*/*.toml"))
+COMMANDS = (
+    "", "run", "topics", "key", "key new", "plan", "budget", "check", "init", "rejects", "replay", "audit", "dashboard",
+    "demo", "retire",
+)  # fmt: skip
+# A quarter past midnight of the day at which the examples' epochs begin.
+BEGIN_MS = 1_795_305_600_000 + 900_000
+EVENTS = 4_000
+WORDS = ("tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon", "PRG", "FRA", "LHR")
+
+
+def events(path: Path) -> list[bytes]:
+    """Return events that an example's settings count, the same each time."""
+    settings, rng = load(path), random.Random(path.name)
+    keys = [name for h in settings.histograms for name in (h.keys if isinstance(h.keys, tuple) else ())] or ["s1", "s2"]
+    numbers = any(getattr(h, "buckets", None) is not None for h in settings.histograms)
+    found = []
+    for i in range(EVENTS):
+        items = [rng.choice(WORDS) for _ in range(rng.randrange(1, 4))]
+        event: dict[str, object] = {"ts": BEGIN_MS + i * 250, str(settings.events.key): rng.choice(keys)}
+        event[str(settings.events.items)] = round(rng.uniform(0, 9_000), 2) if numbers else items
+        if settings.events.user is not None:
+            event[settings.events.user] = f"user{rng.randrange(500)}"
+        found.append(json.dumps(event).encode())
+    return found
+
+
+def quietcount(*arguments: str) -> str:
+    """Return what a command prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "workers.cli", *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+    if done.returncode:
+        raise SystemExit(f"quietcount {' '.join(arguments)}: {done.stderr}")
+    return done.stdout
+
+
+async def _answers(lines: list[bytes], name: str) -> list[tuple[str, bytes]]:
+    """Return the API's answers over some snapshots."""
+    hub, pages = Hub(), Pages()
+    histograms: dict[str, int | None] = {}
+    for line in lines:
+        document = json.loads(line)
+        histograms[document["histogram"]] = None
+        seen = pages.receive(document["histogram"], line)
+        if seen is not None:
+            hub.publish([seen])
+    app = application(hub, list(histograms.items()), name=name, host="127.0.0.1", token=None)
+    found = []
+    async with TestClient(TestServer(app)) as http:
+        for path in ("/api/histograms", *(f"/api/snapshots?histogram={h}" for h in histograms)):
+            answer = await (await http.get(path)).json()
+            answer.pop("now", None)
+            found.append((path, json.dumps(answer).encode()))
+    return found
+
+
+def parts() -> Iterator[tuple[str, bytes]]:
+    """Yield each part with its bytes."""
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        for path in EXAMPLES:
+            name = str(path.relative_to(ROOT))
+            text = path.read_text()
+            settings = place / path.name
+            settings.write_text(text)
+            for beside in path.parent.glob("*.txt"):
+                (place / beside.name).write_bytes(beside.read_bytes())
+            key = load(settings).worker.key_file
+            key.parent.mkdir(exist_ok=True)
+            key.write_bytes(bytes(range(32)))
+            key.chmod(0o600)
+            (place / "events.jsonl").write_bytes(b"\n".join(events(path)))
+            out = place / "snapshots.jsonl"
+            quietcount("replay", "-c", str(settings), "--input", str(place / "events.jsonl"), "--snapshots", str(out))
+            yield f"snapshots {name}", out.read_bytes()
+            yield f"plan {name}", quietcount("plan", "-c", str(settings), "--json").encode()
+            for question, answer in asyncio.run(_answers(out.read_bytes().splitlines(), "orders")):
+                yield f"api {name} {question}", answer
+            out.unlink()
+    metrics = sorted(family.name for family in Metrics().registry.collect())
+    yield "metrics", "\n".join(metrics).encode()
+    for command in COMMANDS:
+        yield f"help {command}".rstrip(), quietcount(*command.split(), "--help").encode()
+
+
+def main() -> int:
+    """Write or compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--compare", action="store_true")
+    given = parser.parse_args()
+    found = {name: hashlib.sha256(content).hexdigest() for name, content in parts()}
+    if not given.compare:
+        given.file.write_text(json.dumps(found, indent=1) + "\n")
+        print(f"{len(found)} parts")
+        return 0
+    known = json.loads(given.file.read_text())
+    differ = sorted(name for name in known.keys() | found.keys() if known.get(name) != found.get(name))
+    for name in differ:
+        print(f"differs: {name}")
+    print(f"{len(known)} parts, {len(differ)} differ")
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
