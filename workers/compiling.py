@@ -235,7 +235,8 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
         response = PartitionRecords(
             TopicPartition("t", 0), RecordSet(bytes(builder.build())), None, 0, None, None, True, READ_COMMITTED
         )
-        records = ColumnRecords.of(response).take(0, _EVENTS).batch().records
+        [fetched] = ColumnRecords.of(response).take(0, _EVENTS).parts()
+        records = fetched.records
         shape = shape_of(EventsSettings(topic="t", key=key, items="items", timestamp=timestamp), user)
         users, events = UserReader(shape, max_bytes=1_000_000), EventReader(shape)
         sent_on = users.read(records, 1 << 62, form(users.tree), form(events.layout.tree))

@@ -29,7 +29,8 @@ def framed(rows: Sequence[tuple[bytes | None, bytes | None, list[Header]]]) -> R
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i, (key, value, headers) in enumerate(rows):
         builder.append(i, 1_000 + i, key, value, headers)
-    return columns(bytes(builder.build())).take(0, len(rows)).batch().records
+    [part] = columns(bytes(builder.build())).take(0, len(rows)).parts()
+    return part.records
 
 
 def keys(records: Records) -> list[bytes | None]:

@@ -97,7 +97,7 @@ class Stage:
         at = list(offsets or (start,))
         n = len(at)
         records = Records.of([b"x"] * n, offsets=at)
-        batch = FetchedRecords(start, end, n, 0, lambda: records, self.handover.shard(("events", partition)))
+        batch = FetchedRecords(start, end, n, 0, lambda _: iter([Batch(start, end, records)]), self.handover.shard(("events", partition)))
         self.handover.expect(batch)
         return batch
 

@@ -126,6 +126,7 @@ class ContributeShard(Shard):
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place = stream, place
+        self.longest_value = stream.events.max_bytes
         self._intake = Intake(lanes, stream.events.grace_ms, key, store)
         of_users = any(lane.max_items_per_user for lane in lanes)
         placement = (

@@ -56,7 +56,7 @@ def rejected(
     reason: str,
     source: tuple[str, int, int],
     time_ms: int,
-    further: Headers = (),
+    further: Headers | None = (),
 ) -> Outgoing:
     """Return the reject of a record: as it came, but for what is too long to be sent on.
 
@@ -72,7 +72,7 @@ def rejected(
         reason: why it is no event.
         source: its topic, partition and offset.
         time_ms: its time.
-        further: its headers.
+        further: its headers; None: they are too long, or are left out.
     """
     origin, partition, offset = source
     headers: list[tuple[str, bytes | None]] = [
@@ -83,7 +83,7 @@ def rejected(
         ("timestamp", str(time_ms).encode()),
     ]
     whole = True
-    if sum(len(OWN) + len(name.encode()) + len(content or b"") for name, content in further) > REJECT_HEADERS_BYTES_MAX:
+    if further is None or sum(len(OWN) + len(name.encode()) + len(content or b"") for name, content in further) > REJECT_HEADERS_BYTES_MAX:
         whole = False
     else:
         headers += [(OWN + name, content) for name, content in further]

@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from workers.agents.rejected import rejected
+from workers.agents.rejected import REJECT_HEADERS_BYTES_MAX, rejected
 from workers.agents.sources import Place
 from workers.events.reader import Reject
 from workers.kafka.records import Outgoing, Records
@@ -15,9 +15,16 @@ from workers.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# Rejects are committed at the latest when there are this many of them, or this many bytes.
+# Rejects are committed at the latest when there are this many of them, or this many bytes, after
+# the part of a batch in which that happens: so before that there are at most as many bytes more as
+# a part of a fetch has (`kafka/decoding.py`), and 1,000 for each of its 60,000 records.
 REJECTS_MAX = 10_000
 REJECTS_BYTES_MAX = 32 << 20
+# What Python needs for a header, beside its bytes, with which it is 3 bytes long at least: measured
+# 120 to 170. Every reject has five.
+HEADER_BYTES = 200
+# From so many bytes on rejects leave their own headers out, as those that are too long.
+_HEADERS_BYTES_MAX = 128 << 20
 
 
 class Rejects:
@@ -32,13 +39,14 @@ class Rejects:
         """
         self._topic, self._place, self._metrics = topic, place, metrics
         self.messages: list[Outgoing] = []
-        self._bytes = 0
+        #: Of memory, about.
+        self.nbytes = 0
         self._reasons: Counter[str] = Counter()
 
     @property
     def full(self) -> bool:
         """Whether there are enough of them for a commit."""
-        return len(self.messages) >= REJECTS_MAX or self._bytes >= REJECTS_BYTES_MAX
+        return len(self.messages) >= REJECTS_MAX or self.nbytes >= REJECTS_BYTES_MAX
 
     def add(self, records: Records, rejects: Sequence[Reject]) -> None:
         """Add records of a batch."""
@@ -50,10 +58,13 @@ class Rejects:
                 reason=reject.reason,
                 source=(*self._place.log, int(records.offsets[reject.index])),
                 time_ms=int(records.times[reject.index]),
-                further=records.headers(reject.index),
+                further=records.headers(
+                    reject.index,
+                    REJECT_HEADERS_BYTES_MAX if self.nbytes < _HEADERS_BYTES_MAX else 0,
+                ),
             )
             self.messages.append(message)
-            self._bytes += message.nbytes
+            self.nbytes += message.nbytes + HEADER_BYTES * len(message.headers)
             self._reasons[reject.reason] += 1
 
     def committed(self) -> None:
@@ -74,4 +85,4 @@ class Rejects:
         )
         for reason, n in self._reasons.items():
             self._metrics.rejects.labels(reason).inc(n)
-        self.messages, self._bytes, self._reasons = [], 0, Counter()
+        self.messages, self.nbytes, self._reasons = [], 0, Counter()

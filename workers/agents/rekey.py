@@ -182,6 +182,7 @@ class RekeyShard(Shard):
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place, self._clock, self._reader = stream, place, clock, reader
+        self.longest_value = stream.events.max_bytes
         self._form, self._whole = form(self, reader.tree), form(self, None)
         self._rejects = Rejects(stream.rejects, place, self.metrics)
         self._with_keys = stream.with_keys and not reader.user_is_key
@@ -267,9 +268,15 @@ class RekeyShard(Shard):
         # The number of a record's own headers follows its value.
         own = np.flatnonzero(records.data[values[:, 1]]) if records.framed else rows[:0]
         data = found.data.tobytes()
-        headers = {row: headers_at(data, int(values[row, 1])) for row in own.tolist()}
+        headers: dict[int, Headers] = {}
+        too_long = np.zeros(len(rows), dtype=np.bool_)
+        for row in own.tolist():
+            if (some := headers_at(data, int(values[row, 1]), MESSAGE_BYTES)) is None:
+                too_long[row] = True
+            else:
+                headers[row] = some
         sent = Sent(data, found.users[rows], values, keys, late[rows], partitions, times, headers)
-        large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
+        large = np.flatnonzero(too_long | (sent.sizes() > MESSAGE_BYTES))
         if len(large):
             found.known[rows[large]] = False
             self._send_on(records, found, late, now_ms)

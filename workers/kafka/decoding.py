@@ -7,29 +7,43 @@ reads 61 bytes of header a record batch, and the shard checks the CRC, decompres
 records in compiled loops. The rules of what may be seen are aiokafka's own: aborted transactions
 and control batches are skipped, positions move past what was skipped. Batches of message formats 0
 and 1 (brokers before 0.11, topics that were never rewritten) go through aiokafka's own decoder.
+
+What a fetch expands to is bounded by nothing but the producer, so it is decoded in parts, one after
+another. A part has at most `PART_RECORDS` records and `PART_BYTES` decompressed bytes (or as many
+as the longest value that is read, and 1 MiB). An ordinary fetch is one part. A record batch that is
+longer is decompressed as a stream, and a record that is longer is cut, so that it is rejected as
+too large. While a part is made there are at most two such buffers: the part before it is gone.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from types import MappingProxyType
 from typing import Any
 
-import cramjam
 import numpy as np
-from aiokafka import codec
 from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 from numpy.typing import NDArray
 
-from workers.kafka.records import FetchedRecords, Records
-from workers.kernels.records import crc_tables, first_damaged, read_batches
+from workers.kafka.decompression import Stream, decompress_into, longer_than
+from workers.kafka.records import Batch, FetchedRecords, Longs, Records
+from workers.kernels.records import (
+    AT,
+    BATCH,
+    LAST_OFFSET,
+    ROWS,
+    crc_tables,
+    first_damaged,
+    read_batches,
+)
 from workers.mechanisms.frozen import read_only
+from workers.mechanisms.sizes import VALUE_BYTES
 from workers.mechanisms.texts import fixed
 
 # Base offset, length, leader epoch, magic, crc, attributes, last offset delta, first and largest
@@ -39,14 +53,23 @@ _LOG_OVERHEAD = 12  # base offset and length, which the length does not count
 _MAGIC_AT, _CRC_FROM = 16, 21
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32
 _TABLES = read_only(crc_tables())
-_LZ4 = 3
+# Offset, length, CRC, magic and attributes of a message of the old formats; format 1 has a time.
+_MESSAGE, _MESSAGE_TIME = struct.Struct(">qiIbb"), struct.Struct(">q")
+
+#: Records of a part: of each, every thread waits some sixty times for the GIL, 0.2 ms on two busy
+#: cores, however small it is.
+PART_RECORDS = 60_000
+#: Decompressed bytes of a part.
+PART_BYTES = 32 << 20
+# Of a record, beside its value.
+_BESIDE_BYTES = 1 << 20
 # How much more room the records of several batches get than they would need if all were compressed
-# as the first is, and at most: a batch may shrink to a ten-thousandth, and the others not at all.
-# Where it is too little they are copied once more.
-_SPARE, _SPARE_BYTES, _GUESSED_MOST = 1.25, 1 << 12, 64 << 20
-_UNPACK: Mapping[int, Callable[[bytes], bytes]] = MappingProxyType(
-    {1: codec.gzip_decode, 2: codec.snappy_decode, _LZ4: codec.lz4_decode, 4: codec.zstd_decode}
-)
+# as the first is, and the first one itself.
+_SPARE, _SPARE_BYTES, _FIRST = 1.25, 1 << 12, 8
+# A longer key or longer headers are left out of a record that is cut, as of a reject.
+_KEY_BYTES, _HEADERS_BYTES = VALUE_BYTES // 10, 1 << 16
+# Of a record: its length, and the bytes of any number in it.
+_RECORD_BYTES_MAX, _LENGTH_BYTES = (1 << 31) - 1, 10
 
 
 class RecordSet:
@@ -73,6 +96,10 @@ class RecordSet:
             raise CorruptRecordException(f"a record batch of {size} bytes")
         return RecordBatch(self._data, start, self._at)
 
+    def put_back(self, batch: RecordBatch) -> None:
+        """Have the batch that was returned last be the next one."""
+        self._at = batch.start
+
     def _length(self) -> int:
         return int.from_bytes(self._data[self._at + 8 : self._at + _LOG_OVERHEAD], signed=True)
 
@@ -83,23 +110,24 @@ class RecordBatch:
     Attributes:
         response, start, stop: the bytes of the response that it came in, and which of them it is.
         base_offset, next_offset: of its first record, and behind its last.
-        number: of records.
+        number: of records; of an old format, of messages, each of which may hold many records.
         last_ms: the latest of their times.
         producer_id: None in formats that have none.
         is_control_batch, is_transactional: what its records are.
         is_legacy: whether it is of a message format before 2.
-        is_compressed: whether its records are.
+        codec: by which its records are compressed; 0: by none.
     """
 
     def __init__(self, response: bytes, start: int, stop: int) -> None:
         self.response, self.start, self.stop = response, start, stop
         self.is_legacy = response[start + _MAGIC_AT] < 2
         if self.is_legacy:
-            records = list(self._stock())
-            self._records = records
-            self.base_offset, self.next_offset = records[0].offset, records[-1].offset + 1
-            self.number, self.last_ms = len(records), max(record.timestamp or 0 for record in records)
+            # A message that holds others has the offset of the last of them.
+            self.base_offset, _, _, magic, attributes = _MESSAGE.unpack_from(response, start)
+            self.next_offset, self.number = self.base_offset + 1, 1
+            (self.last_ms,) = _MESSAGE_TIME.unpack_from(response, start + _MESSAGE.size) if magic else (0,)
             self.producer_id, self.is_control_batch, self.is_transactional = None, False, False
+            self.codec = attributes & _CODEC
             return
         (
             self.base_offset, _, _, _, self._crc, self._attributes, last, self._first_ms, self.last_ms,
@@ -108,7 +136,7 @@ class RecordBatch:
         self.next_offset = self.base_offset + last + 1
         self.is_control_batch = bool(self._attributes & _CONTROL)
         self.is_transactional = bool(self._attributes & _TRANSACTIONAL)
-        self.is_compressed = bool(self._attributes & _CODEC)
+        self.codec = self._attributes & _CODEC
 
     def __iter__(self) -> Any:
         """Return aiokafka's own reader, for other consumers in this process."""
@@ -136,22 +164,6 @@ class RecordBatch:
         """The records' bytes as they came."""
         return memoryview(self.response)[self.start + _HEADER.size : self.stop]
 
-    def decompressed(self) -> bytes | memoryview:
-        """Return the records' bytes."""
-        kind = self._attributes & _CODEC
-        return _UNPACK[kind](self.payload.tobytes()) if kind else self.payload
-
-    def decompress_into(self, room: memoryview) -> int:
-        """Write the records' bytes to the beginning of `room`, and return how many there are; -1:
-        `decompressed` has to do it, or to say why it cannot.
-        """
-        if self._attributes & _CODEC != _LZ4:
-            return -1
-        try:
-            return int(cramjam.lz4.decompress_into(self.payload, room))
-        except cramjam.DecompressionError:  # there is no room, or they are damaged
-            return -1
-
     def row(self, start: int, stop: int) -> tuple[int, ...]:
         """Return what `kernels.records.read_batches` takes where the records lie from start to
         stop.
@@ -159,37 +171,75 @@ class RecordBatch:
         append_ms = self.last_ms if self._attributes & _APPEND_TIME else -1
         return start, stop, self.base_offset, self._first_ms, append_ms, self.number
 
-    @property
-    def legacy(self) -> Records:
-        """The records of a batch of an old format."""
-        found = self._records
-        return Records.of(
-            [r.value for r in found],
-            [r.key for r in found],
-            [-1 if r.timestamp is None else r.timestamp for r in found],
-            [r.offset for r in found],
-        )
+    def legacy(self) -> Iterator[Any]:
+        """Yield the records of a batch of an old format, as aiokafka does: all of them are
+        decompressed at once, so they may have `PART_BYTES` at most.
+        """
+        at = self.start + _MESSAGE.size + (_MESSAGE_TIME.size if self.response[self.start + _MAGIC_AT] else 0)
+        key_length = int.from_bytes(self.response[at : at + 4], signed=True)
+        packed = memoryview(self.response)[at + 8 + max(0, key_length) : self.stop]
+        if self.codec and longer_than(self.codec, packed, PART_BYTES):
+            raise CorruptRecordException(
+                f"the message at offset {self.base_offset}, of a format before Kafka 0.11, decompresses to more than "
+                f"{PART_BYTES >> 20} MiB, which is not read"
+            )
+        yield from self._stock()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Decode:
-    """The records of some batches from a position on."""
+    """Yields the records of some batches between two positions, in parts.
+
+    Attributes:
+        name: of the partition.
+        batches: each has records, or says so.
+        start, end: positions of the first part and behind the last.
+        first: no records before it are wanted.
+        check_crcs: whether the batches are to match their CRCs.
+    """
 
     name: str
     batches: list[RecordBatch]
+    start: int
+    end: int
     first: int
     check_crcs: bool
 
-    def __call__(self) -> Records:
+    def __call__(self, longest: int) -> Iterator[Batch]:
+        at = self.start
+        try:
+            for batch in self._batches(longest):
+                at = batch.end
+                yield batch
+                del batch
+        except CorruptRecordException as error:
+            raise CorruptRecordException(f"{self.name} from offset {at}: {error.args[0]}") from error
+
+    def _batches(self, longest: int) -> Iterator[Batch]:
         if self.check_crcs and not _undamaged(self.batches):
-            raise CorruptRecordException(f"Invalid CRC - {self.name}")
-        parts: list[Records] = []
+            raise CorruptRecordException("Invalid CRC")
+        start, counted = self.start, not any(batch.is_legacy for batch in self.batches)
+        left = sum(batch.number for batch in self.batches) if counted else 0
+        for records in self._parts(longest):
+            left -= len(records)
+            # A seek may lead into a record batch, which the broker sends whole.
+            records = records.part(int(np.searchsorted(records.offsets, self.first)), len(records))
+            if left == 0:
+                yield Batch(start, self.end, records)
+                return
+            if len(records):
+                batch = Batch(start, int(records.offsets[-1]) + 1, records)
+                start = batch.end
+                yield batch
+                del batch
+            del records
+        # Batches of old formats do not say how many records they hold.
+        yield Batch(start, self.end, Records.of([]))
+
+    def _parts(self, longest: int) -> Iterator[Records]:
         for is_legacy, group in groupby(self.batches, key=lambda batch: batch.is_legacy):
             batches = list(group)
-            parts += [batch.legacy for batch in batches] if is_legacy else [_read(batches)]
-        records = parts[0] if len(parts) == 1 else _joined(parts)
-        # A seek may lead into a record batch, which the broker sends whole.
-        return records.part(int(np.searchsorted(records.offsets, self.first)), len(records))
+            yield from _read_legacy(batches) if is_legacy else _read(batches, longest)
 
 
 def _undamaged(batches: list[RecordBatch]) -> bool:
@@ -202,18 +252,198 @@ def _undamaged(batches: list[RecordBatch]) -> bool:
     return all(batch.validate_crc() for batch in batches if batch.is_legacy)
 
 
-def _read(batches: list[RecordBatch]) -> Records:
-    """Return the records of batches of today's format, which came in one response."""
-    if any(batch.is_compressed for batch in batches):
-        data, ends = _decompressed(batches)
-        starts = [0, *ends[:-1]]
-    else:
+def _read_legacy(batches: Sequence[RecordBatch]) -> Iterator[Records]:
+    """Yield the records of batches of old formats."""
+    found: list[Any] = []
+    size = 0
+    for batch in batches:
+        for record in batch.legacy():
+            length = len(record.value or b"") + len(record.key or b"")
+            if len(found) == PART_RECORDS or (found and size + length > PART_BYTES):
+                yield _of_stock(found)
+                found, size = [], 0
+            found.append(record)
+            size += length
+    if found:
+        yield _of_stock(found)
+
+
+def _of_stock(found: Sequence[Any]) -> Records:
+    """Return records that aiokafka has read."""
+    return Records.of(
+        [record.value for record in found],
+        [record.key for record in found],
+        [-1 if record.timestamp is None else record.timestamp for record in found],
+        [record.offset for record in found],
+    )
+
+
+def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
+    """Yield the records of batches of today's format, which came in one response."""
+    if not any(batch.codec for batch in batches):
         begin = batches[0].start
         data = np.frombuffer(batches[0].response, dtype=np.uint8)[begin : batches[-1].stop]
         starts = [batch.start + _HEADER.size - begin for batch in batches]
-        ends = [batch.stop - begin for batch in batches]
-    rows = [batch.row(*place) for batch, *place in zip(batches, starts, ends, strict=True)]
-    n = sum(batch.number for batch in batches)
+        yield from _found(data, batches, starts, [batch.stop - begin for batch in batches])
+        return
+    most = max(PART_BYTES, longest + _BESIDE_BYTES)
+    while batches:
+        data, ends = _decompressed(batches, most)
+        if ends:
+            yield from _found(data, batches[: len(ends)], [0, *ends[:-1]], ends)
+        else:
+            del data
+            yield from _streamed(batches[0], longest, most)
+        batches = batches[max(1, len(ends)) :]
+
+
+def _decompressed(batches: list[RecordBatch], most: int) -> tuple[NDArray[np.uint8], list[int]]:
+    """Return the records' bytes of the first batches end to end, of as many as have `most` bytes,
+    and where each batch's end; of no batch where the first has more.
+
+    They are decompressed where they belong: to join them afterwards takes longer than to decompress
+    them, and keeps the GIL. How much room that takes is a guess; more is made where it is too
+    little.
+    """
+    data = np.empty(min(most, _FIRST * len(batches[0].payload) + _SPARE_BYTES), dtype=np.uint8)
+    ends: list[int] = []
+    for batch in batches:
+        at = ends[-1] if ends else 0
+        size = decompress_into(batch.codec, batch.payload, data.data[at:])
+        while size is None and len(data) < most:
+            data = _moved(data[:at], min(most, 2 * len(data)))
+            size = decompress_into(batch.codec, batch.payload, data.data[at:])
+        if size is None:
+            break
+        ends.append(at + size)
+        if len(ends) == 1 and len(batches) > 1:
+            others = sum(len(other.payload) for other in batches[1:])
+            guessed = int(_SPARE * size * (1 + others / max(1, len(batch.payload)))) + _SPARE_BYTES
+            data = _moved(data[:size], max(size, min(most, guessed)))
+    return (data[: ends[-1]] if ends else data), ends
+
+
+def _moved(data: NDArray[np.uint8], room: int) -> NDArray[np.uint8]:
+    """Return an array of `room` bytes that begins with `data`."""
+    other = np.empty(room, dtype=np.uint8)
+    other[: len(data)] = data
+    return other
+
+
+def _found(
+    data: NDArray[np.uint8], batches: Sequence[RecordBatch], starts: list[int], ends: list[int]
+) -> Iterator[Records]:
+    """Yield the records of batches that lie in `data`."""
+    rows = np.array([batch.row(*at) for batch, *at in zip(batches, starts, ends, strict=True)], dtype=np.int64)
+    place, left = _beginning(), sum(batch.number for batch in batches)
+    while left:
+        n = min(left, PART_RECORDS)
+        records, whole = _next_records(data, rows, place, n)
+        left -= n
+        if not whole or (left == 0 and place[BATCH] < len(batches)):
+            raise _no_records(batches[min(int(place[BATCH]), len(batches) - 1)])
+        yield records
+
+
+def _streamed(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
+    """Yield the records of a batch that has more than `most` bytes, which are never together."""
+    stream, place, left = Stream(batch.codec, batch.payload), _beginning(), batch.number
+    data, filled = np.empty(most + _LENGTH_BYTES, dtype=np.uint8), 0
+    while left:
+        filled += stream.into(data.data[filled:most])
+        rows, whole = np.array([batch.row(0, filled)], dtype=np.int64), True
+        while left and whole:
+            records, _ = _next_records(data, rows, place, min(left, PART_RECORDS))
+            number = int(place[ROWS])
+            whole = number == len(records)
+            left -= number
+            if not left and (place[AT] != filled or stream.more()):
+                raise _no_records(batch)
+            if number:
+                yield records if whole else records.part(0, number)
+            del records
+        if not left:
+            break
+        if filled < most:
+            raise _no_records(batch)
+        at = int(place[AT])
+        if at:
+            data, filled = _moved(data[at:filled], len(data)), filled - at
+        else:
+            stream.unread(data.data[:filled])
+            del data
+            records = _shortened(stream, batch, longest, most, place)
+            left -= 1
+            if not left and stream.more():
+                raise _no_records(batch)
+            yield records
+            del records
+            data, filled = np.empty(most + _LENGTH_BYTES, dtype=np.uint8), 0
+        place[AT] = 0
+
+
+def _shortened(stream: Stream, batch: RecordBatch, longest: int, most: int, place: Longs) -> Records:
+    """Return a record with more than `most` bytes, cut so that it is no longer than needed to be
+    too long: its value is cut, or filled up where something else of it is so long.
+    """
+    length = stream.number()
+    end = stream.at + length
+    if not most - _LENGTH_BYTES < length <= _RECORD_BYTES_MAX:
+        raise _no_records(batch)
+    attributes, delta_ms, delta = stream.read(1), stream.number(), stream.number()
+    key_length = stream.number()
+    key = stream.read(key_length) if 0 <= key_length <= _KEY_BYTES else None
+    stream.skip(0 if key is not None else key_length)
+    value_length = stream.number()
+    kept = max(longest, VALUE_BYTES) + 1
+    value = stream.read(min(max(0, value_length), kept))
+    stream.skip(value_length - len(value))
+    rest = end - stream.at
+    if rest < 1:
+        raise _no_records(batch)
+    headers = stream.read(rest) if rest <= _HEADERS_BYTES else b"\0"
+    stream.skip(end - stream.at)
+    body = b"".join(
+        (
+            attributes,
+            _varint(delta_ms),
+            _varint(delta),
+            _varint(-1) if key is None else _varint(len(key)) + key,
+            _varint(kept),
+            value.ljust(kept, b"\0"),
+            headers,
+        )
+    )
+    data = np.frombuffer(_varint(len(body)) + body, dtype=np.uint8)
+    row = np.array([batch.row(0, len(data))], dtype=np.int64)
+    place[AT] = 0
+    records, whole = _next_records(data, row, place, 1)
+    if not whole:
+        raise _no_records(batch)
+    return records
+
+
+def _varint(number: int) -> bytes:
+    """Return a zigzag number, as records have them."""
+    bits = number << 1 if number >= 0 else ~(number << 1)
+    found = bytearray()
+    while bits > 127:
+        found.append(bits & 127 | 128)
+        bits >>= 7
+    return bytes((*found, bits))
+
+
+def _beginning() -> Longs:
+    """Return the `place` of `read_batches` before any record."""
+    place = np.zeros(5, dtype=np.int64)
+    place[LAST_OFFSET] = -1
+    return place
+
+
+def _next_records(data: NDArray[np.uint8], rows: Longs, place: Longs, n: int) -> tuple[Records, bool]:
+    """Return room for n records, with as many of them as `place` says then, and whether they are
+    all.
+    """
     found = Records(
         fixed(data),
         np.empty((n, 2), dtype=np.int64),
@@ -223,70 +453,14 @@ def _read(batches: list[RecordBatch]) -> Records:
         framed=True,
     )
     places = found.keys, found.values, found.times, found.offsets
-    try:
-        bad = read_batches(found.data, fixed(np.array(rows, dtype=np.int64)), *places)
-    except IndexError:
-        bad = len(batches) - 1  # behind the others there are bytes
-    if bad < len(batches):
-        raise CorruptRecordException(f"the record batch at offset {batches[bad].base_offset} holds no records")
-    return found
+    whole = False
+    with suppress(IndexError):
+        whole = bool(read_batches(found.data, fixed(rows), place, *places))
+    return found, whole
 
 
-def _decompressed(batches: list[RecordBatch]) -> tuple[NDArray[np.uint8], list[int]]:
-    """Return the records' bytes of batches end to end, and where each batch's end.
-
-    A batch with several of them is decompressed where it belongs: to join them afterwards takes
-    longer than to decompress them, and keeps the GIL.
-    """
-    first = np.frombuffer(batches[0].decompressed(), dtype=np.uint8)
-    if len(batches) == 1:
-        return first, [len(first)]
-    data = np.empty(_room(len(first), [len(batch.payload) for batch in batches]), dtype=np.uint8)
-    data[: len(first)] = first
-    ends = [len(first)]
-    for batch in batches[1:]:
-        at = ends[-1]
-        size = batch.decompress_into(data.data[at:])
-        if size < 0:
-            part = np.frombuffer(batch.decompressed(), dtype=np.uint8)
-            size = len(part)
-            if at + size > len(data):
-                data = np.resize(data, 2 * (at + size))
-            data[at : at + size] = part
-        ends.append(at + size)
-    return data[: ends[-1]], ends
-
-
-def _room(first: int, packed: list[int]) -> int:
-    """Return how many bytes the records of batches may have, of which the first has `first`; at
-    least so many.
-    """
-    guessed = int(_SPARE * first * sum(packed) / max(1, packed[0]))
-    return max(first, min(guessed, _GUESSED_MOST)) + _SPARE_BYTES
-
-
-def _joined(parts: list[Records]) -> Records:
-    """Return several records as one; none where there are none."""
-    if not parts:
-        return Records.of([])
-    shifts = np.cumsum([0, *(len(part.data) for part in parts[:-1])]).tolist()
-    keys, values = (
-        np.concatenate(
-            [
-                np.where(places < 0, places, places + shift)
-                for places, shift in zip((getattr(part, name) for part in parts), shifts, strict=True)
-            ]
-        )
-        for name in ("keys", "values")
-    )
-    return Records(
-        fixed(np.concatenate([part.data for part in parts])),
-        keys,
-        values,
-        np.concatenate([part.times for part in parts]),
-        np.concatenate([part.offsets for part in parts]),
-        framed=all(part.framed for part in parts),
-    )
+def _no_records(batch: RecordBatch) -> CorruptRecordException:
+    return CorruptRecordException(f"the record batch at offset {batch.base_offset} holds no records")
 
 
 class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is untyped
@@ -321,7 +495,8 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         return bool(self._records.has_next())
 
     def take(self, start: int, most: int) -> FetchedRecords:
-        """Take whole record batches until there are at least `most` records or none are left.
+        """Take whole record batches, one at least, as long as they have no more than `most` records
+        together.
 
         Args:
             start: position at which the batch begins: records that nobody may see may lie between
@@ -333,19 +508,26 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         """
         first, number, last_ms = self.next_fetch_offset, 0, -1
         batches: list[RecordBatch] = []
-        while number < most and self._records.has_next():
+        while self._records.has_next():
             batch = self._records.next_batch()
+            if number and number + batch.number > most:
+                self._records.put_back(batch)
+                break
             # Not the last record's offset: compaction may have removed records after it.
             self.next_fetch_offset = max(self.next_fetch_offset, batch.next_offset)
-            if self._hidden(batch):
+            # Compaction keeps batches without records, for the producer's sake.
+            if self._hidden(batch) or batch.number == 0:
                 if self._check_crcs and not batch.validate_crc():
                     raise CorruptRecordException(f"Invalid CRC - {self._tp}")
+            elif batch.number < 0:
+                raise _no_records(batch)
             elif batch.next_offset > first:
                 batches.append(batch)
                 number += batch.number
                 last_ms = max(last_ms, batch.last_ms)
-        decode = _Decode(str(self._tp), batches, first, self._check_crcs)
-        return FetchedRecords(start, self.next_fetch_offset, number, last_ms, decode)
+        end = self.next_fetch_offset
+        decode = _Decode(f"{self._tp.topic}[{self._tp.partition}]", batches, start, end, first, self._check_crcs)
+        return FetchedRecords(start, end, number, last_ms, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:
         """Tell whether a record batch is a transaction marker or of an aborted transaction."""

@@ -26,16 +26,13 @@ from faust.types import TP
 
 from workers.errors import StateRefused, describe
 from workers.kafka.clients import text_of, unreachable
-from workers.kafka.decoding import ColumnRecords, keep_bytes
+from workers.kafka.decoding import PART_RECORDS, ColumnRecords, keep_bytes
 from workers.kafka.handover import Partition
 from workers.kafka.lag import Reading
 from workers.kafka.records import FetchedRecords
 
 logger = logging.getLogger(__name__)
 
-#: Records of one partition handed over at once (a Kafka record batch is never split). Of a batch
-#: each thread waits some sixty times for the GIL, 0.2 ms on two busy cores, however small it is.
-MAX_BATCH_RECORDS = 60_000
 #: How long the broker may hold a fetch. aiokafka has one fetch under way for each broker, so a
 #: partition whose records were just taken waits this long while the others have none.
 FETCH_WAIT_MS = 100
@@ -232,7 +229,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return batch
 
     def _take(self, tp: TopicPartition, result: FetchResult) -> FetchedRecords | None:
-        """Take up to `MAX_BATCH_RECORDS` and move aiokafka's position past them."""
+        """Take up to `PART_RECORDS` and move aiokafka's position past them."""
         state = result._assignment.state_value(tp)
         if state is None or not state.has_valid_position or not result.check_assignment(tp):
             result._partition_records = None  # as aiokafka does: fetched for another position, fetched again
@@ -244,7 +241,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             )
         records = ColumnRecords.of(result._partition_records)
         result._partition_records = records
-        batch = records.take(self._chain[tp], MAX_BATCH_RECORDS)
+        batch = records.take(self._chain[tp], PART_RECORDS)
         result._update_position()
         if not records.has_more():
             result._partition_records = None

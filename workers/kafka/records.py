@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.mechanisms.sizes import MESSAGE_BYTES
+
 Longs = NDArray[np.int64]
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -109,13 +111,14 @@ class Records:
         start, stop = place.tolist()
         return None if start < 0 else self.data[start:stop].tobytes()
 
-    def headers(self, i: int) -> list[tuple[str, bytes | None]]:
-        """Return one record's headers; none where the bytes are not known to have them.
+    def headers(self, i: int, most: int) -> list[tuple[str, bytes | None]] | None:
+        """Return one record's headers, None where they have more than `most` bytes; none where the
+        bytes are not known to have them.
 
         They follow the value, so a record without one gives none.
         """
         at = int(self.values[i, 1])
-        return headers_at(self.data, at) if self.framed and at >= 0 else []
+        return headers_at(self.data, at, most) if self.framed and at >= 0 else []
 
     def part(self, start: int, stop: int) -> Records:
         """Return the records start..stop-1; their bytes are not copied."""
@@ -125,13 +128,16 @@ class Records:
         )
 
 
-def headers_at(data: NDArray[np.uint8] | bytes, at: int) -> list[tuple[str, bytes | None]]:
-    """Return the headers of a record of today's format, from their number on; one whose name is not
-    UTF-8 is left out.
+def headers_at(data: NDArray[np.uint8] | bytes, at: int, most: int) -> list[tuple[str, bytes | None]] | None:
+    """Return the headers of a record of today's format, from their number on, None where they have
+    more than `most` bytes; one with a name that is not UTF-8 is left out.
     """
     number, at = _varint(data, at)
+    end = at + most
     found: list[tuple[str, bytes | None]] = []
     for _ in range(number):
+        if at >= end:
+            return None
         length, at = _varint(data, at)
         name, at = bytes(data[at : at + length]), at + length
         length, at = _varint(data, at)
@@ -139,7 +145,7 @@ def headers_at(data: NDArray[np.uint8] | bytes, at: int) -> list[tuple[str, byte
         at += max(length, 0)
         with suppress(UnicodeDecodeError):
             found.append((name.decode(), value))
-    return found
+    return found if at <= end else None
 
 
 def _varint(data: NDArray[np.uint8] | bytes, at: int) -> tuple[int, int]:
@@ -194,7 +200,8 @@ class FetchedRecords:
         start, end: positions, as those of the `Batch`.
         number: about how many records there are.
         last_ms: the latest of their times.
-        decode: returns the records; called in the shard's thread. Raises CorruptRecordException.
+        decode: yields the records in parts, given the longest value that is read; called in the
+            shard's thread. Raises CorruptRecordException.
         shard: whose they are.
     """
 
@@ -202,15 +209,17 @@ class FetchedRecords:
     end: int
     number: int
     last_ms: int
-    decode: Callable[[], Records]
+    decode: Callable[[int], Iterator[Batch]]
     shard: object | None = None
 
     def __repr__(self) -> str:
         return f"FetchedRecords({self.start}..{self.end}, about {self.number} records)"
 
-    def batch(self) -> Batch:
-        """Return the records, decoded."""
-        return Batch(self.start, self.end, self.decode())
+    def parts(self, longest: int = MESSAGE_BYTES) -> Iterator[Batch]:
+        """Yield the records, decoded, in one part or more, each of which begins where the one
+        before it ends. A record that is far longer than `longest` comes cut, and still longer.
+        """
+        return self.decode(longest)
 
 
 @dataclass

@@ -28,6 +28,7 @@ from workers.kafka.lag import Reading
 from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing, ShardStats
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
+from workers.mechanisms.sizes import MESSAGE_BYTES
 from workers.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,9 @@ class Shard:
 
     #: What the metrics call it.
     stage = "shard"
+    #: The longest value that it reads, in bytes; a far longer one comes cut. Of what this worker
+    #: wrote none is.
+    longest_value = MESSAGE_BYTES
 
     def __init__(
         self,
@@ -122,14 +126,19 @@ class Shard:
         self.stats.last_commit_s = time.monotonic()
 
     def feed_fetched(self, fetched: FetchedRecords) -> None:
-        """Decode record batches in this thread, and process them.
+        """Decode record batches in this thread, part by part, and process each.
 
         Raises:
             CorruptRecordException: they do not match their CRC, or hold no records.
         """
-        with self._work():
-            batch = fetched.batch()
-        self.feed(batch)
+        parts = fetched.parts(self.longest_value)
+        while True:
+            with self._work():
+                batch = next(parts, None)
+            if batch is None:
+                return
+            self.feed(batch)
+            del batch  # before the next one is decoded
 
     def feed(self, batch: Batch) -> None:
         """Process `batch`, which must begin at the shard's position.

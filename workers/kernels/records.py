@@ -23,6 +23,8 @@ Longs = NDArray[np.int64]
 POLYNOMIAL = 0x82F63B78
 # Columns of the batches of `read_batches`.
 START, STOP, BASE_OFFSET, BASE_MS, APPEND_MS, NUMBER = range(6)
+# What `place` says to `read_batches`, and it to the next call.
+BATCH, FOUND, AT, LAST_OFFSET, ROWS = range(5)
 # A varint of 64 bits has at most ten bytes.
 _VARINT_BITS = 70
 
@@ -113,30 +115,44 @@ def _past_headers(data: Bytes, at: int, end: int) -> int:
 
 
 @part_reads_outside
-def _read_batch(
-    data: Bytes, batch: Longs, first: int, keys: Longs, values: Longs, times: Longs, offsets: Longs
-) -> bool:
-    """Find the records of one batch, from row `first` on; return False where the bytes are no such
-    records.
+def _read_records(
+    data: Bytes,
+    batch: Longs,
+    at: int,
+    last: int,
+    first: int,
+    end_row: int,
+    keys: Longs,
+    values: Longs,
+    times: Longs,
+    offsets: Longs,
+) -> tuple[int, int]:
+    """Find the records of one batch from place `at` on and write rows first..end_row-1; return the
+    row and the place of the first that is no whole record, or is not behind offset `last` and those
+    before it; end_row where all are.
     """
-    at, stop = batch[START], batch[STOP]
-    for i in range(first, first + batch[NUMBER]):
+    stop, base_offset = batch[STOP], batch[BASE_OFFSET]
+    base_ms, append_ms = batch[BASE_MS], batch[APPEND_MS]
+    for i in range(first, end_row):
+        start = at
         length, at = varint(data, at)
         end = at + length
-        if at < 0 or length < 1 or end > stop:
-            return False
+        if at < 0 or at > stop or length < 1 or end > stop:
+            return i, start
         delta_ms, at = varint(data, at + 1)
         if at < 0:
-            return False
+            return i, start
         delta, at = varint(data, at)
-        if at < 0:
-            return False
-        times[i] = batch[APPEND_MS] if batch[APPEND_MS] >= 0 else batch[BASE_MS] + delta_ms
-        offsets[i] = batch[BASE_OFFSET] + delta
+        offset = base_offset + delta
+        if at < 0 or offset <= last:
+            return i, start
+        last = offset
+        times[i] = append_ms if append_ms >= 0 else base_ms + delta_ms
+        offsets[i] = offset
         for place in (keys, values):
             length, at = varint(data, at)
             if at < 0 or length > end - at:
-                return False
+                return i, start
             if length < 0:
                 place[i, 0] = place[i, 1] = -1
             else:
@@ -144,32 +160,58 @@ def _read_batch(
                 at += length
                 place[i, 1] = at
         if at >= end:
-            return False
+            return i, start
         at = _past_headers(data, at, end)
         if at != end:
-            return False
-    return bool(at == stop)
+            return i, start
+    return end_row, at
 
 
 @reads_outside
-def read_batches(data: Bytes, batches: Longs, keys: Longs, values: Longs, times: Longs, offsets: Longs) -> int:
-    """Find the records of some batches; return the first whose bytes are no such records, or the
-    number of batches where there is none.
+def read_batches(
+    data: Bytes,
+    batches: Longs,
+    place: Longs,
+    keys: Longs,
+    values: Longs,
+    times: Longs,
+    offsets: Longs,
+) -> bool:
+    """Find the next n records of some batches; return whether there was no obstacle: all n were
+    found, and if they were the last, nothing follows them.
 
     Args:
         data: uint8, in which the records of each batch lie, uncompressed.
         batches: int64 (m, 6): where they begin and end, offset and time that their deltas add to,
             the time of all of them where the broker gives it (LogAppendTime), else -1, and how many
             the header told.
+        place: int64 (5,), updated: the batch, how many of its records were found, where the next
+            one begins, the last offset, and how many rows this call wrote.
         keys, values: int64 (n, 2), written: start and stop of each in `data`; start -1 for null.
-        times, offsets: int64 (n,), written. n is what the headers told, together.
+        times, offsets: int64 (n,), written. Offsets must ascend.
 
     Raises:
-        IndexError: the last ones lead beyond the data.
+        IndexError: a record leads beyond the data; no record was found.
     """
-    first = 0
-    for batch in range(len(batches)):
-        if not _read_batch(data, batches[batch], first, keys, values, times, offsets):
-            return batch
-        first += batches[batch, NUMBER]
-    return len(batches)
+    place[ROWS] = row = 0
+    last = place[LAST_OFFSET]
+    for number in range(place[BATCH], len(batches)):
+        batch = batches[number]
+        found, at = (place[FOUND], place[AT]) if number == place[BATCH] else (0, 0)
+        if found == 0:
+            at = batch[START]
+        end_row = min(row + batch[NUMBER] - found, len(offsets))
+        stopped, at = _read_records(
+            data, batch, at, last, row, end_row, keys, values, times, offsets
+        )
+        found += stopped - row
+        if stopped > row:
+            last = offsets[stopped - 1]
+        row = stopped
+        if row < end_row or found < batch[NUMBER] or at != batch[STOP]:
+            place[BATCH], place[FOUND], place[AT] = number, found, at
+            place[LAST_OFFSET], place[ROWS] = last, row
+            return bool(row == end_row and found < batch[NUMBER])
+    place[BATCH], place[FOUND], place[AT] = len(batches), 0, batches[len(batches) - 1, STOP]
+    place[LAST_OFFSET], place[ROWS] = last, row
+    return row == len(offsets)

@@ -1,0 +1,72 @@
+"""Rejects before they are committed: their memory is bounded, whatever the records are."""
+
+from __future__ import annotations
+
+import tracemalloc
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+
+from tests.kafka.bombs import batch, columns, record
+from workers.agents import rejects as module
+from workers.agents.rejects import REJECTS_BYTES_MAX, Rejects
+from workers.events.reader import Reject
+from workers.kafka.records import Records
+from workers.metrics import Metrics
+
+MB = 1 << 20
+
+
+class Place:
+    """A partition of the events topic."""
+
+    log = ("events", 0)
+
+
+def rejects() -> Rejects:
+    """Return what a partition collects."""
+    return Rejects("t.rejects", cast(Any, Place()), Metrics())
+
+
+def peak_of(records: Records) -> tuple[int, Rejects]:
+    """Return the most bytes that it takes to reject all records, and the rejects."""
+    found, all_of_them = rejects(), [Reject(i, "no value") for i in range(len(records))]
+    tracemalloc.start()
+    try:
+        found.add(records, all_of_them)
+        return tracemalloc.get_traced_memory()[1], found
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_python_adds_to_a_reject_is_counted() -> None:
+    """A million nulls have no bytes of their own, and took 1.83 GB."""
+    peak, found = peak_of(Records.of([None] * 60_000))
+    assert found.full
+    assert 0.5 * peak < found.nbytes < 2 * peak
+    assert peak < 96 * MB
+    few = rejects()
+    few.add(Records.of([None] * 100), [Reject(i, "no value") for i in range(100)])
+    assert not few.full
+
+
+def test_headers_of_three_bytes_do_not_grow_without_end() -> None:
+    """Python takes fifty times as much for them: 30 MB of them were 1.6 GB."""
+    some = [(b"h", None)] * 2_000
+    raw = batch("zstd", chain.from_iterable(record(i, b"", None, some) for i in range(4_000)), 4_000)
+    [part] = columns(raw).take(0, MB).parts()
+    peak, found = peak_of(part.records)
+    assert peak < module._HEADERS_BYTES_MAX + REJECTS_BYTES_MAX
+    cut = np.array([("truncated", b"true") in message.headers for message in found.messages])
+    assert not cut[0]
+    assert cut[-1]
+
+
+def test_a_record_of_headers_alone_is_not_taken_apart() -> None:
+    """A million of them would be read one by one, with the GIL."""
+    raw = batch("none", record(0, b"", None, [(b"h", None)] * 1_000_000), 1)
+    [part] = columns(raw).take(0, MB).parts()
+    peak, found = peak_of(part.records)
+    assert peak < 4 * MB
+    assert ("truncated", b"true") in found.messages[0].headers

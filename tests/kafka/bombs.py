@@ -1,0 +1,111 @@
+"""Record batches that are short and expand to much, made piece by piece."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import cramjam
+import zstandard
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+from aiokafka.record.util import calc_crc32c
+
+from workers.kafka.decoding import _HEADER, ColumnRecords, RecordSet
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_PIECE = 1 << 20
+
+
+def varint(number: int) -> bytes:
+    """Return a zigzag number, as Kafka writes it."""
+    bits = number << 1 if number >= 0 else ~(number << 1)
+    found = bytearray()
+    while bits > 127:
+        found.append(bits & 127 | 128)
+        bits >>= 7
+    return bytes((*found, bits))
+
+
+def record(
+    delta: int,
+    value: bytes | None,
+    key: bytes | None = None,
+    headers: Sequence[tuple[bytes, bytes | None]] = (),
+    *,
+    longer: int = 0,
+) -> Iterator[bytes]:
+    """Yield the bytes of one record, whose value has `longer` more bytes of `a` at its end."""
+
+    def text(content: bytes | None) -> bytes:
+        return varint(-1) if content is None else varint(len(content)) + content
+
+    behind = varint(len(headers)) + b"".join(text(name) + text(content) for name, content in headers)
+    before = b"\0" + varint(delta) + varint(delta) + text(key)
+    before += varint(-1) if value is None else varint(len(value) + longer) + value
+    yield varint(len(before) + longer + len(behind)) + before
+    while longer:
+        yield b"a" * min(longer, _PIECE)
+        longer -= min(longer, _PIECE)
+    yield behind
+
+
+def _gzip(pieces: Iterable[bytes]) -> bytes:
+    made = zlib.compressobj(9, wbits=31)
+    return b"".join(map(made.compress, pieces)) + made.flush()
+
+
+def _lz4(pieces: Iterable[bytes]) -> bytes:
+    made = cramjam.lz4.Compressor(block_linked=False)
+    for piece in pieces:
+        made.compress(piece)
+    return bytes(made.finish())
+
+
+def _zstd(pieces: Iterable[bytes]) -> bytes:
+    made = zstandard.ZstdCompressor().compressobj()
+    return b"".join(map(made.compress, pieces)) + made.flush()
+
+
+def xerial(pieces: Iterable[bytes], block: int = 32 << 10) -> bytes:
+    """Return snappy in Java's frames."""
+    found = [b"\x82SNAPPY\0\0\0\0\1\0\0\0\1"]
+    for piece in pieces:
+        for at in range(0, len(piece), block):
+            packed = bytes(cramjam.snappy.compress_raw(piece[at : at + block]))
+            found += [len(packed).to_bytes(4), packed]
+    return b"".join(found)
+
+
+def raw_snappy(pieces: Iterable[bytes]) -> bytes:
+    """Return snappy as one block, as librdkafka sends it."""
+    return bytes(cramjam.snappy.compress_raw(b"".join(pieces)))
+
+
+PACK: dict[str, Callable[[Iterable[bytes]], bytes]] = {
+    "none": b"".join,
+    "gzip": _gzip,
+    "snappy": xerial,
+    "lz4": _lz4,
+    "zstd": _zstd,
+}
+
+
+def batch(codec: str, pieces: Iterable[bytes], number: int, base: int = 0, *, packed: bytes | None = None) -> bytes:
+    """Return a record batch whose header claims `number` records; `packed` in place of the pieces."""
+    payload = PACK[codec](pieces) if packed is None else packed
+    made = bytearray(
+        _HEADER.pack(base, 0, 0, 2, 0, CODECS.index(codec), max(0, number - 1), 1_000, 2_000, -1, -1, -1, number)
+    )
+    made += payload
+    made[8:12] = (len(made) - 12).to_bytes(4)
+    made[17:21] = calc_crc32c(bytes(made[21:])).to_bytes(4)
+    return bytes(made)
+
+
+def columns(raw: bytes, *, check_crcs: bool = True, start: int = 0) -> ColumnRecords:
+    """Return a response of these bytes as `fetch` takes it."""
+    partition = TopicPartition("t", 0)
+    return ColumnRecords.of(
+        PartitionRecords(partition, RecordSet(raw), None, start, None, None, check_crcs, READ_COMMITTED)
+    )

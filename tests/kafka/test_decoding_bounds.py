@@ -1,0 +1,372 @@
+"""What a fetch expands to is never together in memory: every bound in bytes, and the same records."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+from unittest.mock import patch
+
+import cramjam
+import numpy as np
+import pytest
+import zstandard
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.kafka.bombs import CODECS, PACK, batch, columns, raw_snappy, record, xerial
+from workers.kafka import decoding
+from workers.kafka.decoding import PART_BYTES, PART_RECORDS
+from workers.kafka.records import Batch, FetchedRecords
+
+MB = 1_000_000
+# A part, the one that is made while it is still there, and what a codec holds beside them.
+BOUND = 2 * PART_BYTES + (8 << 20)
+MOST = 1 << 30
+
+
+def large_records(number: int, length: int) -> Iterator[bytes]:
+    """Yield the bytes of records of `a`."""
+    return chain.from_iterable(record(i, b"", longer=length) for i in range(number))
+
+
+def in_one(codec: str) -> tuple[bytes, int, int]:
+    """Return a record batch that expands to 150 MB, how many records it has, and their bytes."""
+    return batch(codec, large_records(150, 990_000), 150), 150, 150 * 990_000
+
+
+def in_many(codec: str) -> tuple[bytes, int, int]:
+    """Return the same as 150 batches: what an ordinary producer sends with compression on."""
+    made = b"".join(batch(codec, record(0, b"", longer=990_000), 1, base) for base in range(150))
+    return made, 150, 150 * 990_000
+
+
+def one_record(codec: str) -> tuple[bytes, int, int]:
+    """Return one record of 200 MB; 20 kB with zstd."""
+    made = batch(codec, record(0, b"x", b"key", [(b"h", b"v")], longer=200 * MB), 1)
+    return made, 1, MB + 1
+
+
+def nulls(codec: str) -> tuple[bytes, int, int]:
+    """Return a million records of nothing."""
+    return batch(codec, chain.from_iterable(record(i, None) for i in range(MB)), MB), MB, 0
+
+
+SHAPES: tuple[Callable[[str], tuple[bytes, int, int]], ...] = (in_one, in_many, one_record, nulls)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _loaded() -> None:
+    """Load what is compiled before anything is measured."""
+    list(columns(batch("zstd", record(0, b"", longer=40 * MB), 1)).take(0, MOST).parts())
+
+
+def seen(fetched: FetchedRecords, longest: int = MB) -> tuple[int, int, list[int]]:
+    """Go through all parts, as a shard does; return the records, their bytes, and the parts' sizes."""
+    number, size, at, sizes = 0, 0, fetched.start, []
+    for part in fetched.parts(longest):
+        assert part.start == at
+        assert len(part) <= PART_RECORDS
+        at = part.end
+        number += len(part)
+        lengths = part.records.values[:, 1] - part.records.values[:, 0]
+        size += int(lengths.sum())
+        sizes.append(int(lengths.sum()))
+        del part
+    assert at == fetched.end
+    return number, size, sizes
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_no_content_makes_a_fetch_larger_than_its_parts(shape: Any, codec: str) -> None:
+    """One fetch of 3,000 such records took 9 GB, and the worker died of it after each restart."""
+    raw, number, size = shape(codec)
+    fetched = columns(raw).take(0, MOST)
+    # A snappy block is decompressed at once, but it has only 32 KiB here.
+    tracemalloc.start()
+    try:
+        found, found_size, sizes = seen(fetched)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (found, found_size) == (number, size)
+    assert max(sizes) <= PART_BYTES
+    assert peak <= BOUND, f"{peak:,} bytes for {len(raw):,}"
+
+
+def test_snappy_without_frames_takes_memory_in_proportion_to_what_was_fetched() -> None:
+    """librdkafka sends a batch as one block, which nothing decompresses in pieces."""
+    raw = batch("snappy", (), 150, packed=raw_snappy(large_records(150, 990_000)))
+    fetched = columns(raw).take(0, MOST)
+    tracemalloc.start()
+    try:
+        assert seen(fetched)[:2] == (150, 150 * 990_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= BOUND + 22 * len(raw)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "lz4", "zstd"])
+def test_three_gigabytes_pass_through_a_small_address_space(kind: str) -> None:
+    """What the codecs' own libraries take is bounded too: zstd may ask for a window of 128 MiB."""
+    program = f"""
+import resource, sys
+from tests.kafka.bombs import batch, columns
+from tests.kafka.test_decoding_bounds import large_records, seen, MOST
+raw = batch({kind!r}, large_records(3_000, 990_000), 3_000)
+seen(columns(batch({kind!r}, large_records(150, 990_000), 150)).take(0, MOST))
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
+print(*seen(columns(raw).take(0, MOST))[:2])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["3000", str(3_000 * 990_000)], done.stderr[-2_000:]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_record_that_is_too_long_is_cut_and_keeps_what_a_reject_keeps(codec: str) -> None:
+    """It is never whole in memory; its neighbours are as they were."""
+    pieces = chain(
+        record(0, b"before"),
+        record(1, b"x", b"key", [(b"h", b"v")], longer=40 * MB),
+        record(2, b"y", b"k" * 100, longer=PART_BYTES),
+        record(3, b"behind", None, [(b"h", None)]),
+    )
+    parts = list(columns(batch(codec, pieces, 4)).take(0, MOST).parts(MB))
+    rows = [
+        (int(offset), part.records.key(i), part.records.value(i), part.records.headers(i, 1 << 20))
+        for part in parts
+        for i, offset in enumerate(part.records.offsets)
+    ]
+    assert [row[0] for row in rows] == [0, 1, 2, 3]
+    assert rows[0][1:] == (None, b"before", [])
+    assert rows[3][1:] == (None, b"behind", [("h", None)])
+    if codec == "none":  # all of it is in the response, so nothing is gained
+        assert len(rows[1][2] or b"") == 40 * MB + 1
+        return
+    assert rows[1][1:] == (b"key", b"x" + b"a" * MB, [("h", b"v")])
+    assert rows[2][1:] == (b"k" * 100, b"y" + b"a" * MB, [])
+    assert [part.records.times.tolist() for part in parts if 1 in part.records.offsets] == [[1001]]
+
+
+@pytest.mark.parametrize("place", ["key", "headers"])
+def test_a_record_that_is_too_long_elsewhere_is_too_long_for_every_reader(place: str) -> None:
+    """Its short value could be an event, whose user would be half a key."""
+    long = b"k" * (PART_BYTES + 5)
+    pieces = record(0, b"{}", long) if place == "key" else record(0, b"{}", b"k", [(b"h", long)])
+    [part] = columns(batch("zstd", pieces, 1)).take(0, MOST).parts(MB)
+    assert part.records.key(0) == (None if place == "key" else b"k")
+    value = part.records.value(0) or b""
+    assert len(value) == MB + 1
+    assert value.rstrip(b"\0") == b"{}"
+    assert part.records.headers(0, 1 << 20) == []
+
+
+def test_the_operator_may_read_longer_records() -> None:
+    """`events.max_bytes` goes up to 100 MB: a part then has room for one such record."""
+    raw = batch("zstd", record(0, b"", longer=60 * MB), 1)
+    [part] = columns(raw).take(0, MOST).parts(60 * MB)
+    assert len(part.records.value(0) or b"") == 60 * MB
+    [part] = columns(raw).take(0, MOST).parts(50 * MB)
+    assert len(part.records.value(0) or b"") == 50 * MB + 1
+
+
+def test_an_ordinary_fetch_is_one_part() -> None:
+    """Each part takes turns at the GIL."""
+    some = b"".join(
+        batch("lz4", chain.from_iterable(record(i, b"v" * 90) for i in range(9_000)), 9_000, 9_000 * n) for n in range(8)
+    )
+    records = columns(some)
+    numbers = []
+    while records.has_more():
+        taken = records.take(0, PART_RECORDS)
+        numbers.append([len(part) for part in taken.parts()])
+    assert numbers == [[54_000], [18_000]]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("claimed", [-5, 2, 4, 1_000_000, (1 << 31) - 1])
+def test_a_header_that_lies_about_the_number_of_records_is_refused(codec: str, claimed: int) -> None:
+    """Nothing is made by what it says."""
+    raw = batch(codec, chain.from_iterable(record(i, b"v") for i in range(3)), claimed)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordException):
+            list(columns(raw).take(0, MOST).parts())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 << 20
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+@pytest.mark.parametrize("claimed", [149, 151, (1 << 31) - 1])
+def test_a_long_batch_that_lies_about_the_number_of_records_is_refused_at_its_end(codec: str, claimed: int) -> None:
+    raw = batch(codec, large_records(150, 990_000), claimed)
+    with pytest.raises(CorruptRecordException, match="offset 0 holds no records"):
+        seen(columns(raw).take(0, MOST))
+
+
+def test_snappy_that_claims_gigabytes_is_refused_before_they_are_asked_for() -> None:
+    """Its length is in its first bytes, and nothing is true of them."""
+    packed = b"\xff\xff\xff\xff\x0f" + bytes(cramjam.snappy.compress_raw(b"a" * 100))[1:]
+    for made in (packed, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + len(packed).to_bytes(4) + packed):
+        tracemalloc.start()
+        try:
+            with pytest.raises(CorruptRecordException, match="snappy"):
+                list(columns(batch("snappy", (), 1, packed=made)).take(0, MOST).parts())
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak <= BOUND
+
+
+def test_zstd_that_lies_about_its_size_is_read_as_it_is() -> None:
+    """The size in a frame's header is optional, and is not what decides."""
+    content = b"".join(record(0, b"", longer=40 * MB))
+    told = zstandard.ZstdCompressor(write_content_size=True).compress(content)
+    assert zstandard.frame_content_size(told) == len(content)
+    [part] = columns(batch("zstd", (), 1, packed=told)).take(0, MOST).parts(MB)
+    assert len(part.records.value(0) or b"") == MB + 1
+    lying = bytearray(told)
+    at = told.index(len(content).to_bytes(4, "little"))
+    lying[at : at + 4] = (1 << 31).to_bytes(4, "little")
+    with pytest.raises(CorruptRecordException):
+        list(columns(batch("zstd", (), 1, packed=bytes(lying))).take(0, MOST).parts(MB))
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_a_long_batch_that_is_cut_off_or_damaged_is_refused(codec: str) -> None:
+    """A stream finds that out on its way; what came before it is whole."""
+    packed = PACK[codec](large_records(100, 990_000))
+    half = len(packed) // 2
+    for damaged in (packed[:half], packed[:-30], packed[:half] + b"\x55" * 40 + packed[half + 40 :]):
+        raw = batch(codec, (), 100, packed=damaged)
+        if codec in ("lz4", "snappy") and len(damaged) == len(packed):
+            continue  # they have no checksum: another value may be as long
+        with pytest.raises(CorruptRecordException):
+            seen(columns(raw).take(0, MOST))
+
+
+@pytest.mark.parametrize("bad", ["length", "key", "value", "offsets"])
+def test_records_that_are_none_are_refused_in_a_stream_as_in_a_part(bad: str) -> None:
+    """A length may lead anywhere; offsets that fall back would have records counted twice."""
+    first = b"".join(record(5, b"", longer=40 * MB))
+    second = bytearray(b"".join(record(4 if bad == "offsets" else 6, b"value", b"key")))
+    if bad == "length":
+        second[:1] = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+    elif bad == "key":
+        second[4] = 200
+    elif bad == "value":
+        second[8] = 126
+    for before in (first, b"".join(record(5, b"short"))):
+        with pytest.raises(CorruptRecordException):
+            list(columns(batch("zstd", [before, bytes(second)], 2)).take(0, MOST).parts())
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_of_old_formats_expand_within_the_same_bound(magic: int) -> None:
+    """aiokafka's decoder takes all of a message at once, so a longer one is refused."""
+    builder = LegacyRecordBatchBuilder(magic, 1, 1 << 30)
+    for i in range(2):
+        builder.append(i, 1_000 if magic else None, None, bytes(30 * MB))
+    raw = bytes(builder.build())
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordException, match="offset 0, of a format before Kafka 0.11"):
+            list(columns(raw).take(0, MOST).parts())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= BOUND
+
+
+def rows(part: Batch) -> list[tuple[Any, ...]]:
+    """Return all that a part says of its records."""
+    r = part.records
+    return [(int(r.offsets[i]), int(r.times[i]), r.key(i), r.value(i), tuple(r.headers(i, 1 << 20) or ())) for i in range(len(part))]
+
+
+texts = st.none() | st.binary(max_size=30) | st.integers(0, 400).map(lambda n: b"z" * n)
+headers = st.lists(st.tuples(st.text(max_size=3).map(str.encode), st.none() | st.binary(max_size=5)), max_size=2)
+contents = st.lists(st.tuples(texts, texts, headers), min_size=1, max_size=30)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    made=st.lists(st.tuples(st.sampled_from((*CODECS, "raw")), contents), min_size=1, max_size=5),
+    most=st.integers(1_000, 6_000),
+    number=st.integers(1, 40),
+    start=st.integers(0, 100),
+    most_taken=st.integers(1, 100),
+)
+def test_parts_cut_anywhere_hold_the_records_that_aiokafka_reads(
+    made: list[tuple[str, list[Any]]], most: int, number: int, start: int, most_taken: int
+) -> None:
+    """Wherever a part ends, reading can go on from there: a shard may be given up between any two."""
+    raw, wanted, base = b"", [], 0
+    for codec, records in made:
+        packed = None
+        pieces = list(chain.from_iterable(record(i, value, key, more) for i, (value, key, more) in enumerate(records)))
+        if codec == "raw":
+            codec, packed = "snappy", raw_snappy(pieces)
+        one = batch(codec, pieces, len(records), base, packed=packed)
+        stock = MemoryRecords(one).next_batch()
+        # Headers are found behind a value, where there is one.
+        wanted += [(r.offset, r.timestamp, r.key, r.value, () if r.value is None else tuple(r.headers)) for r in stock]
+        raw, base = raw + one, base + len(records)
+    start = min(start, base)
+    wanted = [row for row in wanted if row[0] >= start]
+    with (
+        patch.object(decoding, "PART_BYTES", most),
+        patch.object(decoding, "PART_RECORDS", number),
+        patch.object(decoding, "_BESIDE_BYTES", 1),
+    ):
+        found, cuts, at = [], [], start
+        response = columns(raw, start=start)
+        while response.has_more():
+            fetched = response.take(at, most_taken)
+            for part in fetched.parts(most - 1):
+                assert part.start == at
+                at = part.end
+                cuts.append(at)
+                assert len(part) <= number
+                found += rows(part)
+            assert at == fetched.end
+        assert at == base
+        assert found == wanted
+        for cut in cuts:
+            again = columns(raw, start=cut)
+            later = [row for part in again.take(cut, MOST).parts(most - 1) for row in rows(part)]
+            assert later == [row for row in wanted if row[0] >= cut]
+
+
+def test_snappy_frames_of_any_size_are_the_same_records() -> None:
+    """Java's frames have 32 KiB, others what they like."""
+    for block in (100, 32 << 10, 1 << 20):
+        raw = batch("snappy", (), 50, packed=xerial(large_records(50, 990_000), block))
+        assert seen(columns(raw).take(0, MOST))[:2] == (50, 50 * 990_000)
+
+
+def test_a_response_of_damaged_bytes_never_leads_outside_it() -> None:
+    """With the check of the CRC off."""
+    rng = np.random.default_rng(5)
+    for codec in CODECS:
+        good = batch(codec, large_records(3, 12 * MB), 3)
+        for _ in range(6):
+            damaged = bytearray(good)
+            for at in rng.integers(61, len(good), 3).tolist():
+                damaged[at] ^= 1 << int(rng.integers(8))
+            try:
+                for part in columns(bytes(damaged), check_crcs=False).take(0, MOST).parts():
+                    assert (part.records.values <= len(part.records.data)).all()
+            except CorruptRecordException:
+                pass

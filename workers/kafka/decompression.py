@@ -1,0 +1,235 @@
+"""Decompress record batches within bounds: into a buffer that ends, or piece by piece.
+
+A megabyte can hold gigabytes, and what a header says of that may be a lie. So the size is never
+asked for: `decompress_into` stops where its buffer ends, and `Stream` yields pieces.
+
+    codec    a byte becomes at most    a stream holds, beside its input
+    gzip     1,032 bytes               a piece of 1 MiB
+    zstd     32,768                    a piece, and the frame's window: at most 128 MiB
+    lz4      255                       a block, at most 4 MiB
+    snappy   22                        a block; a producer may send all as one
+
+So snappy needs memory in proportion to what was fetched; the others a constant.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from types import MappingProxyType
+
+import cramjam
+import zstandard
+from aiokafka.errors import CorruptRecordException
+
+Pieces = Iterator[bytes | memoryview]
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+_PIECE = 1 << 20
+# zlib copies the input that it has not come to, at every piece.
+_SLICE = 1 << 14
+_GZIP_WINDOW_BITS = 31
+# That of the highest level, 22; the library's own limit too.
+_ZSTD_WINDOW_MAX = 1 << 27
+_LZ4_MAGIC = (0x184D2204).to_bytes(4, "little")
+_LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_SIZE, _LZ4_CHECKSUM, _LZ4_DICTIONARY = 32, 16, 8, 4, 1
+_LZ4_PLAIN = 1 << 31
+# Three bytes copy at most 64.
+_SNAPPY_MOST = 22
+_XERIAL = b"\x82SNAPPY\0"
+_XERIAL_HEADER_BYTES = 16
+_VARINT_BITS = 35
+
+
+def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | None:
+    """Write a batch's records to the beginning of `room`; return how many bytes they have, None
+    where they do not fit or are damaged, which `Stream` tells apart.
+    """
+    try:
+        if codec == NONE:
+            room[: len(packed)] = packed
+            return len(packed)
+        if codec == SNAPPY:
+            size = 0
+            for block in _snappy_blocks(packed):
+                size += int(cramjam.snappy.decompress_raw_into(block, room[size:]))
+            return size
+        return int(_INTO[codec](packed, room))
+    # What is too long for a slice is a ValueError, a codec that there is not a KeyError.
+    except (cramjam.DecompressionError, CorruptRecordException, KeyError, OSError, ValueError):
+        return None
+
+
+class Stream:
+    """What a record batch decompresses to, read once from its beginning to its end.
+
+    Raises:
+        CorruptRecordException: by each method, where it is damaged or ends too early.
+
+    Attributes:
+        at: how many bytes were read.
+    """
+
+    def __init__(self, codec: int, packed: memoryview) -> None:
+        self.at = 0
+        self._pieces, self._rest = _pieces(codec, packed), memoryview(b"")
+
+    def into(self, room: memoryview) -> int:
+        """Fill `room` up to its end or that of the stream; return how many bytes that were."""
+        done = 0
+        while done < len(room) and self.more():
+            part = self._rest[: len(room) - done]
+            room[done : done + len(part)] = part
+            done += len(part)
+            self._pass(len(part))
+        return done
+
+    def more(self) -> bool:
+        """Tell whether anything follows."""
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            self._rest = memoryview(piece)
+        return True
+
+    def unread(self, data: memoryview) -> None:
+        """Put bytes back that were read last."""
+        self._pieces, self._rest = chain([self._rest], self._pieces), data
+        self.at -= len(data)
+
+    def read(self, length: int) -> bytes:
+        """Return the next bytes."""
+        room = bytearray(length)
+        if self.into(memoryview(room)) < length:
+            raise CorruptRecordException("a record batch ends within a record")
+        return bytes(room)
+
+    def skip(self, length: int) -> None:
+        """Pass over bytes, which are never together in memory."""
+        while length > 0:
+            if not self.more():
+                raise CorruptRecordException("a record batch ends within a record")
+            passed = min(length, len(self._rest))
+            self._pass(passed)
+            length -= passed
+
+    def number(self) -> int:
+        """Return the next zigzag number, of 32 bits as the lengths in a record."""
+        bits = 0
+        for shift in range(0, _VARINT_BITS, 7):
+            [byte] = self.read(1)
+            bits |= (byte & 127) << shift
+            if byte < 128:
+                return bits >> 1 ^ -(bits & 1)
+        raise CorruptRecordException("a record batch holds a number of more than 32 bits")
+
+    def _pass(self, length: int) -> None:
+        self._rest = self._rest[length:]
+        self.at += length
+
+
+def longer_than(codec: int, packed: memoryview, most: int) -> bool:
+    """Tell whether it decompresses to more than `most` bytes."""
+    size = 0
+    for piece in _pieces(codec, packed):
+        size += len(piece)
+        if size > most:
+            return True
+    return False
+
+
+def _pieces(codec: int, packed: memoryview) -> Pieces:
+    if codec not in _STREAMS:
+        raise CorruptRecordException(f"a record batch is compressed by codec {codec}, which no version of Kafka knows")
+    try:
+        yield from _STREAMS[codec](packed)
+    except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError) as error:
+        raise CorruptRecordException(f"a record batch cannot be decompressed: {NAMES[codec]}: {error}") from error
+
+
+def _plain(packed: memoryview) -> Pieces:
+    yield packed
+
+
+def _gzip(packed: memoryview) -> Pieces:
+    inflate = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    for at in range(0, len(packed), _SLICE):
+        left: bytes | memoryview = packed[at : at + _SLICE]
+        while True:
+            if inflate.eof and left:
+                inflate = zlib.decompressobj(_GZIP_WINDOW_BITS)
+            piece = inflate.decompress(left, _PIECE)
+            yield piece
+            left = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+            if not left and len(piece) < _PIECE:
+                break
+
+
+def _zstd(packed: memoryview) -> Pieces:
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+    with decompressor.stream_reader(packed, read_across_frames=True) as frames:
+        while piece := frames.read(_PIECE):
+            yield piece
+
+
+def _lz4(packed: memoryview) -> Pieces:
+    """Frames of blocks; LZ4's own format, "LZ4 Frame Format Description"."""
+    at = 0
+    while at < len(packed):
+        if packed[at : at + 4] != _LZ4_MAGIC or len(packed) < at + 7:
+            raise CorruptRecordException("a record batch compressed with lz4 holds no frame")
+        flags, sizes = packed[at + 4], packed[at + 5]
+        if not flags & _LZ4_INDEPENDENT or flags & _LZ4_DICTIONARY or not 4 <= sizes >> 4 <= 7:
+            raise CorruptRecordException(
+                "a record batch compressed with lz4 has blocks that need one another, or a dictionary: Kafka knows none"
+            )
+        most = 1 << 8 + 2 * (sizes >> 4)
+        at += 15 if flags & _LZ4_SIZE else 7
+        while size := int.from_bytes(packed[at : at + 4], "little"):
+            at += 4
+            block = packed[at : at + (size & ~_LZ4_PLAIN)]
+            at += len(block) + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
+            if size & _LZ4_PLAIN:
+                yield block
+            else:
+                room = bytearray(most)
+                yield memoryview(room)[: int(cramjam.lz4.decompress_block_into(block, room))]
+        at += 8 if flags & _LZ4_CHECKSUM else 4
+
+
+def _snappy(packed: memoryview) -> Pieces:
+    for block in _snappy_blocks(packed):
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > _SNAPPY_MOST * len(block):
+            raise CorruptRecordException(f"a record batch says that {len(block)} bytes of snappy are {size}")
+        room = bytearray(size)
+        yield memoryview(room)[: int(cramjam.snappy.decompress_raw_into(block, room))]
+
+
+def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
+    """Yield the blocks of Java's framing; without it all is one block."""
+    if packed[: len(_XERIAL)] != _XERIAL:
+        yield packed
+        return
+    at = _XERIAL_HEADER_BYTES
+    while at < len(packed):
+        start = at + 4
+        at = start + int.from_bytes(packed[at:start])
+        if at > len(packed):
+            raise CorruptRecordException("a record batch compressed with snappy is cut off")
+        yield packed[start:at]
+
+
+_INTO: Mapping[int, Callable[[memoryview, memoryview], int]] = MappingProxyType(
+    {
+        GZIP: cramjam.gzip.decompress_into,
+        LZ4: cramjam.lz4.decompress_into,
+        ZSTD: cramjam.zstd.decompress_into,
+    }
+)
+_STREAMS: Mapping[int, Callable[[memoryview], Pieces]] = MappingProxyType(
+    {NONE: _plain, GZIP: _gzip, SNAPPY: _snappy, LZ4: _lz4, ZSTD: _zstd}
+)
