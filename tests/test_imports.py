@@ -70,7 +70,7 @@ CORE = {
     "heapq", "itertools", "json", "math", "msgspec", "numpy", "pathlib", "statistics", "struct", "threading", "types", "typing",
     "workers.errors", "workers.kernels", "workers.mechanisms", "workers.shapes",
 }  # fmt: skip
-LINES_MAX = 400
+LINES_MAX = 700
 FILES_MAX = 16
 
 

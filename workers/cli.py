@@ -42,6 +42,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 EXIT_DEADLINE_S = 15.0
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+CORE_DUMPS_ON = "--debug leaves core dumps on: a dump of this process may hold the key and exact counts"
 
 N = click.IntRange(1, 1_000)
 
@@ -56,7 +57,7 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--debug", is_flag=True, help="Show a traceback with an error, and more in the log.")
+@click.option("--debug", is_flag=True, help="Show a traceback with an error, and more in the log; leave core dumps on.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
 )
@@ -68,6 +69,13 @@ def cli(context: click.Context, debug: bool) -> None:
     `quietcount topics -c FILE --create` and `quietcount run -c FILE`.
     """
     context.obj["debug"] = debug
+    # Before a command reads a key, a secret or an event.
+    if not debug:
+        from workers.memory import forbid_core_dumps
+
+        forbid_core_dumps()
+    elif context.invoked_subcommand != "run":  # which says it in the form of its log
+        say_as_text(CORE_DUMPS_ON)
 
 
 @cli.command()
@@ -99,6 +107,8 @@ def run(
             _log_as(log_format, state)
         settings = _load(config)
         _log_as(log_format or settings.worker.log_format, state)
+        if state["debug"]:
+            logging.getLogger(__name__).warning(CORE_DUMPS_ON)
         from workers.app import run as run_worker
         from workers.compiling import ensure_compiled
         from workers.compiling import logger as compiling
