@@ -3,7 +3,7 @@
     0    done
     1    `audit` found a difference, `check` nothing that would be accepted, `init` nothing to count
     2    bad usage, settings, files or state, or Kafka does not answer
-    3    `topics`: something is missing
+    3    `topics`: something is missing (with --create: something of the worker's own)
     70   an internal error
     75   another owner keeps the partitions (`run`)
     130  Ctrl-C (143: SIGTERM, of `replay`)
@@ -166,18 +166,24 @@ def demo(
 
 @cli.command()
 @config_option
-@click.option("--create", is_flag=True, help="Create missing topics. Existing ones are never altered.")
+@click.option(
+    "--create", is_flag=True, help="Create missing topics of the worker's own. Existing ones are never altered."
+)
+@click.option("--events-topic", is_flag=True, help="With --create: create a missing events topic as well.")
 @click.pass_context
-def topics(context: click.Context, config: Path, create: bool) -> int:
+def topics(context: click.Context, config: Path, create: bool, events_topic: bool) -> int:
     """Show the topics the worker needs, and their state on the cluster.
 
-    Exits with 1 if an existing topic is not configured as it must be, 3 if one is missing.
+    Exits with 1 if an existing topic is not configured as it must be, 3 if one is missing. With
+    --create a missing events topic is said, and is not an error: producers may create it later.
     """
+    if events_topic and not create:
+        raise click.UsageError("--events-topic goes with --create")
     settings = _load(config)
     _only_one_line(context)
     from workers.commands.topics import show_topics
 
-    return show_topics(settings, create=create)
+    return show_topics(settings, create=create, events_topic=events_topic)
 
 
 @cli.command()
