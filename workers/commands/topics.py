@@ -12,6 +12,7 @@ from rich.table import Table
 from workers.ceiling.refusing import check_ceiling
 from workers.commands.printing import many
 from workers.durations import format_duration
+from workers.kafka.clients import Connection
 from workers.kafka.topics import (
     EVENTS,
     INFINITE,
