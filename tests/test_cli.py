@@ -26,6 +26,7 @@ from workers.cli import cli, execute
 from workers.commands.failures import explain
 from workers.errors import Fenced, SettingsError
 from workers.kafka.clients import Connection
+from workers.kafka.topics import default_partitions
 from workers.settings import read_key
 
 COMMAND = [sys.executable, "-m", "workers.cli"]
@@ -61,7 +62,7 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureF
     [
         (["run"], ["-c"]),
         (["demo"], ["--seconds", "--rate", "--bootstrap"]),
-        (["topics"], ["-c", "--create"]),
+        (["topics"], ["-c", "--create", "--events-topic"]),
         (["plan"], ["-c", "--json"]),
         (["budget"], ["-c", "--json"]),
         (["dashboard"], ["-c", "--port"]),
@@ -344,26 +345,81 @@ def for_topics(config: Path, bootstrap: str) -> str:
     return name
 
 
+def shown_by_topics(
+    config: Path, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, dict[str, tuple[str, str]], list[str]]:
+    """Exit code of `topics`, state and partitions of every topic, lines on stderr."""
+    capsys.readouterr()
+    code = execute(["topics", "-c", str(config), *arguments])
+    captured = capsys.readouterr()
+    rows = [line.split() for line in captured.out.splitlines()[1:]]
+    return code, {row[0]: (row[1], row[2]) for row in rows}, captured.err.splitlines()
+
+
+ENDS = ("contributions", "contribute-state", "release-state", "rejects", "products")
+
+
 def test_topics_shows_creates_once_and_is_content_after_that(
     bootstrap: str, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Showing creates nothing, creating twice is as creating once, and what is missing is said on stderr."""
     name = for_topics(config, bootstrap)
-    ends = ("contributions", "contribute-state", "release-state", "rejects", "products")
-    needed = [name, *(f"{name}.{end}" for end in ends)]
+    needed = [name, *(f"{name}.{end}" for end in ENDS)]
     states = []
-    for arguments in [], [], ["--create"], ["--create"], []:
-        capsys.readouterr()
-        code = execute(["topics", "-c", str(config), *arguments])
-        captured = capsys.readouterr()
-        rows = [line.split() for line in captured.out.splitlines()[1:]]
-        assert [row[0] for row in rows] == needed
-        states.append({row[1] for row in rows})
-        assert ("--create" in captured.err) == ("missing" in states[-1]) == (code == 3)
+    for arguments in [], [], ["--create", "--events-topic"], ["--create", "--events-topic"], ["--create"], []:
+        code, topics, lines = shown_by_topics(config, capsys, *arguments)
+        assert list(topics) == needed
+        states.append({state for state, _ in topics.values()})
+        assert any("--create" in line for line in lines) == ("missing" in states[-1]) == (code == 3)
         assert code in (0, 3)
-        partitions = {row[0]: row[2] for row in rows}
-        assert partitions[f"{name}.contributions"] == partitions[f"{name}.release-state"] == "3"
-    assert states == [{"missing"}, {"missing"}, {"created"}, {"there"}, {"there"}]
+        assert topics[f"{name}.contributions"][1] == topics[f"{name}.release-state"][1] == "3"
+        creating = f"quietcount: creating the events topic {name} with 4 partitions"
+        assert (creating in lines) == (states[-1] == {"created"})
+    assert states == [{"missing"}, {"missing"}, {"created"}, {"there"}, {"there"}, {"there"}]
+
+
+def test_a_mistyped_events_topic_is_named_and_not_created(
+    bootstrap: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typo would make a topic that nobody writes. The worker's own topics are made all the same: producers may create it later."""
+    name = for_topics(config, bootstrap)
+    admin = admin_of(Connection(bootstrap))
+    [made] = admin.create_topics([NewTopic(f"{name}s", 4, 1)]).values()
+    made.result()
+    until(lambda: f"{name}s" in admin.list_topics(timeout=60).topics, "the topic appears")
+    code, topics, [line] = shown_by_topics(config, capsys, "--create")
+    assert {own: topics[own][0] for own in topics} == {
+        name: "missing", **{f"{name}.{end}": "created" for end in ENDS},
+    }  # fmt: skip
+    assert code == 0, "it did all that it was asked to"
+    assert name not in admin.list_topics(timeout=60).topics
+    for words in (f"events topic {name} does not exist", f"did you mean {name}s?", "--create --events-topic"):
+        assert words in line
+    # A question is answered with 3: a worker could not start yet.
+    code, topics, [line] = shown_by_topics(config, capsys)
+    assert code == 3 and topics[name][0] == "missing" and f"events topic {name} does not exist" in line
+    assert execute(["run", "-c", str(config)]) == 2
+    assert f"events.topic = '{name}': no such topic on" in capsys.readouterr().err
+
+
+def test_an_events_topic_that_comes_later_fits_what_was_made_before_it(
+    bootstrap: str, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A producer creates it with the cluster's default number, `--events-topic` with the number that the state was made for."""
+    name = for_topics(config, bootstrap)
+    assert shown_by_topics(config, capsys, "--create")[0] == 0
+    default = str(default_partitions(Connection(bootstrap)))
+    code, topics, _ = shown_by_topics(config, capsys)
+    assert topics[name] == ("missing", default) and topics[f"{name}.contribute-state"] == ("there", default)
+    code, topics, _ = shown_by_topics(config, capsys, "--create", "--events-topic")
+    assert (code, topics[name]) == (0, ("created", default))
+    assert shown_by_topics(config, capsys)[0] == 0
+
+
+def test_events_topic_without_create_is_wrong_usage(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It creates nothing by itself, and must not look as if it had."""
+    assert execute(["topics", "-c", str(config), "--events-topic"]) == 2
+    assert "--events-topic goes with --create" in capsys.readouterr().err
 
 
 def test_topics_is_1_where_a_topic_is_not_as_it_must_be(

@@ -3,7 +3,7 @@
     0    done
     1    `audit` found a difference, `check` nothing that would be accepted, `init` nothing to count
     2    bad usage, settings, files or state, or Kafka does not answer
-    3    `topics`: something is missing
+    3    `topics`: something is missing (with --create: something of the worker's own)
     70   an internal error
     75   another owner keeps the partitions (`run`)
     130  Ctrl-C (143: SIGTERM, of `replay`)
@@ -42,6 +42,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 EXIT_DEADLINE_S = 15.0
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+CORE_DUMPS_ON = "--debug leaves core dumps on: a dump of this process may hold the key and exact counts"
 
 N = click.IntRange(1, 1_000)
 
@@ -56,7 +57,7 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--debug", is_flag=True, help="Show a traceback with an error, and more in the log.")
+@click.option("--debug", is_flag=True, help="Show a traceback with an error, and more in the log; leave core dumps on.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
 )
@@ -68,6 +69,13 @@ def cli(context: click.Context, debug: bool) -> None:
     `quietcount topics -c FILE --create` and `quietcount run -c FILE`.
     """
     context.obj["debug"] = debug
+    # Before a command reads a key, a secret or an event.
+    if not debug:
+        from workers.memory import forbid_core_dumps
+
+        forbid_core_dumps()
+    elif context.invoked_subcommand != "run":  # which says it in the form of its log
+        say_as_text(CORE_DUMPS_ON)
 
 
 @cli.command()
@@ -99,6 +107,8 @@ def run(
             _log_as(log_format, state)
         settings = _load(config)
         _log_as(log_format or settings.worker.log_format, state)
+        if state["debug"]:
+            logging.getLogger(__name__).warning(CORE_DUMPS_ON)
         from workers.app import run as run_worker
         from workers.compiling import ensure_compiled
         from workers.compiling import logger as compiling
@@ -156,18 +166,24 @@ def demo(
 
 @cli.command()
 @config_option
-@click.option("--create", is_flag=True, help="Create missing topics. Existing ones are never altered.")
+@click.option(
+    "--create", is_flag=True, help="Create missing topics of the worker's own. Existing ones are never altered."
+)
+@click.option("--events-topic", is_flag=True, help="With --create: create a missing events topic as well.")
 @click.pass_context
-def topics(context: click.Context, config: Path, create: bool) -> int:
+def topics(context: click.Context, config: Path, create: bool, events_topic: bool) -> int:
     """Show the topics the worker needs, and their state on the cluster.
 
-    Exits with 1 if an existing topic is not configured as it must be, 3 if one is missing.
+    Exits with 1 if an existing topic is not configured as it must be, 3 if one is missing. With
+    --create a missing events topic is said, and is not an error: producers may create it later.
     """
+    if events_topic and not create:
+        raise click.UsageError("--events-topic goes with --create")
     settings = _load(config)
     _only_one_line(context)
     from workers.commands.topics import show_topics
 
-    return show_topics(settings, create=create)
+    return show_topics(settings, create=create, events_topic=events_topic)
 
 
 @cli.command()

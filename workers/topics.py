@@ -92,8 +92,13 @@ def connection_of(settings: Settings, embedded: str | None = None) -> Connection
     return Connection(settings.kafka.bootstrap, settings.kafka.client, embedded=embedded)
 
 
-def look_at_topics(settings: Settings, connection: Connection) -> Topics:
+def look_at_topics(
+    settings: Settings, connection: Connection, events_partitions: int | None = None
+) -> Topics:
     """Return what the worker needs, and what the cluster has of it.
+
+    An events topic that is missing will have `events_partitions`, as far as nothing else says how
+    many.
 
     Raises:
         SettingsError: no broker answers, or what is there contradicts the settings.
@@ -105,7 +110,7 @@ def look_at_topics(settings: Settings, connection: Connection) -> Topics:
     plan = plan_topics(
         worker.name,
         events,
-        None,
+        events_partitions,
         worker.owner_partitions,
         outputs,
         existing,
@@ -314,6 +319,6 @@ def _missing(names: Sequence[str]) -> SettingsError:
 
 def _no_such_topic(settings: Settings, name: str) -> SettingsError:
     return SettingsError(
-        f"events.topic = {name!r}: no such topic on {settings.kafka.bootstrap}; create it first, or "
-        "allow this worker to read it (deploy/acls.md)"
+        f"events.topic = {name!r}: no such topic on {settings.kafka.bootstrap}; if the name is right, create it "
+        "(`quietcount topics -c FILE --create --events-topic`), or allow this worker to read it (deploy/acls.md)"
     )

@@ -22,12 +22,15 @@ from workers.settings import Settings, load
 AT = time.time_ns() // 1_000_000 - 3_600_000
 
 
-def settings_in(directory: Path, histograms: Iterable[Mapping[str, Any]], **events: object) -> Settings:
+def settings_in(
+    directory: Path, histograms: Iterable[Mapping[str, Any]], unit: str = "event", **events: object
+) -> Settings:
     """Settings of a worker that never runs."""
     document = {
         "worker": {"name": "w", "data_dir": "data", "key_file": "key"},
         "kafka": {"bootstrap": "nowhere:9092"},
         "events": {"topic": "events", "key": "key", "items": "items", "timestamp": "ts"} | events,
+        "privacy": {"unit": unit},
         "histogram": list(histograms),
     }
     path = directory / "settings.toml"
@@ -107,6 +110,8 @@ def test_times_that_are_accepted_but_of_another_century_are_doubted(tmp_path: Pa
     settings = settings_in(tmp_path, [unk()])
     found = examined(settings, lines(tmp_path, [event(ts=AT // 1000 + i) for i in range(5)]))
     assert found.accepted == 5 and 'timestamp_unit = "s"' in found.time_hint
+    text = shown(settings, str(tmp_path / "events.jsonl"), tmp_path)
+    assert "events a tick" not in text, "a rate by a wrong clock"
     assert examined(settings, lines(tmp_path, [event()])).time_hint == ""
 
 
@@ -207,3 +212,58 @@ def test_an_empty_file_is_1_and_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert execute(["check", "-c", str(tmp_path / "settings.toml"), "--input", lines(tmp_path, [])]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("there are none, so nothing can be checked")
+
+
+def shown(settings: Settings, source: str, directory: Path) -> str:
+    """What `check` prints, as one line."""
+    sample = of_file(settings, source, 10_000)
+    console = Console(record=True, width=100, file=(directory / "out").open("w"))
+    show(examine(settings, sample), sample, settings, console)
+    return " ".join(console.export_text().split())
+
+
+def test_where_users_are_protected_their_bounds_are_judged_and_not_those_of_an_event(tmp_path: Path) -> None:
+    """One user with 30 events of one item is one count: neither is max_count too much, nor do 30 pass a threshold."""
+    histogram = unk(max_items=1, max_count=3, max_items_per_user=2, horizon=86_400)
+    settings = settings_in(tmp_path, [histogram], unit="user", user="user")
+    day = AT // 86_400_000 * 86_400_000
+    events = [event(user="one", ts=day + i, items=["a"]) for i in range(30)]
+    events += [event(user="two", ts=day + 100 + i, items=[item]) for i, item in enumerate("abcd")]
+    source = lines(tmp_path, events)
+    found = examined(settings, source).histograms[0].of_users
+    assert found is not None and found.users == 2
+    assert (found.pairs.most, found.pairs.above) == (4, 1)
+    assert (found.amounts.most, found.amounts.above) == (30, 1)
+    text = shown(settings, source, tmp_path)
+    assert "max_items_per_user = 2 cuts 1 user (50.0 %)" in text and "max_count = 3 cuts 1 count" in text
+    assert "only adds noise" not in text and "passed by" not in text
+    assert "different users on, at least" in text and "before users are bounded" in text
+
+
+def test_a_user_of_several_days_is_bounded_in_each(tmp_path: Path) -> None:
+    """The bounds are those of an epoch."""
+    settings = settings_in(tmp_path, [unk(max_items_per_user=1, horizon=86_400)], unit="user", user="user")
+    day = AT // 86_400_000 * 86_400_000
+    events = [event(user="u", ts=day - i * 86_400_000) for i in range(3)]
+    found = examined(settings, lines(tmp_path, events)).histograms[0].of_users
+    assert found is not None and (found.users, found.amounts.most) == (3, 1)
+
+
+@pytest.mark.parametrize("items", [[], None])
+def test_events_without_items_are_accepted_and_said_to_count_nothing(tmp_path: Path, items: object) -> None:
+    """An accepted share of 100 % would otherwise look as if all of them counted."""
+    settings = settings_in(tmp_path, [unk()], missing="empty")
+    source = lines(tmp_path, [event(0), event(1, items=items), event(2, items=items)])
+    assert examined(settings, source).histograms[0].without_items == 2
+    assert "2 events of these (66.7 %) accepted without any item: they count nothing" in shown(settings, source, tmp_path)
+
+
+def test_missing_empty_is_proposed_where_it_would_help_and_nowhere_else(tmp_path: Path) -> None:
+    """It accepts events whose items are absent or null; no other fault."""
+    settings = settings_in(tmp_path, [unk()])
+    without = {"key": "k", "ts": AT}
+    events = [event(), without, event(items=None), event(items=7.5), event(key=None), {"ts": AT, "items": None}]
+    source = lines(tmp_path, events)
+    assert sum(why.empty for why in examined(settings, source).why) == 2
+    assert 'missing = "empty" would accept 1 of them' in shown(settings, source, tmp_path)
+    assert sum(why.empty for why in examined(settings_in(tmp_path, [unk()], missing="empty"), source).why) == 0

@@ -56,6 +56,7 @@ SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
     "workers/histogram/life.py": {"refusal_of_left_out"},
     "workers/audit.py": {"_unlike"},
+    "workers/commands/topics.py": {"_no_events"},
     "workers/plan/person/words.py": {"cautions"},
     "workers/settings/topic_names.py": {"topic_complaints"},
     "workers/settings/__init__.py": {"_complaints", "_user_complaints"},

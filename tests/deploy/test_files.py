@@ -129,6 +129,7 @@ def test_compose_has_two_workers_with_disks_of_their_own_and_one_key() -> None:
     assert "key" not in services["dashboard"]["depends_on"]
     for name in OURS:
         assert services[name]["read_only"] and services[name]["cap_drop"] == ["ALL"]
+        assert services[name]["ulimits"] == {"core": 0}, "the memory of a worker holds the key"
     for name in ("worker-1", "worker-2"):
         assert services[name]["stop_grace_period"] == "60s", "the worker ends itself after 45 s at most"
 

@@ -63,13 +63,14 @@ def test_topics_as_people_have_them(name: str, guessed: dict[str, object]) -> No
 
 
 def test_users_are_found_by_name_and_by_where_their_records_are() -> None:
-    """A session that is the record key lies where its key says; an address that is not cannot be protected."""
+    """A session that is the record key lies where its key says; an address that is not needs `rekey`."""
     draft = draft_of(sample_of(events("users", 2_000)), Answers(users=True))
     assert draft.user is not None
     assert (draft.user.setting, draft.user.partitioner) == ("session", "murmur2")
     assert [(named.setting, named.partitioner) for named in draft_of(sample_of(events("web-log", 2_000))).users] == [("ip", None)]
-    with pytest.raises(NothingToCount, match=r"--users: the records are not placed by .*\(ip\)"):
-        draft_of(sample_of(events("web-log", 2_000)), Answers(users=True))
+    text, draft = written(sample_of(events("web-log", 2_000)), Answers(users=True))
+    assert draft.user is not None and draft.user.setting == "ip"
+    assert "rekey = true" in text and "partitioner" not in text
     with pytest.raises(NothingToCount, match="--users: no field"):
         draft_of(sample_of(events("flights", 2_000)), Answers(users=True))
 

@@ -43,6 +43,17 @@ def test_owners_that_contradict_existing_topics_are_refused() -> None:
         plan_topics("w", ["e"], 4, None, [], both)
 
 
+@pytest.mark.parametrize("rekey", [False, True])
+def test_an_events_topic_yet_to_come_gets_the_partitions_that_the_state_was_made_for(rekey: bool) -> None:
+    """Another number would be refused at the start, and the state has one partition for each source partition."""
+    state = "w.rekey-state" if rekey else "w.contribute-state"
+    existing = {name: Existing(name, n) for name, n in (("e1", 4), (state, 10))}
+    planned = {topic.name: topic.partitions for topic in plan_topics("w", ["e1", "e2", "e3"], 1, None, [], existing, rekey=rekey)}
+    assert (planned["e1"], planned["e2"], planned["e3"], planned[state]) == (4, 3, 3, 10)
+    planned = {topic.name: topic.partitions for topic in plan_topics("w", ["e1", "e2"], 1, None, [], {}, rekey=rekey)}
+    assert (planned["e1"], planned["e2"], planned[state]) == (1, 1, 2)
+
+
 def test_contributions_are_kept_for_ever_and_state_is_compacted() -> None:
     """The audit reads every contribution again; state is found by its last value."""
     plan = {topic.name: topic for topic in plan_topics("w", ["e"], 4, 2, [], {})}

@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from workers.check.sample import Part, Sample
 from workers.errors import SettingsError
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.forms import Forms
-from workers.events.project import time_ms
+from workers.events.project import Projection, time_ms
 from workers.events.reader import Reject
 from workers.events.source_reader import SourceReader
 from workers.mechanisms.config import HistogramConfig
@@ -33,6 +33,8 @@ from workers.shapes.paths import Path
 from workers.shapes.views import UNITS, Shape
 
 Longs = NDArray[np.int64]
+UserEpoch = tuple[bytes, int]
+"""A user's digest and an epoch."""
 
 # Events with other times are what a wrong unit makes of them.
 _PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)
@@ -57,6 +59,7 @@ class Why:
         fields: what all of them have.
         absent: the field that it names, where none of them has it.
         hint: what else may be the matter.
+        empty: how many of them `missing = "empty"` would accept, as events without items.
     """
 
     reason: str
@@ -65,6 +68,7 @@ class Why:
     fields: Fields = field(default_factory=Fields)
     absent: Nearest | None = None
     hint: str = ""
+    empty: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +84,21 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OfUsers:
+    """What the users of a sample bring in an epoch; in all of the epoch they may bring more.
+
+    Attributes:
+        users: how many there are in an epoch, added up over epochs.
+        pairs: of stream key and item that a user brings, beside max_items_per_user.
+        amounts: of such a pair, beside max_count.
+    """
+
+    users: int
+    pairs: Spread
+    amounts: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OfHistogram:
     """What a histogram would have of the sample.
 
@@ -88,10 +107,12 @@ class OfHistogram:
         looked_at: events that its `where` matches.
         keys: stream keys met in them; `served`: of these, how many it serves.
         unserved: events of the others, which do not count here.
+        without_items: events without any item, which count nothing.
         early: events dated before its start, which do not count either.
         labels: items met.
         items: an event, beside max_items.
         amounts: of an item in an event, beside max_count.
+        of_users: what the users of the sample bring in an epoch; None where events are protected.
         absent: paths of its own that no record has.
         expected: what its ticks would show; None where the sample says no rate.
     """
@@ -101,10 +122,12 @@ class OfHistogram:
     keys: int
     served: int
     unserved: int
+    without_items: int
     early: int
     labels: int
     items: Spread
     amounts: Spread
+    of_users: OfUsers | None
     absent: tuple[Nearest, ...]
     expected: Expected | None
 
@@ -146,6 +169,7 @@ def examine(settings: Settings, sample: Sample) -> Examined:
     reader, fields = reader_of(settings, sample.shape), Fields()
     forms = Forms(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
+    strict, lenient = (Projection(replace(sample.shape, empty=empty)) for empty in (sample.shape.empty, True))
     whys: dict[str, Why] = {}
     parts: list[_Read] = []
     accepted = 0
@@ -160,6 +184,7 @@ def examine(settings: Settings, sample: Sample) -> Examined:
                 why.number += 1
                 decoded = _decoded(source, part, reject.index)
                 why.fields.add(decoded)
+                why.empty += isinstance(strict.event(decoded), str) and not isinstance(lenient.event(decoded), str)
                 if why.number == 1:
                     why.example = _example(source, part, reject.index)
                     why.hint = _time_hint(sample.shape, reject.reason, decoded)
@@ -289,6 +314,7 @@ class _Sums:
 
     looked_at: int = 0
     unserved: int = 0
+    without_items: int = 0
     early: int = 0
     keys: set[str] = field(default_factory=set)
     labels: set[str] = field(default_factory=set)
@@ -296,6 +322,7 @@ class _Sums:
     amounts: list[Longs] = field(default_factory=list)
     events_s: float = 0.0
     pairs_s: defaultdict[Pair, float] = field(default_factory=lambda: defaultdict(float))
+    of_users: defaultdict[UserEpoch, Counter[Pair]] = field(default_factory=lambda: defaultdict(Counter))
 
 
 def _of_histogram(
@@ -318,10 +345,12 @@ def _of_histogram(
         keys=len(sums.keys),
         served=served,
         unserved=sums.unserved,
+        without_items=sums.without_items,
         early=sums.early,
         labels=len(sums.labels),
         items=_spread(sums.items, config.max_items),
         amounts=_spread(sums.amounts, config.max_count),
+        of_users=_of_users(sums, config) if settings.privacy.unit == "user" else None,
         absent=tuple(absent[str(path)] for path in wanted_paths(own).values() if str(path) in absent),
         expected=None
         if mechanism is None
@@ -361,6 +390,7 @@ def _add(sums: _Sums, config: HistogramConfig, part: _Read, weight: float) -> No
     sums.early += int(np.count_nonzero(early))
     numbers = np.diff(columns.ends, prepend=0)
     sums.items.append(numbers[seen])
+    sums.without_items += int(np.count_nonzero(numbers[seen] == 0))
     rows = rows_of(columns.ends[seen] - numbers[seen], numbers[seen])
     amounts = columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
     sums.amounts.append(amounts)
@@ -368,6 +398,8 @@ def _add(sums: _Sums, config: HistogramConfig, part: _Read, weight: float) -> No
     sums.events_s += weight * len(counting)
     for pair, count in _bounded(columns, counting, config).items():
         sums.pairs_s[pair] += weight * count
+    if part.events.users is not None:
+        _add_users(sums, config, part.events, columns, counting)
     sums.labels |= {columns.label_names.name(code) for code in set(columns.labels[rows].tolist())}
 
 
@@ -386,6 +418,33 @@ def _bounded(columns: EventColumns, events: Longs, config: HistogramConfig) -> C
     for (key, label), amount in of_codes.items():
         found[columns.key_names.name(key), columns.label_names.name(label)] += amount
     return found
+
+
+def _add_users(sums: _Sums, config: HistogramConfig, events: Events, columns: EventColumns, counting: Longs) -> None:
+    """Add what users bring to each pair in an epoch, before they are bounded."""
+    assert events.users is not None
+    ticks, horizon = (events.times - config.start_ms) // config.tick_ms, config.horizon_ticks
+    epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
+    starts = columns.ends - np.diff(columns.ends, prepend=0)
+    for event in counting.tolist():
+        rows = slice(int(starts[event]), int(min(columns.ends[event], starts[event] + config.max_items)))
+        key = columns.key_names.name(int(columns.keys[event]))
+        labels = columns.labels[rows].tolist()
+        amounts = columns.amounts[rows].tolist() if len(columns.amounts) else [1] * len(labels)
+        of_user = sums.of_users[events.users[event].tobytes(), int(epochs[event])]
+        for label, amount in zip(labels, amounts, strict=True):
+            of_user[key, columns.label_names.name(label)] += amount
+
+
+def _of_users(sums: _Sums, config: HistogramConfig) -> OfUsers:
+    pairs = np.array([len(found) for found in sums.of_users.values()], dtype=np.int64)
+    amounts = np.array([n for found in sums.of_users.values() for n in found.values()], dtype=np.int64)
+    bound = config.max_items_per_user
+    return OfUsers(
+        users=len(pairs),
+        pairs=_spread([pairs], len(sums.labels) * len(sums.keys) if bound is None else bound),
+        amounts=_spread([amounts], config.max_count),
+    )
 
 
 def _spread(found: Sequence[Longs], bound: int) -> Spread:

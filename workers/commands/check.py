@@ -8,12 +8,13 @@ from datetime import timedelta
 from rich.console import Console
 
 from workers.ceiling.refusing import check_ceiling
-from workers.check.examine import Examined, Nearest, OfHistogram, Spread, Why, examine
+from workers.check.examine import Examined, Nearest, OfHistogram, OfUsers, Spread, Why, examine
 from workers.check.expect import Expected
 from workers.check.sample import Sample, of_file, of_topics
 from workers.commands.printing import Printer, many, share, when
 from workers.compiling import ensure_compiled
 from workers.durations import format_duration
+from workers.mechanisms.config import HistogramConfig
 from workers.settings import Settings
 
 EXIT_NOTHING_ACCEPTED = 1
@@ -78,6 +79,8 @@ def _why(why: Why, records: int, say: Printer) -> None:
     say.line(f"{why.reason}: {why.number:,} ({share(why.number, records)})", 2)
     if why.hint:
         say.line(why.hint, 6)
+    if why.empty:
+        say.line(f'missing = "empty" would accept {why.empty:,} of them: as events without items, which count nothing', 6)
     if why.absent is not None:
         say.line(_near(why.absent, "none of them"), 6)
     say.exact(why.example, 6)
@@ -103,16 +106,35 @@ def _histogram(one: OfHistogram, found: Examined, say: Printer) -> None:
     say.line(f"{many(one.keys, 'stream key')}: {_declared(one)}; {many(one.labels, 'item')}", 2)
     if one.early:
         say.line(f"! {many(one.early, 'event')} of these dated before its start {when(config.start_ms)}: not counted", 2)
+    if one.without_items:
+        say.line(
+            f"! {many(one.without_items, 'event')} of these ({share(one.without_items, seen)}) accepted without any item: "
+            "they count nothing",
+            2,
+        )
     say.line(f"items an event: {_spread(one.items, f'max_items = {config.max_items}', seen, 'event')}", 2)
     rows = "counts of an item in an event"
-    if one.amounts.most > 1:
+    if one.of_users is not None:
+        _users(one.of_users, config, say)
+    elif one.amounts.most > 1:
         say.line(f"{rows}: {_spread(one.amounts, f'max_count = {config.max_count}', None, 'count')}", 2)
     elif config.max_count > 1:
         say.line(f"{rows}: 1; max_count = {config.max_count:,} only adds noise", 2)
-    if one.expected is None:
+    if found.time_hint:
+        say.line("nothing can be said of its ticks while the times are not of this century (above)", 2)
+    elif one.expected is None:
         say.line("its events have one time, or none counts: no rate, so nothing can be said of its ticks", 2)
     else:
         _expected(one.expected, one, say)
+
+
+def _users(found: OfUsers, config: HistogramConfig, say: Printer) -> None:
+    """Print what is bounded where users are protected: all that a user brings in an epoch."""
+    epoch = "all time" if config.horizon_ticks is None else _span(config.tick_ms * config.horizon_ticks)
+    say.line(f"{many(found.users, 'user')} in the sample; bounds hold over an epoch ({epoch}), in which they may bring more:", 2)
+    bound = f"max_items_per_user = {config.max_items_per_user}"
+    say.line(f"pairs of stream key and item of a user: {_spread(found.pairs, bound, found.users, 'user')}", 4)
+    say.line(f"counts of such a pair: {_spread(found.amounts, f'max_count = {config.max_count}', None, 'count')}", 4)
 
 
 def _declared(one: OfHistogram) -> str:
@@ -145,10 +167,20 @@ def _expected(expected: Expected, one: OfHistogram, say: Printer) -> None:
         sd = f"noise of sd {expected.sd_first:.3g} after the first tick"
         say.line(sd + (f", {expected.sd_worst:.3g} at worst" if expected.sd_worst > expected.sd_first * 1.005 else ""), 4)
     span = _span(expected.last * one.config.tick_ms)
+    if one.of_users is not None:
+        say.line("these are events before users are bounded: a sample does not show how often the same users come back", 4)
+        for passing in expected.passing:
+            users = -(-(passing.threshold + 1) // one.config.max_count)
+            say.line(
+                f"after tick {passing.tick:,}: threshold {passing.threshold:,}: an item is shown from about {users:,} different "
+                f"users on, at least (in an epoch each counts at most {one.config.max_count} times, by max_count)",
+                4,
+            )
+        return
     for passing in expected.passing:
         at = f"after tick {passing.tick:,}" + (f" ({span})" if passing.tick == expected.last else "")
         say.line(
-            f"{at}: threshold {passing.threshold:,}, passed by {passing.shown:,} of {expected.items:,} items of a stream key "
+            f"{at}: threshold {passing.threshold:,}, passed by {passing.shown:,} of {expected.items:,} pairs of stream key and item "
             f"({share(passing.shown, expected.items)})",
             4,
         )

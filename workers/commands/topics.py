@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 from rich.console import Console
 from rich.table import Table
 
 from workers.ceiling.refusing import check_ceiling
+from workers.commands.printing import many
 from workers.durations import format_duration
+from workers.kafka.clients import Connection
 from workers.kafka.topics import (
+    EVENTS,
     INFINITE,
     Existing,
     Topic,
     cautions,
     create_missing,
+    default_partitions,
     missing,
+    names_on,
     problems,
 )
 from workers.settings import Settings
@@ -28,21 +34,36 @@ EXIT_MISSING = 3
 PLAIN_WIDTH = 240
 
 
-def show_topics(settings: Settings, *, create: bool) -> int:
-    """Show every topic with its state, after creating missing ones if `create`.
+def show_topics(settings: Settings, *, create: bool, events_topic: bool = False) -> int:
+    """Show every topic with its state, after creating missing ones.
+
+    Args:
+        settings: of the worker.
+        create: whether to create what the worker writes. Its partitions must be as many as those
+            of the events, so where an events topic is missing it is made for the number that the
+            cluster gives a new topic.
+        events_topic: whether to create a missing events topic as well.
 
     Returns:
-        The exit code: 0; 1 if an existing topic is not as it must be; else 3 if one is missing.
+        The exit code: 0; 1 if an existing topic is not as it must be; else 3 if one is missing,
+        but for an events topic with `create` alone: that did what it was asked to.
     """
     check_ceiling(settings)
     connection = connection_of(settings)
     found = look_at_topics(settings, connection)
+    if create and not events_topic and not found.existing.keys() >= set(found.events):
+        found = look_at_topics(settings, connection, default_partitions(connection))
     plan, existing = found.plan, found.existing
-    created = create_missing(connection, plan, existing) if create else []
-    absent = [topic.name for topic in missing(plan, existing) if topic.name not in created]
-    if create and absent:  # somebody else made them meanwhile
+    if events_topic:
+        for topic in missing(plan, existing):
+            if topic.purpose == EVENTS:
+                number = many(topic.partitions, "partition")
+                print(f"quietcount: creating the events topic {topic.name} with {number}", file=sys.stderr)
+    wanted = [topic for topic in plan if events_topic or topic.purpose != EVENTS]
+    created = create_missing(connection, wanted, existing) if create else []
+    if create and len(created) < len(missing(wanted, existing)):  # somebody else made them meanwhile
         existing = look_at_topics(settings, connection).existing
-        absent = [topic.name for topic in missing(plan, existing) if topic.name not in created]
+    absent = [topic for topic in missing(plan, existing) if topic.name not in created]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
     wrong = problems(plan, existing)
@@ -50,11 +71,29 @@ def show_topics(settings: Settings, *, create: bool) -> int:
         print(f"quietcount: {name} matches events.topic too, but is not counted: {FIXED}", file=sys.stderr)
     for problem in (*wrong, *cautions(plan, existing)):
         print(f"quietcount: {problem}", file=sys.stderr)
-    if absent:
-        print(f"quietcount: missing: {', '.join(absent)}; --create creates what is missing", file=sys.stderr)
+    for topic in absent:
+        if topic.purpose == EVENTS:
+            print(f"quietcount: {_no_events(topic, plan, connection)}", file=sys.stderr)
+    own = [topic.name for topic in absent if topic.purpose != EVENTS]
+    if own:
+        print(f"quietcount: missing: {', '.join(own)}; --create creates what is missing", file=sys.stderr)
     for announcement in announcements(settings, connection):
         print(f"quietcount: {announcement}", file=sys.stderr)
-    return EXIT_NOT_READY if wrong else EXIT_MISSING if absent else 0
+    if wrong:
+        return EXIT_NOT_READY
+    return EXIT_MISSING if own or (absent and not create) else 0
+
+
+def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> str:
+    """Return what to do about a missing events topic: its name is wrong, or nobody created it."""
+    ours = {topic.name for topic in plan}
+    others = [name for name in names_on(connection) if name not in ours]
+    near = get_close_matches(topic.name, others, n=1)
+    typo = f" (did you mean {near[0]}?)" if near else ""
+    return (
+        f"events topic {topic.name} does not exist: correct events.topic if it is a typo{typo}, else create the topic "
+        f"with {many(topic.partitions, 'partition')}; --create --events-topic does that"
+    )
 
 
 def _print(

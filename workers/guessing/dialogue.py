@@ -186,9 +186,16 @@ def _answers(guess: Guess, wishes: Wishes, range_: Range | None, *, asking: bool
             "counted. none: one histogram of all events, without names."
         )
         keys = click.prompt("May the names be published?", type=click.Choice(["public", "declare", "none"]), default="none")
-    placed = [named for named in guess.users(None) if named.partitioner is not None]
-    if asking and users is None and placed:
-        click.echo(f"\nThe records are placed by {placed[0].setting}, which may name a user: {placed[0].reason}.")
+    found_users = guess.users(guess.keys[0] if guess.keys and (keys or "none") != "none" else None)
+    if asking and users is None and found_users:
+        user = found_users[0]
+        click.echo(
+            f"\nThe records are placed by {user.setting}, which may name a user: {user.reason}."
+            if user.partitioner is not None
+            else f"\n{user.setting} may name a user: {user.reason}. The records are not placed by it, so the worker would\n"
+            "write them once more, by user (privacy.rekey)."
+        )
+        click.echo(f"This would protect {user.means}.")
         users = click.confirm("Protect all events of one user, not single events?", default=False)
     if asking and range_ is None and guess.items.range is not None:
         found = guess.items.range

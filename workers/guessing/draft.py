@@ -199,9 +199,9 @@ class Guess:
         keys = self.keys
         key = keys[0] if keys and answers.keys != "none" else None
         users = self.users(key)
-        user = next((named for named in users if named.partitioner is not None), None) if answers.users else None
+        user = users[0] if users and answers.users else None
         if answers.users and user is None:
-            raise _no_users(users)
+            raise NothingToCount("--users: no field with a user's name was found, nor are the records keyed by one")
         made = Draft(
             sample=self._sample,
             format=self._decoded.format,
@@ -319,16 +319,6 @@ def _round_up(number: int) -> int:
     if number <= 10:
         return max(number, 1)
     return next(int(digit * 10**power) for power in range(20) for digit in (1, 2, 3, 5) if digit * 10**power >= number)
-
-
-def _no_users(users: Sequence[Named]) -> NothingToCount:
-    if not users:
-        return NothingToCount("--users: no field with a user's name was found, nor are the records keyed by one")
-    names = ", ".join(named.setting for named in users[:3])
-    return NothingToCount(
-        f"--users: the records are not placed by what may name a user ({names}): one user's events must all be in one "
-        "partition, so the producer must key them by user"
-    )
 
 
 def _key(key: bytes | None) -> str | None:

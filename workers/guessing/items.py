@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from workers.guessing import names
 from workers.guessing.fields import Field, Form
+from workers.guessing.people import is_personal
 from workers.guessing.ranges import Range, range_of
 from workers.guessing.words import many, percent
 
@@ -57,15 +58,15 @@ def items_of(fields: Sequence[Field]) -> list[Items]:
 
 
 def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
-    if not field.number_of_values:
-        return
+    if not field.number_of_values or is_personal(field):
+        return  # published, its values would be people, or single events
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
         yield Items(
             field=field, score=100.0, reason=f"an object of counts, {where}, with {many(field.distinct, 'different name')}"
         )
     elif field.form is Form.LIST:
-        if field.labels and field.distinct > 1:
+        if field.labels and field.distinct > 1 and not _unique(field):
             reason = f"a list, {where}, of {many(field.distinct, 'different value')}"
             yield Items(field=field, score=80.0 + _named(field) / 2, reason=reason)
     elif field.form is Form.ELEMENT:
@@ -77,10 +78,10 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
 def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[Items]:
     """Yield what one field of the objects in a list may be."""
     is_label = names.says(field.path, names.ITEM, names.ITEM_OF_LIST, names.ID)
-    if not field.labels or not (field.text or is_label) or names.says(field.path, names.COUNT):
+    if not field.labels or not (field.text or is_label) or names.says(field.path, names.COUNT) or _unique(field):
         return
     score = 85.0 + 8.0 * names.says(field.path, names.ITEM) + 4.0 * names.says(field.path, names.ITEM_OF_LIST)
-    score -= 40.0 * (_unique(field) or _is_prose(field)) + 20.0 * (field.distinct < 2)
+    score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
     beside = [
         other
         for other in fields
@@ -104,7 +105,7 @@ def _of_value(field: Field, where: str) -> Iterator[Items]:
         score -= 40.0 * _is_prose(field)
         reason = f"{_a(field)}, {where}, with {many(field.distinct, 'different value')}"
         yield Items(field=field, score=score, reason=reason)
-    if field.numeric and not _counts_up(field) and not names.says(field.path, names.PLACE, names.USER, names.ID):
+    if field.numeric and not _counts_up(field) and not names.says(field.path, names.PLACE, names.ID):
         found = range_of(field.numbers)
         whole_name = field.whole and (names.says(field.path, names.ITEM) or not measure)
         if found is not None:
@@ -115,8 +116,6 @@ def _of_value(field: Field, where: str) -> Iterator[Items]:
 def _named(field: Field) -> float:
     """Return what a name adds to a score, or takes away."""
     path = field.path
-    if names.says(path, names.USER):
-        return -45.0
     if names.says(path, names.SOURCE):
         return -25.0
     if names.says(path, names.ITEM):

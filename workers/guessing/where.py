@@ -36,7 +36,7 @@ def where_of(fields: Sequence[Field], having: Collection[int]) -> Where | None:
     for field in fields:
         if field.form is not Form.ONE or not field.labels or field.share < _NEARLY_ALL:
             continue
-        if not 2 <= field.distinct <= _TYPES_MAX or names.says(field.path, names.USER):
+        if not 2 <= field.distinct <= _TYPES_MAX or names.who(field.path) is not None:
             continue
         all_of: Counter[str] = Counter()
         with_items: Counter[str] = Counter()

@@ -175,24 +175,26 @@ def _time(lines: _File, draft: Draft) -> None:
 
 def _user(lines: _File, draft: Draft) -> None:
     if draft.user is not None:
+        lines.note(f'{CHOOSE}: with this field, "user" protects {draft.user.means}.')
         lines.set("user", toml(draft.user.setting), f"whose event it is: {draft.user.reason}")
         lines.others("user", [named.setting for named in draft.users if named is not draft.user])
-        lines.set(
-            "partitioner", toml(draft.user.partitioner or "murmur2"), "how the sampled records are placed in partitions by user"
-        )
+        if draft.user.partitioner is not None:
+            lines.set("partitioner", toml(draft.user.partitioner), "how the sampled records are placed in partitions by user")
         return
     for named in draft.users[:_OTHERS]:
         placed = (
             f"the records are placed by it; needs unit = \"user\", max_items_per_user, and partitioner = {toml(named.partitioner)}"
             if named.partitioner is not None
-            else "but the records are not placed in partitions by it, as protecting users needs"
+            else 'the records are not placed by it; needs unit = "user", rekey = true, and max_items_per_user'
         )
-        lines.off("user", toml(named.setting), f"{named.reason}; {placed}")
+        lines.off("user", toml(named.setting), f"{named.reason}; {placed}; it protects {named.means}")
 
 
 def _unit(lines: _File, draft: Draft) -> None:
     if draft.user is not None:
-        lines.set("unit", '"user"', "what is protected: all events of one user in an epoch, as asked for with --users")
+        lines.set("unit", '"user"', f"what is protected, in an epoch: {draft.user.means}; as asked for with --users")
+        if draft.user.partitioner is None:
+            lines.set("rekey", "true", "the records are not placed by user: the worker writes them once more, by user, and counts these")
         return
     how = "`quietcount init --users` writes the settings for users" if draft.users else "for users, events must name them"
     lines.set("unit", '"event"', f'{CHOOSE}: "event" protects one event, "user" all events of one user in an epoch; {how}')

@@ -106,14 +106,14 @@ def plan_topics(
     """Return every topic the worker needs, in the order of the table.
 
     What exists decides over what is asked for: `events_partitions` are of each events topic yet to
-    come, and `owners` None takes what an earlier start made, else what the events have; so does
-    `user_partitions`, of the topic that there is with `rekey`.
+    come, unless there is state already that was made for other numbers, and `owners` None takes
+    what an earlier start made, else what the events have; so does `user_partitions`, of the topic
+    that there is with `rekey`.
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
-    of_events = {
-        topic: existing[topic].partitions if topic in existing else events_partitions or DEFAULT_PARTITIONS
-        for topic in events_topics
-    }
+    of_events = _of_events(
+        events_topics, existing, rekey_topics(name)[1] if rekey else contribute_state, events_partitions
+    )
     sources = sum(of_events.values())
     of_rekeying: list[Topic] = []
     if rekey:
@@ -145,6 +145,21 @@ def plan_topics(
         Topic(rejects, sources, "delete", None, TOPIC_BYTES, "dead letters"),
         *(Topic(topic, owners, "delete", INFINITE, TOPIC_BYTES, "snapshots") for topic in histogram_topics),
     ]
+
+
+def _of_events(
+    topics: Sequence[str], existing: Mapping[str, Existing], state: str, wanted: int | None
+) -> dict[str, int]:
+    """Return how many partitions each events topic has, or must have: together as many as the
+    topic `state`, which has one for each of them.
+    """
+    there = {topic: existing[topic].partitions for topic in topics if topic in existing}
+    to_come = len(topics) - len(there)
+    if to_come and state in existing:
+        left = existing[state].partitions - sum(there.values())
+        if left > 0 and left % to_come == 0:
+            wanted = left // to_come
+    return {topic: there.get(topic, wanted or DEFAULT_PARTITIONS) for topic in topics}
 
 
 def _user_partitions(by_user: str, existing: Mapping[str, Existing], wanted: int | None) -> int | None:
@@ -185,6 +200,18 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
                 continue
             configs[resource.name] = {key: str(entries[key].value) for key in _SHOWN if key in entries}
     return {name: replace(topic, topic_id=ids[name], config=configs.get(name, {})) for name, topic in found.items()}
+
+
+def default_partitions(connection: Connection) -> int:
+    """Return how many partitions the cluster gives a topic that a producer creates by writing to
+    it; `DEFAULT_PARTITIONS` where it does not tell this principal.
+    """
+    with _introduce(connection) as (admin, metadata):
+        broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
+        [future] = admin.describe_configs([broker], request_timeout=_ANSWER_S).values()
+        with suppress(KafkaException, KeyError):
+            return int(future.result()["num.partitions"].value)
+    return DEFAULT_PARTITIONS
 
 
 def names_on(connection: Connection) -> list[str]:
