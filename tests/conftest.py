@@ -67,6 +67,7 @@ PROCESSES = (
 #: Files that take more than about 5 s of computing, roughly the longest first, so that no process is
 #: left with one at the end. `make quick` leaves them out, and whatever needs a broker or a browser.
 SLOW = (
+    "kafka/test_late_end_txn.py",
     "kafka/test_tls.py",
     "kafka/test_workers.py",
     "privacy/test_selection_laws.py",

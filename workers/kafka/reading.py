@@ -71,6 +71,14 @@ def bounds_of(
             return low, high
 
 
+def end_of(
+    connection: Connection, topic: str, partition: int, waiting: Callable[[], None] = lambda: None
+) -> int:
+    """Return where a log ends, whatever transactions are open in it."""
+    with reader(connection, uncommitted=True) as consumer:
+        return bounds_of(consumer, topic, partition, waiting)[1]
+
+
 def take(
     consumer: Consumer, spans: dict[Partition, tuple[int, int]], waiting: Callable[[], None] = lambda: None
 ) -> Iterator[Taken]:

@@ -22,9 +22,11 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from workers.changes import Change
+from workers.errors import Fenced, KafkaAway
 from workers.kafka.clients import Connection
 from workers.kafka.ends import End, Ends
 from workers.kafka.lag import Reading
+from workers.kafka.reading import end_of
 from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing, ShardStats
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
@@ -112,6 +114,7 @@ class Shard:
 
         Raises:
             Fenced: an even newer owner came in between.
+            KafkaAway: a transaction hides the end of the state.
             KafkaException: the broker could not be reached while the state was read.
             ShardClosed: the shard was given up.
             StateRefused: by `restore`.
@@ -119,7 +122,14 @@ class Shard:
         started = time.perf_counter()
         self.transactions.take_over()
         self.stats.fence_s = time.perf_counter() - started
+        log = self.store.changelog
+        end = end_of(self.connection, log.topic, log.partition, self.check_open)
         loading = self.store.load(self.connection, self.check_open)
+        if (self.store.offset or 0) < end:
+            raise KafkaAway(
+                f"{log.topic}[{log.partition}]: a transaction is open and has no owner, and hides "
+                "what was committed after it began: kafka-transactions.sh finds it and can abort it"
+            )
         self.stats.load_s, self.stats.loaded_records = loading.seconds, loading.records
         self.restore()
         self.committed = self.offset
@@ -235,7 +245,7 @@ class Shard:
             to: that topic.
 
         Raises:
-            Fenced: a newer owner exists; the transaction was not committed.
+            Fenced: a newer owner exists.
             ShardClosed: the shard was given up.
             KafkaAway: the broker ended the transaction, for it had not heard of it for too long.
             KafkaException: it cannot be committed (too large, not authorised).
@@ -249,6 +259,12 @@ class Shard:
         self.stats.transactions += 1
         self.stats.last_commit_s = time.monotonic()
         self._counted.commit_seconds.observe(time.perf_counter() - started)
+        self.transactions.renew()
+
+    def confirm(self) -> None:
+        """Raise `Fenced` if another owner has committed since this one last did, or took over."""
+        if not self.store.is_current(self.connection, self.check_open):
+            raise Fenced(f"{self.transactional_id}: another owner has committed meanwhile")
 
     def note_abort(self) -> None:
         """Count a transaction that was aborted and will be repeated."""

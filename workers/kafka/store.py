@@ -26,7 +26,7 @@ from workers.copies.disk import Disk, open_disk
 from workers.copies.memory import Copy, Memory, Meta
 from workers.errors import CopyFailed, SettingsError, StateRefused
 from workers.kafka.clients import Connection
-from workers.kafka.reading import bounds_of, reader, take
+from workers.kafka.reading import bounds_of, end_of, reader, take
 from workers.kafka.topics import current_id
 
 logger = logging.getLogger(__name__)
@@ -164,6 +164,20 @@ class Store:
         self._check_id(connection)  # after reading: what was read is then of the topic that has this id
         rebuilt, self._wiped = self._wiped, False
         return Loading(records, time.perf_counter() - started, rebuilt)
+
+    def is_current(self, connection: Connection, waiting: Callable[[], None]) -> bool:
+        """Return whether nothing was committed to the changelog past this copy's position; its
+        writers were fenced before. While Kafka says nothing it calls `waiting`, which may raise.
+        """
+        log = self.changelog
+        end = end_of(connection, log.topic, log.partition, waiting)
+        with reader(connection) as consumer:
+            low, high = bounds_of(consumer, log.topic, log.partition, waiting)
+            start = low if self._offset is None else self._offset
+            if not start <= end <= high:
+                return False
+            spans = {(log.topic, log.partition): (start, high)} if start < high else {}
+            return not any(taken.messages for taken in take(consumer, spans, waiting))
 
     def _check_id(self, connection: Connection) -> None:
         """Refuse a changelog that was deleted and created again since this process learned its id.

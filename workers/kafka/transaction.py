@@ -2,11 +2,19 @@
 
     take_over  fence the older owner, end its open transaction
     run        begin, produce, commit; abort and repeat where the broker asks for it
+    renew      begin a new epoch where an EndTxn may still be on its way to the broker
     close      drop the producer; the next owner aborts what is still open
 
 Everything that one `run` sends becomes visible together, at most once, and only while the
 transactional id has no newer owner. The shard (`kafka/shard.py`) says whether it was given up
-meanwhile, and is told that long work goes on.
+meanwhile, and is told that long work goes on. What may follow what is a table:
+`kafka/transaction_state.py`.
+
+An EndTxn that librdkafka sent twice may arrive a second time in the middle of the next transaction,
+and end it. librdkafka sends it again only after `retry.backoff.ms`, so a commit that is answered
+sooner has sent it once (`_SENT_ONCE_S`), and costs nothing more. Any other, and every abort, is
+followed by a new producer with a new epoch, under which the broker refuses the late one
+(docs/reliability.md).
 """
 
 from __future__ import annotations
@@ -14,8 +22,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -24,6 +32,7 @@ from workers.changes import Change
 from workers.errors import Fenced, KafkaAway, MessageTooLong, SettingsError
 from workers.kafka.clients import Connection, unreachable
 from workers.kafka.records import Forwarded, Outgoing
+from workers.kafka.transaction_state import Event, State, after
 from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
 
 logger = logging.getLogger(__name__)
@@ -38,6 +47,7 @@ _HOPELESS = frozenset(
         KafkaError.INVALID_RECORD,
         KafkaError.POLICY_VIOLATION,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         KafkaError._UNKNOWN_TOPIC,
         KafkaError._UNKNOWN_PARTITION,
@@ -55,6 +65,12 @@ _LONG_S = 20.0
 # After so long without progress it begins again, with a new client: a client that was told by a
 # broker that has just come back that there are no brokers may believe it for minutes (seen).
 _STUCK_S = 60.0
+# librdkafka waits so long, with 20 % more or less, before it sends a request again
+# (`rd_kafka_broker_buf_retry`).
+_RETRY_BACKOFF_MS = 1_000
+# A commit that ends sooner after the last delivery has sent EndTxn once: a second one is sent 0.8 s
+# after the first at the earliest. Usually it takes 10 ms.
+_SENT_ONCE_S = 0.5 * _RETRY_BACKOFF_MS / 1000
 # Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million
 # new items is about 700 MB, which at 5 MB/s takes 140 s. Whoever takes a partition over ends its
 # open transaction at once. The broker allows 15 minutes, unless told otherwise.
@@ -73,6 +89,9 @@ class Owner(Protocol):
     def note_abort(self) -> None:
         """Note that a transaction was aborted and will be repeated."""
 
+    def confirm(self) -> None:
+        """Raise `Fenced` if another owner has committed since this one last did, or took over."""
+
 
 class Transactions:
     """The producer of one transactional id, used by its shard's thread only."""
@@ -82,18 +101,65 @@ class Transactions:
         self._connection, self._id, self._owner = connection, transactional_id, owner
         self._state_topic, self._state_partition = state
         self._producer: Producer | None = None
+        self._state = State.NEW
         # Where the state partition ends once the last attempt is committed; -1: not reported.
         self._state_end = -1
         self._failure: KafkaError | None = None
         self._begun_s = time.monotonic()
+        # EndTxn was not sent before: the last delivery report, or the begin of the commit.
+        self._delivered_s = self._begun_s
 
     def take_over(self) -> None:
         """Fence the older owner and end its transaction; `Fenced` where a newer one came."""
+        with self._failing():
+            self._initialize()
+
+    def renew(self) -> None:
+        """Begin a new epoch if an EndTxn may still be on its way to the broker.
+
+        Not later than necessary: the longer ago the last commit, the likelier is a newer owner, who
+        would be fenced by this.
+
+        Raises:
+            Fenced: a newer owner has committed.
+            KafkaAway, ShardClosed: as `run`.
+        """
+        if self._state is not State.TAINTED:
+            return
+        with self._failing():
+            self._drop()
+            self._enter(Event.RENEW)
+            self._initialize()
+            self._owner.confirm()
+            self._enter(Event.CONFIRMED)
+
+    def close(self) -> None:
+        """Drop the producer; an open transaction is left to the next owner to abort."""
+        self._enter(Event.CLOSE)
+        self._drop()
+
+    def _enter(self, event: Event) -> None:
+        self._state = after(self._state, event)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Allow nothing more once the block has raised: what became of it is not known."""
+        try:
+            yield
+        except BaseException:
+            self._enter(Event.FAIL)
+            raise
+
+    def _initialize(self) -> None:
+        """Make the producer, which fences every older one of this id."""
         self._begun_s = time.monotonic()
         self._producer = producer = self._connection.producer(
             self._id,
             **{
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "retry.backoff.ms": _RETRY_BACKOFF_MS,
+                "retry.backoff.max.ms": _RETRY_BACKOFF_MS,
+                "topic.metadata.refresh.fast.interval.ms": 100,  # would follow retry.backoff.ms
                 "compression.type": "lz4",
                 # Commit flushes at once; this only lets messages of a transaction travel together.
                 "linger.ms": 5,
@@ -109,11 +175,22 @@ class Transactions:
         # Connect first: a cold init_transactions sits out a 500 ms timer.
         self._insist("connect", lambda within_s: producer.list_topics(timeout=within_s))
         # The broker may be busy for a while with ending the older owner's transaction.
-        self._insist("initialise", producer.init_transactions)
+        self._insist("initialize", producer.init_transactions)
+        self._enter(Event.INITIALIZED)
 
-    def close(self) -> None:
-        """Drop the producer; an open transaction is left to the next owner to abort."""
-        self._producer = None
+    def _drop(self) -> None:
+        """Let go of the producer, with everything that it has not sent."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        # librdkafka frees its error twice ("double free") if the answer to a request that is still
+        # on its way brings a second fatal one: what was sent is waited for, for a while.
+        producer.purge(in_flight=False)
+        until_s = time.monotonic() + _CALL_S
+        while len(producer) and time.monotonic() < until_s:
+            with suppress(KafkaException):
+                self._call(producer.poll, _AGAIN_S)
+        producer.purge()
 
     def run(
         self,
@@ -141,12 +218,9 @@ class Transactions:
                 moved for a minute. Whether it was committed is not known then either.
             KafkaException: it cannot be committed (too large, not authorised).
         """
-        producer = self._producer
-        if producer is None:
-            raise RuntimeError(f"{self._id}: the shard is not open")
         self._refuse_unsendable(messages, changes)
         pause = 0.05
-        while not self._attempt(producer, messages, changes, forwarded, to):
+        while not self._attempt(messages, changes, forwarded, to):
             self._owner.note_abort()
             time.sleep(pause)
             pause = min(2 * pause, 5.0)
@@ -164,45 +238,70 @@ class Transactions:
 
     def _attempt(
         self,
-        producer: Producer,
         messages: Sequence[Outgoing],
         changes: Sequence[Change],
         forwarded: Sequence[Forwarded],
         to: str,
     ) -> bool:
         """Return whether a transaction was committed; if not, it may be repeated."""
-        self._state_end, self._failure, self._begun_s = -1, None, time.monotonic()
-        try:
-            producer.begin_transaction()
-            for records in forwarded:
-                self._forward(producer, to, records)
-            for message in messages:
-                self._produce(producer, message)
-            for key, value in changes:
-                self._produce(producer, Outgoing(self._state_topic, self._state_partition, key, value))
-            # Flushes; a message that could not be delivered makes it ask for an abort.
-            self._insist("commit", producer.commit_transaction)
-        except KafkaException as exc:
-            error: KafkaError = exc.args[0]
-            self._raise_if_fenced(error)
-            failure = error if self._failure is None or self._failure.code() in _PURGED else self._failure
-            if not error.txn_requires_abort():
-                self._insist("abort", producer.abort_transaction)
-                raise
-        else:
+        self.renew()
+        self._enter(Event.BEGIN)
+        with self._failing():
+            producer = self._producer
+            assert producer is not None  # ready to begin
+            self._state_end, self._failure, self._begun_s = -1, None, time.monotonic()
+            try:
+                producer.begin_transaction()
+                for records in forwarded:
+                    self._forward(producer, to, records)
+                for message in messages:
+                    self._produce(producer, message)
+                for key, value in changes:
+                    state = Outgoing(self._state_topic, self._state_partition, key, value)
+                    self._produce(producer, state)
+                self._commit(producer)
+            except KafkaException as exc:
+                self._abort(producer, exc)
+                return False
             if changes and self._state_end < 0:
-                self._serve(producer, 1.0)
+                self._call(producer.poll, 1.0)
                 if self._state_end < 0:
                     raise RuntimeError(f"{self._id}: committed, but no state message was reported")
             return True
+
+    def _commit(self, producer: Producer) -> None:
+        """Deliver and commit; a message that could not be delivered makes it ask for an abort."""
+        self._enter(Event.COMMIT)
+        self._delivered_s = time.monotonic()
+        self._insist("commit", producer.commit_transaction)
+        took_s = time.monotonic() - self._delivered_s
+        if took_s < _SENT_ONCE_S:
+            self._enter(Event.COMMITTED)
+        else:
+            self._enter(Event.COMMITTED_IN_DOUBT)
+            logger.warning(
+                "%s: committed after %.1f s: going on with a new producer epoch", self._id, took_s
+            )
+
+    def _abort(self, producer: Producer, exc: KafkaException) -> None:
+        """Abort the transaction; raise where repeating it is of no use."""
+        error: KafkaError = exc.args[0]
+        self._raise_if_over(error)
+        failure = self._failure
+        if failure is None or failure.code() in _PURGED:
+            failure = error
+        self._enter(Event.ABORT)
+        if not error.txn_requires_abort():
+            self._insist("abort", producer.abort_transaction)
+            raise exc
         logger.warning("%s: transaction aborted: %s: %s", self._id, failure.name(), failure.str())
         if failure.code() in _HOPELESS:
-            with suppress(KafkaException, Fenced):
+            with suppress(KafkaException, Fenced, KafkaAway):
                 self._insist("abort", producer.abort_transaction)
             raise KafkaException(failure)
         self._insist("abort", producer.abort_transaction)
+        self._enter(Event.ABORTED)
         self._failure = failure
-        return False
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
         """Hand one message to librdkafka, waiting while its queue is full."""
@@ -218,7 +317,7 @@ class Transactions:
                 producer.produce(message.topic, message.value, message.key, on_delivery=self._delivered, **options)
                 return
             except BufferError:
-                self._serve(producer, 0.1)
+                self._call(producer.poll, 0.1)
                 self._owner.check_open()
                 self._owner.goes_on()
 
@@ -231,18 +330,21 @@ class Transactions:
             except BufferError:
                 self._produce(producer, Outgoing(topic, partition, key, value, headers or (), time_ms))
 
-    def _serve(self, producer: Producer, wait_s: float) -> None:
-        """Serve delivery reports, raising `KafkaException` for a fatal error."""
+    def _call(self, call: Callable[[float], object], wait_s: float) -> None:
+        """Call librdkafka, raising `KafkaException` for a fatal error that a callback met."""
         try:
-            producer.poll(wait_s)
-        except:  # for a fatal error it raises a KafkaError, which is no exception class: nothing else catches it
-            error = sys.exc_info()[1]
+            call(wait_s)
+        except:  # a fatal error may be raised as a KafkaError, which nothing else catches
+            error: object = sys.exc_info()[1]
+            if isinstance(error, SystemError):  # it met two, and lost them: the next call says it
+                error = KafkaError(KafkaError._FAIL, "two callbacks failed", retriable=True)
             if isinstance(error, KafkaError):
                 raise KafkaException(error) from None
             raise
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         """Take note of a delivery report: a failure, or how far the state partition now reaches."""
+        self._delivered_s = time.monotonic()
         if error is not None:
             if self._failure is None or self._failure.code() in _PURGED:
                 self._failure = error
@@ -260,11 +362,11 @@ class Transactions:
         left = self._waiting()
         while True:
             try:
-                call(_CALL_S)
+                self._call(call, _CALL_S)
                 return
             except KafkaException as exc:
                 error: KafkaError = exc.args[0]
-                self._raise_if_fenced(error)
+                self._raise_if_over(error)
                 again = error.retriable() or (name == "connect" and unreachable(exc))
                 if error.txn_requires_abort() or not again:
                     raise
@@ -286,14 +388,19 @@ class Transactions:
         """Return how many messages the producer has to send."""
         return 0 if self._producer is None else len(self._producer)
 
-    def _raise_if_fenced(self, error: KafkaError) -> None:
+    def _raise_if_over(self, error: KafkaError) -> None:
         if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
             raise SettingsError(
                 f"the brokers' transaction.max.timeout.ms is below {TRANSACTION_TIMEOUT_MS}, the time that a commit "
                 "of this worker may take: raise it (Kafka's default is 900000)"
             )
-        if error.code() in _FENCED or (error.fatal() and error.code() not in _HOPELESS):
+        if error.code() in _FENCED:
             took_s = time.monotonic() - self._begun_s
             if took_s >= TRANSACTION_TIMEOUT_MS / 1000:  # then the broker itself fences a producer
                 raise KafkaAway(f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}") from KafkaException(error)
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from KafkaException(error)
+        # Such as after requests that came late or twice.
+        if error.fatal() and error.code() not in _HOPELESS:
+            raise KafkaAway(
+                f"{self._id}: the producer cannot go on: {error.name()}: {error.str()}"
+            ) from KafkaException(error)

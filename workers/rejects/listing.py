@@ -14,7 +14,7 @@ from confluent_kafka import Message
 from workers.agents.rejected import RETRIED, Rejected, read_reject
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection
-from workers.kafka.reading import bounds_of, read_partition, reader
+from workers.kafka.reading import bounds_of, end_of, read_partition, reader
 from workers.kafka.topics import describe
 from workers.settings import Settings
 
@@ -120,11 +120,7 @@ def wait_for_end(connection: Connection, topic: str, partition: int) -> None:
     Raises:
         SettingsError: a transaction does not end.
     """
-    uncommitted = connection.consumer(**{"isolation.level": "read_uncommitted"})
-    try:
-        _, end = bounds_of(uncommitted, topic, partition)
-    finally:
-        uncommitted.close()
+    end = end_of(connection, topic, partition)
     deadline = time.monotonic() + _PATIENCE_S
     with reader(connection) as consumer:
         while bounds_of(consumer, topic, partition)[1] < end:

@@ -79,6 +79,13 @@ class _Alone:
 
     def note_abort(self) -> None: ...
 
+    def confirm(self) -> None:
+        """Raise: another run may have sent since what this one still means to send."""
+        raise KafkaAway(
+            "Kafka ended a transaction, or answered too late: what was sent back is not sent again; "
+            "start it again"
+        )
+
 
 def transactional_id(settings: Settings) -> str:
     """Return the transactional id of whoever sends rejects back."""

@@ -1,0 +1,78 @@
+"""Drop many producers whose transactions the broker has ended: librdkafka may end the process.
+
+python -m tests.kafka.dropping BOOTSTRAP TOPIC PARTITIONS STATE_TOPIC SECONDS
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from workers.errors import KafkaAway
+from workers.kafka import transaction
+from workers.kafka.clients import Connection
+from workers.kafka.transaction import Transactions
+
+TIMEOUT_MS = 1_000
+
+
+class Nobody:
+    """An owner that is never given up."""
+
+    def check_open(self) -> None: ...
+
+    def goes_on(self) -> None: ...
+
+    def note_abort(self) -> None: ...
+
+    def confirm(self) -> None: ...
+
+
+class Slow:
+    """Records between which the broker ends their transaction."""
+
+    def __init__(self, partition: int) -> None:
+        self.partition = partition
+
+    def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
+        """Yield them."""
+        for number in range(70):
+            if number == 20:
+                time.sleep(1.8 * TIMEOUT_MS / 1000)
+            yield b"value", b"key", self.partition, 1, None
+
+
+def main(bootstrap: str, topic: str, partitions: str, state: str, seconds: str) -> int:
+    """Drop them, one after the other in each of many threads; print what they failed with."""
+    logging.disable(logging.CRITICAL)
+    transaction.TRANSACTION_TIMEOUT_MS = TIMEOUT_MS
+    connection, until, failed = (
+        Connection(bootstrap),
+        time.monotonic() + float(seconds),
+        Counter[str](),
+    )
+
+    def drop(partition: int) -> None:
+        while time.monotonic() < until:
+            transactions = Transactions(
+                connection, f"{topic}-{partition}", (state, partition), Nobody()
+            )
+            transactions.take_over()
+            try:
+                transactions.run([], [(b"key", b"value")] * 10, [Slow(partition)], topic)
+            except KafkaAway as error:
+                failed[type(error).__name__] += 1
+            transactions.close()
+
+    with ThreadPoolExecutor(int(partitions)) as pool:
+        list(pool.map(drop, range(int(partitions))))
+    print(failed["KafkaAway"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,243 @@
+"""Many transactions whose EndTxns arrive late, on a real broker: each whole, once, and in order.
+
+    python -m tests.kafka.late_end_txn --transactions 10000 --seed 1
+
+Several chains run at a time, each a shard with a transactional id of its own. Its transaction
+number n writes n, `COPIES` times, to each of two partitions, and n + 1 to its state. Some attempts
+are aborted, as a broker may ask for at any time. The seed decides, request by request, what the
+proxy holds, loses, repeats, swaps or delays; what it held it delivers in the middle of a later
+transaction of the same chain. A chain whose shard fails goes on with a new one, as the hand-over
+does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.kafka.harness import create_topic, read, settled, unique
+from tests.kafka.proxy import (
+    ADD_PARTITIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    Fate,
+    Proxy,
+    Request,
+    proxied_broker,
+)
+from workers.errors import Fenced, KafkaAway
+from workers.kafka.clients import Connection
+from workers.kafka.records import Batch, Outgoing
+from workers.kafka.shard import Shard
+from workers.kafka.store import Changelog, Store
+
+COPIES = 2
+PARTITIONS = 2
+ABORTED = 0.05
+#: How often each fate meets a request of a kind; the rest passes.
+FATES: Mapping[int, Mapping[Fate, float]] = {
+    END_TXN: {Fate.HOLD: 0.06, Fate.LOSE: 0.02, Fate.REPEAT: 0.02},
+    PRODUCE: {Fate.HOLD: 0.001, Fate.LOSE: 0.001, Fate.REPEAT: 0.005, Fate.SWAP: 0.005},
+    ADD_PARTITIONS: {Fate.HOLD: 0.002, Fate.LOSE: 0.002, Fate.REPEAT: 0.01},
+    INIT_PRODUCER_ID: {Fate.HOLD: 0.03, Fate.LOSE: 0.03},
+}
+#: How often a request that passes does so late, and by how much at most: longer than one that is
+#: sent once may take.
+DELAYED, DELAY_S = 0.01, 0.7
+
+
+class Faults:
+    """The rule of a proxy: fates by a seed, whatever the threads do."""
+
+    def __init__(
+        self, proxy: Proxy, seed: int, fates: Mapping[int, Mapping[Fate, float]] = FATES
+    ) -> None:
+        self._proxy, self._seed, self._fates = proxy, seed, fates
+        self.delivered: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, request: Request) -> Fate:
+        """Say what becomes of a request, having delivered what it finds held."""
+        chance = random.Random(
+            f"{self._seed}/{request.transactional_id}/{request.key}/{request.number}"
+        )
+        if request.key == PRODUCE and chance.random() < 0.4:
+            for late, error in self._proxy.release(request.transactional_id):
+                kind = {END_TXN: "commit" if late.commits else "abort"}.get(late.key, "other")
+                with self._lock:
+                    self.delivered[
+                        f"{kind}: {KafkaError(error).name() if kind != 'other' else 'answered'}"
+                    ] += 1
+        drawn = chance.random()
+        for fate, share in self._fates.get(request.key, {}).items():
+            if drawn < share:
+                return fate
+            drawn -= share
+        if drawn < DELAYED:
+            time.sleep(DELAY_S * chance.random())
+        return Fate.PASS
+
+
+class Chain(Shard):
+    """See the module."""
+
+    topic = ""
+    aborted = 0
+
+    def restore(self) -> None:
+        stored = self.store.get(b"next")
+        self.offset = 0 if stored is None else int(stored)
+
+    def process(self, batch: Batch) -> None:
+        pass
+
+    def step(self, chance: random.Random) -> None:
+        """Commit the next transaction, perhaps after an attempt that is aborted."""
+        if chance.random() < ABORTED:
+            self._abort_first()
+        number = self.offset or 0
+        places = [PARTITIONS * self.partition + place for place in range(PARTITIONS)]
+        messages = [
+            Outgoing(self.topic, place, None, str(number).encode())
+            for place in places
+            for _ in range(COPIES)
+        ]
+        self.transact(messages, [(b"next", str(number + 1).encode())], number + 1)
+        self.offset = number + 1
+
+    def _abort_first(self) -> None:
+        """Have the broker ask for an abort in place of the next commit."""
+        transactions = self.transactions
+        insist = transactions._insist
+
+        def abort(name: str, call: Callable[[float], object]) -> None:
+            if name != "commit":
+                return insist(name, call)
+            if transactions._producer is not None:
+                transactions._call(transactions._producer.flush, 120)
+            self.aborted += 1
+            del transactions._insist  # the class has it
+            raise KafkaException(
+                KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True)
+            )
+
+        transactions._insist = abort  # type: ignore[method-assign]
+
+
+@dataclass
+class Report:
+    """What was done, and what is wrong with what readers of committed records see."""
+
+    transactions: int = 0
+    aborted: int = 0
+    epochs: int = 0
+    #: Shards that failed, by the error's class: their chains went on with new ones.
+    failed: Counter[str] = field(default_factory=Counter)
+    #: What arrived late, and how the broker answered.
+    delivered: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int = 6) -> Report:
+    """Commit so many transactions through the proxy; return what became of them."""
+    connection, name = Connection(f"127.0.0.1:{proxy.port}"), unique("chains")
+    topic, state = f"{name}.out", f"{name}.state"
+    create_topic(connection, topic, PARTITIONS * chains)
+    create_topic(connection, state, chains)
+    report, faults = Report(transactions), Faults(proxy, seed)
+
+    def shard(chain: int) -> Chain:
+        made = Chain(
+            connection,
+            f"{name}-{chain}",
+            chain,
+            state,
+            Store(directory / f"{name}-{chain}", Changelog(state, chain)),
+        )
+        made.topic = topic
+        return made
+
+    def work(chain: int) -> None:
+        chance, aborted, failed = random.Random(f"{seed}/{chain}"), 0, Counter[str]()
+        count = transactions // chains + (chain < transactions % chains)
+        done = 0
+        while done < count:
+            one = shard(chain)
+            try:
+                one.open()
+                while (done := one.offset or 0) < count:
+                    one.step(chance)
+            except (Fenced, KafkaAway) as error:
+                failed[type(error).__name__] += 1
+            finally:
+                aborted += one.aborted
+                one.close()
+        report.aborted += aborted
+        report.failed += failed
+        for place in range(PARTITIONS * chain, PARTITIONS * (chain + 1)):
+            report.wrong += check(
+                connection, topic, place, [n for n in range(count) for _ in range(COPIES)]
+            )
+        report.wrong += check(connection, state, chain, list(range(1, count + 1)))
+
+    proxy.rule = faults
+    with ThreadPoolExecutor(chains) as pool:
+        list(pool.map(work, range(chains)))
+    proxy.rule = lambda _: Fate.PASS
+    report.delivered = faults.delivered
+    report.epochs = sum(
+        n for (key, of), n in proxy.seen.items() if key == INIT_PRODUCER_ID and of.startswith(name)
+    )
+    return report
+
+
+def check(connection: Connection, topic: str, partition: int, expected: list[int]) -> list[str]:
+    """Return how what a partition shows differs from what it should."""
+    settled(connection, topic, partition)
+    shown = [int(message.value() or b"") for message in read(connection, topic, partition)]
+    if shown == expected:
+        return []
+    more, less = Counter(shown) - Counter(expected), Counter(expected) - Counter(shown)
+    wrong = f"too many of {dict(more)}, too few of {dict(less)}, of {len(expected)} in order"
+    return [f"{topic}[{partition}]: {wrong}"]
+
+
+def main() -> int:
+    """Run it as a command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--transactions", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--chains", type=int, default=6)
+    options = parser.parse_args()
+    started = time.perf_counter()
+    with proxied_broker() as proxy, tempfile.TemporaryDirectory() as directory:
+        report = run(proxy, Path(directory), options.transactions, options.seed, options.chains)
+    print(
+        f"{report.transactions:,} transactions and {report.aborted:,} aborted attempts "
+        f"in {time.perf_counter() - started:.0f} s; "
+        f"{report.epochs:,} epochs; failed shards: {dict(report.failed)}"
+    )
+    for kind, count in sorted(report.delivered.items()):
+        print(f"late {kind}: {count:,}")
+    for line in report.wrong:
+        print(line)
+    print("none torn, lost, doubled or visible after an abort" if not report.wrong else "WRONG")
+    return 1 if report.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,397 @@
+"""EndTxn requests that arrive late, on a real broker behind a proxy: each transaction stays all or
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tests.kafka import late_end_txn
+from tests.kafka.harness import create_topic
+from tests.kafka.proxy import (
+    ADD_PARTITIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    Fate,
+    Proxy,
+    Request,
+    proxied_broker,
+)
+from tests.kafka.test_shard import Cluster, say
+from workers.errors import Fenced, KafkaAway
+from workers.kafka import transaction
+from workers.kafka.clients import Connection
+from workers.kafka.shard import Shard
+from workers.kafka.transaction import Transactions
+
+
+@pytest.fixture(scope="module")
+def proxy() -> Iterator[Proxy]:
+    """A proxy in front of a broker, for the tests of this file."""
+    with proxied_broker(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms=200\n"
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def cluster(proxy: Proxy, tmp_path: Path) -> Iterator[Cluster]:
+    """Topics of their own for each test; the proxy passes everything again in the end."""
+    yield Cluster(f"127.0.0.1:{proxy.port}", tmp_path)
+    proxy.rule = lambda _: Fate.PASS
+    proxy.held.clear()
+
+
+def first(key: int, fate: Fate) -> Callable[[Request], Fate]:
+    """A rule for the first request of a kind of each transactional id."""
+    return lambda request: fate if request.key == key and request.number == 1 else Fate.PASS
+
+
+def before_commit(
+    transactions: Transactions, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
+) -> None:
+    """Call `act` once, when everything of the next transaction is in the log, in place of its
+    commit.
+    """
+    insist = transactions._insist
+
+    def acting(name: str, call: Callable[[float], object]) -> None:
+        if name != "commit":
+            return insist(name, call)
+        assert transactions._producer is not None
+        transactions._producer.flush(120)
+        monkeypatch.setattr(transactions, "_insist", insist)
+        act()
+        return insist(name, call)
+
+    monkeypatch.setattr(transactions, "_insist", acting)
+
+
+def abort() -> None:
+    """Ask for an abort."""
+    raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
+
+
+def late(
+    cluster: Cluster, proxy: Proxy, shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """Deliver what was held in the middle of the next transaction, which is aborted and then given
+    up.
+    """
+    errors: list[int] = []
+
+    class GivenUp(Exception):
+        pass
+
+    def arrive() -> None:
+        errors.extend(error for _, error in proxy.release(cluster.name))
+        abort()
+
+    def give_up() -> None:
+        raise GivenUp
+
+    before_commit(shard.transactions, monkeypatch, arrive)
+    monkeypatch.setattr(shard, "note_abort", give_up)
+    with pytest.raises((GivenUp, Fenced)):
+        shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    return errors
+
+
+def test_a_late_commit_does_not_commit_the_next_transaction(
+    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka sent EndTxn twice; the first one arrives while the next transaction is open, which
+    is then aborted.
+    """
+    shard = cluster.shard()
+    proxy.rule = first(END_TXN, Fate.HOLD)
+    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    assert [request.commits for request in proxy.held] == [True], "nothing was held"
+    errors = late(cluster, proxy, shard, monkeypatch)
+    assert cluster.published() == [b"one"]
+    assert errors == [KafkaError.INVALID_PRODUCER_EPOCH]
+    assert [m.value() for m in cluster.messages(cluster.state)] == [b"1"]
+    assert cluster.published("read_uncommitted") == [b"one", b"two"], (
+        "the next transaction was not open"
+    )
+    shard.close()
+
+
+def test_a_late_abort_does_not_abort_the_next_transaction(
+    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The abort of an attempt arrives in the middle of its repetition: what follows must not go on
+    without its beginning.
+    """
+    shard = cluster.shard()
+    proxy.rule = first(END_TXN, Fate.HOLD)
+    errors: list[int] = []
+
+    def arrive() -> None:
+        errors.extend(error for _, error in proxy.release(cluster.name))
+
+    def abort_then_arrive() -> None:
+        before_commit(shard.transactions, monkeypatch, arrive)
+        abort()
+
+    before_commit(shard.transactions, monkeypatch, abort_then_arrive)
+    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    assert errors == [KafkaError.INVALID_PRODUCER_EPOCH]
+    shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    assert cluster.published() == [b"one", b"two"]
+    assert [m.value() for m in cluster.messages(cluster.state)] == [b"1", b"2"]
+    assert shard.stats.aborted == 1
+    shard.close()
+
+
+@pytest.mark.parametrize("fate", [Fate.LOSE, Fate.HOLD])
+def test_a_commit_that_was_sent_twice_is_followed_by_a_new_epoch(
+    cluster: Cluster, proxy: Proxy, fate: Fate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the first one or its answer was lost cannot be told apart."""
+    shard = cluster.shard()
+    before = shard.transactions._producer
+    proxy.rule = first(END_TXN, fate)
+    with caplog.at_level(logging.WARNING):
+        shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    assert proxy.seen[END_TXN, cluster.name] == 2
+    assert shard.transactions._producer is not before
+    assert "going on with a new producer epoch" in caplog.text
+    shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    assert cluster.published() == [b"one", b"two"]
+    shard.close()
+
+
+def test_a_commit_that_was_answered_late_is_taken_for_one_that_was_sent_twice(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    """Slow or sent again: they look alike, and a new epoch is the safe answer to both."""
+    shard = cluster.shard()
+    before = shard.transactions._producer
+
+    def slow(request: Request) -> Fate:
+        if request.key == END_TXN:
+            time.sleep(0.7)
+        return Fate.PASS
+
+    proxy.rule = slow
+    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    assert proxy.seen[END_TXN, cluster.name] == 1
+    assert shard.transactions._producer is not before
+    shard.close()
+
+
+def test_an_operator_cannot_make_a_second_request_come_too_soon_to_be_noticed(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    """That an EndTxn was sent once is known from the time that librdkafka would have let pass
+    before the second.
+    """
+    assert transaction._SENT_ONCE_S < 0.8 * transaction._RETRY_BACKOFF_MS / 1000
+    quick = dict.fromkeys(("retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"), "1")
+    cluster.connection = Connection(cluster.connection.bootstrap, quick)
+    shard = cluster.shard()
+    before = shard.transactions._producer
+    proxy.rule = first(END_TXN, Fate.HOLD)
+    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    assert proxy.seen[END_TXN, cluster.name] == 2
+    assert shard.transactions._producer is not before
+    shard.close()
+
+
+def test_a_commit_that_was_answered_at_once_costs_nothing_more(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    """In normal running there is one epoch, however many transactions."""
+    shard = cluster.shard()
+    quick = 0
+    for number in range(1, 31):
+        before, started = shard.transactions._producer, time.monotonic()
+        shard.transact(say(cluster, b"x"), [(b"offset", b"%d" % number)], number)
+        if time.monotonic() - started < transaction._SENT_ONCE_S:
+            quick += 1
+            assert shard.transactions._producer is before, "a new epoch for nothing"
+    assert quick, "no transaction was quick enough to tell"
+    shard.close()
+
+
+def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
+    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fences whoever came in between: to go on from the old state then would undo what that one
+    committed.
+    """
+    old = cluster.shard()
+    renew = old.transactions.renew
+    monkeypatch.setattr(old.transactions, "renew", lambda: None)  # it stands still here
+    proxy.rule = first(END_TXN, Fate.HOLD)
+    old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    new = cluster.shard(path="new")
+    new.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    with pytest.raises(Fenced, match="another owner has committed"):
+        renew()
+    with pytest.raises(RuntimeError, match="BEGIN while failed"):
+        old.transact(say(cluster, b"zombie"), [(b"offset", b"9")], 9)
+    assert cluster.published() == [b"one", b"two"]
+    with pytest.raises(Fenced):
+        new.transact(say(cluster, b"three"), [(b"offset", b"3")], 3)
+    heir = cluster.shard(path="heir")
+    assert heir.offset == 2
+    for each in (old, new, heir):
+        each.close()
+
+
+def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
+    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both could go on from the same state: one of them does."""
+    old = cluster.shard()
+    renew = old.transactions.renew
+    monkeypatch.setattr(old.transactions, "renew", lambda: None)
+    proxy.rule = first(END_TXN, Fate.HOLD)
+    old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    new = cluster.shard(path="new")
+    renew()
+    old.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    with pytest.raises(Fenced):
+        new.transact(say(cluster, b"zombie"), [(b"offset", b"9")], 9)
+    assert cluster.published() == [b"one", b"two"]
+    old.close()
+    new.close()
+
+
+def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
+    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka #3297: an EndTxn for what is not open any more is a fatal error, which looks like
+    being fenced.
+    """
+    shard = cluster.shard()
+    sent: list[Request] = []
+
+    def note(request: Request) -> Fate:
+        if request.key == END_TXN:
+            sent.append(request)
+        return Fate.PASS
+
+    proxy.rule = note
+    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    monkeypatch.setattr(transaction, "_SENT_ONCE_S", 60.0)  # what follows is in the same epoch
+    before_commit(shard.transactions, monkeypatch, lambda: proxy.deliver(sent[0].other()))
+    with pytest.raises(KafkaAway, match="the producer cannot go on: INVALID_TXN_STATE"):
+        shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    shard.close()
+    assert cluster.published() == [b"one"]
+    heir = cluster.shard(path="heir")
+    assert heir.offset == 1
+    heir.close()
+
+
+def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
+    cluster: Cluster, proxy: Proxy
+) -> None:
+    """librdkafka #3928: InitProducerId was sent twice; the first one arrives when the second is at
+    work.
+    """
+    proxy.rule = first(INIT_PRODUCER_ID, Fate.HOLD)
+    shard = cluster.shard()
+    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    assert cluster.published() == [b"one"]  # and the coordinator is done with it
+    assert proxy.release(cluster.name)
+    with pytest.raises(Fenced):
+        shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    shard.close()
+    heir = cluster.shard(path="heir")
+    heir.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    assert cluster.published() == [b"one", b"two"]
+    heir.close()
+
+
+@pytest.mark.parametrize("key", [PRODUCE, ADD_PARTITIONS])
+def test_other_late_requests_leave_no_transaction_hanging(
+    cluster: Cluster, proxy: Proxy, key: int
+) -> None:
+    """KAFKA-18957: a record behind its transaction's end would hide what comes after it.
+
+    After a late Produce the broker sometimes refuses the next record of that epoch as out of order.
+    """
+    proxy.rule = first(key, Fate.HOLD)
+    shard = cluster.shard()
+    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
+    assert proxy.release(cluster.name)
+    assert cluster.published() == [b"one"]
+    try:
+        shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    except KafkaAway:
+        shard.close()
+        shard = cluster.shard(path="heir")
+        shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
+    assert cluster.published() == [b"one", b"two"]
+    shard.close()
+
+
+def test_a_transaction_without_owner_in_the_state_stops_a_take_over(cluster: Cluster) -> None:
+    """It hides what was committed behind it: whoever went on from what is shown would do that
+    again.
+    """
+    hanging = cluster.connection.producer(f"{cluster.name}-hanging")
+    hanging.init_transactions(60)
+    hanging.begin_transaction()
+    hanging.produce(cluster.state, b"999", b"offset", 0)
+    hanging.flush(120)
+    with pytest.raises(KafkaAway, match="a transaction is open and has no owner"):
+        cluster.shard()
+    hanging.abort_transaction(60)
+    shard = cluster.shard()
+    assert shard.offset == 0
+    shard.close()
+
+
+def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(cluster: Cluster) -> None:
+    """librdkafka freed its error twice and ended the process, where a worker should say what
+    happened and go on.
+    """
+    partitions, bootstrap = 40, cluster.connection.bootstrap
+    out, state = f"{cluster.name}.many", f"{cluster.name}.many-state"
+    for topic in (out, state):
+        create_topic(cluster.connection, topic, partitions)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.kafka.dropping",
+        bootstrap,
+        out,
+        str(partitions),
+        state,
+        "12",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert int(done.stdout) >= partitions
+
+
+def test_no_transaction_is_torn_by_requests_that_arrive_late(proxy: Proxy, tmp_path: Path) -> None:
+    """Any request of librdkafka is held, lost, repeated, delayed or swapped, by a seed: see the
+    module that it runs.
+    """
+    transactions = int(os.environ.get("QUIETCOUNT_LATE_TRANSACTIONS", "300"))
+    report = late_end_txn.run(proxy, tmp_path, transactions, seed=1)
+    assert report.wrong == []
+    late = {
+        kind: count
+        for kind, count in report.delivered.items()
+        if kind.startswith(("commit", "abort"))
+    }
+    assert set(late) <= {f"{kind}: INVALID_PRODUCER_EPOCH" for kind in ("commit", "abort")}, late
+    assert any(kind.startswith("commit") for kind in late), "no commit was late"
+    assert report.aborted > 0

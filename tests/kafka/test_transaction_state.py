@@ -1,0 +1,114 @@
+"""The table of a transactional id's states: what may follow what, and that nothing else may."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from workers.kafka import transaction
+from workers.kafka.transaction_state import TRANSITIONS, Event, NotAllowed, State, after
+
+ENDS = {State.FAILED, State.CLOSED}
+#: What may happen in each state, beside failing and being closed, in the words of a reader.
+ALLOWED = {
+    State.NEW: {Event.INITIALIZED},
+    State.READY: {Event.BEGIN},
+    State.OPEN: {Event.COMMIT, Event.ABORT},
+    State.COMMITTING: {Event.COMMITTED, Event.COMMITTED_IN_DOUBT, Event.ABORT},
+    State.ABORTING: {Event.ABORTED},
+    State.TAINTED: {Event.RENEW},
+    State.RENEWING: {Event.INITIALIZED},
+    State.UNCONFIRMED: {Event.CONFIRMED},
+    State.FAILED: set(),
+    State.CLOSED: set(),
+}
+
+
+def reach(state: State, but: State | None = None) -> set[State]:
+    """Return the states that can follow, by any events, without passing through `but`."""
+    found: set[State] = set()
+    ahead = {state}
+    while ahead:
+        now = ahead.pop()
+        for then in TRANSITIONS[now].values():
+            if then not in found and then is not but:
+                found.add(then)
+                ahead.add(then)
+    return found
+
+
+@pytest.mark.parametrize(("state", "event"), product(State, Event))
+def test_every_event_in_every_state_leads_somewhere_or_is_refused(
+    state: State, event: Event
+) -> None:
+    """What the table does not list must not be done silently."""
+    if event in ALLOWED[state] or (event in {Event.FAIL, Event.CLOSE} and state not in ENDS):
+        assert after(state, event) in State
+    elif (state, event) in {
+        (State.FAILED, Event.FAIL),
+        (State.FAILED, Event.CLOSE),
+        (State.CLOSED, Event.CLOSE),
+    }:
+        assert after(state, event) in ENDS
+    else:
+        with pytest.raises(NotAllowed, match=f"{event.name} while {re.escape(state.value)}"):
+            after(state, event)
+
+
+def test_a_transaction_begins_only_when_ready() -> None:
+    """That is the one state in which no EndTxn may be on its way."""
+    assert [state for state in State if Event.BEGIN in TRANSITIONS[state]] == [State.READY]
+
+
+@pytest.mark.parametrize(
+    ("event", "states"),
+    [
+        (Event.COMMITTED_IN_DOUBT, {State.COMMITTING}),
+        (Event.ABORTED, {State.ABORTING}),
+    ],
+)
+def test_an_end_that_may_come_again_taints(event: Event, states: set[State]) -> None:
+    """Every abort does, and a commit that was not certainly sent once."""
+    assert {state for state in State if event in TRANSITIONS[state]} == states
+    assert all(after(state, event) is State.TAINTED for state in states)
+
+
+def test_a_tainted_id_begins_nothing_before_it_has_a_new_epoch_and_knows_of_no_other_owner() -> (
+    None
+):
+    """Neither the old epoch nor an unchecked new one may be used."""
+    for needed in (State.RENEWING, State.UNCONFIRMED):
+        assert not {State.READY, State.OPEN} & reach(State.TAINTED, but=needed)
+    assert State.OPEN in reach(State.TAINTED)
+
+
+def test_what_has_failed_or_is_closed_stays_so() -> None:
+    """The next owner goes on, from what was committed."""
+    assert reach(State.FAILED) <= ENDS
+    assert reach(State.CLOSED) == {State.CLOSED}
+
+
+def test_every_state_can_fail_and_be_closed() -> None:
+    """An error or the end of a process may come at any time."""
+    for state in State:
+        assert State.CLOSED in reach(state)
+        assert state is State.CLOSED or Event.FAIL in TRANSITIONS[state]
+
+
+def test_the_drawing_shows_the_table() -> None:
+    """A picture that differs from what runs is worse than none."""
+    from workers.kafka import transaction_state
+
+    assert transaction_state.__doc__ is not None
+    words = set(re.findall(r"[A-Z_]{3,}", transaction_state.__doc__))
+    drawn = {state.name for state in State if state not in ENDS} | {event.name for event in Event}
+    assert drawn - words <= {Event.FAIL.name, Event.CLOSE.name}
+
+
+def test_nothing_but_the_table_changes_the_state() -> None:
+    """`Transactions` has one place where its state changes."""
+    source = Path(transaction.__file__).read_text()
+    assert re.findall(r"self\._state = (.*)", source) == ["State.NEW", "after(self._state, event)"]
