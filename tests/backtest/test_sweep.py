@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import random
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +16,16 @@ from tests.backtest.backtests import KEY, LABELS, backtest, events, numbers, tex
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import known, unk
 from workers.backtest import sweep
-from workers.backtest.grid import make_grid, runs_of
+from workers.backtest.grid import Run, make_grid, runs_of
 from workers.backtest.pool import Pool
-from workers.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Series, read
+from workers.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Results, Series, read
 from workers.backtest.sweep import Backtest, Thinned
 from workers.cli import execute
 from workers.errors import StateRefused
 from workers.replay.offline import Summary
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
+from workers.settings import Settings
 
 VARIES = ("items.epsilon=2,20", "items.max_items=1,3", "items.tick=1s,3s", "items.horizon=9,64")
 
@@ -47,6 +50,98 @@ def test_a_run_of_a_sweep_is_as_the_run_alone(tmp_path: Path) -> None:
         alone = backtest(settings, tmp_path, some, *(f"{name}={value}" for name, value in row.varied.items()), seeds=2)
         assert told(alone.series, 1, 1) == told(together.series, run, 1)
         assert alone.runs[1].ticks == row.ticks
+
+
+#: Histograms of the same ticks, epochs and stream keys that each differ from the first in what they count.
+VIEWS = (
+    unk("path", items="path"),
+    unk("status", items="status"),
+    unk("by-shop", items="path", key="shop"),
+    unk("errors", items="path", where=[{"field": "status", "in": ["404"]}]),
+    unk("amounts", items="path", count="amount", max_count=3),
+    unk("bounded", items="pages", max_items=1),
+    known("latency", items="path", domain=["/a", "/b", "/z"]),
+    {key: value for key, value in known("numbers", items="n", buckets=[0, 10, 20]).items() if key != "domain"},
+)
+
+
+def visits(number: int) -> list[dict[str, object]]:
+    """Events that every histogram of VIEWS sees differently."""
+    rng = random.Random(3)
+    pages = ["/a", "/b", "/c", "/d", "/e", "/f"]
+    return [
+        {
+            "key": rng.choice("ab"),
+            "shop": rng.choice("xyz"),
+            "path": rng.choices(pages, weights=[6, 5, 4, 3, 2, 1])[0],
+            "pages": rng.sample(pages, 3),
+            "status": rng.choice(["200", "200", "301", "404"]),
+            "amount": rng.randrange(1, 9),
+            "n": rng.randrange(30),
+            "ts": T0 + i * 20,
+        }
+        for i in range(number)
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
+    """What was measured of each histogram of VIEWS in a settings file of its own, with three seeds."""
+    directory = tmp_path_factory.mktemp("alone")
+    return {
+        str(one["name"]): backtest(settings_of(directory, [one]), directory, visits(1_000), seeds=3) for one in VIEWS
+    }
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_a_histogram_among_others_is_measured_as_alone(
+    seeds: int, processes: int, alone: dict[str, Results], tmp_path: Path
+) -> None:
+    """Equal ticks and epochs do not make equal counts: `status` was once held against those of `path`."""
+    settings = settings_of(tmp_path, VIEWS)
+    runs = runs_of(make_grid(settings, tmp_path / "settings.toml", []).combinations, seeds)
+    found = measured_by(processes, runs, settings, visits(1_000))
+    for number, (name, own) in enumerate(alone.items(), start=1):
+        for seed in range(seeds):
+            assert told(found.series, number, seed) == told(own.series, 1, seed), (name, seed)
+        boards = [replace(row, run=1) for row in found.boards if row.run == number]
+        assert boards == [row for row in own.boards if row.seed < seeds]
+        rows = [replace(row, run=1) for row in found.runs if row.run == number]
+        assert rows == own.runs[:seeds]
+
+
+def measured_by(processes: int, runs: list[Run], settings: Settings, some: list[dict[str, object]]) -> Results:
+    """What so many processes measure of the runs."""
+    content = text_of(some)
+    source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
+    if processes == 1:
+        one = Backtest(runs, KEY, 5)
+        return one.results(one.run(settings, source, None, lambda summary: None), "line")
+    pool = Pool(runs, KEY, 5, processes)
+    try:
+        return pool.results(pool.run(settings, source, None, lambda summary: None), "line")
+    finally:
+        pool.close()
+
+@pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize("vary", ["buckets=[0,10],[0,5,10]", "mechanism=known_base,unk_base"])
+def test_what_a_combination_alone_looks_at_is_read(vary: str, tmp_path: Path) -> None:
+    """Buckets that only `--vary` names, or numbers without buckets, are not in the settings file's shape of an event."""
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(text_of(visits(500)))
+    own = {key: value for key, value in known(items="n", buckets=[0, 10]).items() if key != "domain"}
+
+    def measured(histogram: dict[str, object], name: str, *more: str) -> list[dict[str, object]]:
+        settings_of(tmp_path, [histogram])
+        base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--report", str(tmp_path / name)]
+        assert execute([*base, *more]) == 0
+        rows = read(tmp_path / name).results.to_pylist()
+        last = max(row["run"] for row in rows)
+        return [row | {"run": 0} for row in rows if row["run"] == last]
+
+    second = own | {"buckets": [0, 5, 10]} if vary.startswith("buckets") else unk("known", items="n")
+    assert measured(own, "together", "--vary", vary) == measured(second, "alone")
 
 
 @pytest.mark.usefixtures("no_report")
@@ -106,7 +201,7 @@ def test_two_runs_give_the_same_files(tmp_path: Path) -> None:
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take seconds; that they are the same twice is tested with them."""
-    monkeypatch.setattr("workers.report.report.write_report", lambda directory: None)
+    monkeypatch.setattr("workers.report.report.write_report", lambda directory: [])
 
 
 class Interrupted(JsonLines):

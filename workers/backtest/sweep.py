@@ -4,9 +4,9 @@ What the runs have in common is done once: events are decoded, bounded and added
 exact counts once for all runs with the same bounds, exact boards once a tick. Of a run only its
 noise, and what it shows, is its own.
 
-Runs with the same ticks and epochs form a group. The unbounded counts of a group are released last
-of a tick (`truth.unbounded`), and with them the group is measured, at a thinned set of ticks:
-memory does not grow with the number of ticks or events.
+Runs that count the same events over the same ticks and epochs form a group (`scope_of`). The
+unbounded counts of a group are released last of a tick (`truth.unbounded`), and with them the group
+is measured, at a thinned set of ticks: memory does not grow with the number of ticks or events.
 """
 
 from __future__ import annotations
@@ -52,18 +52,21 @@ class Thinned:
         return tick in self.ticks
 
 
-#: What makes runs begin and start their epochs at the same ticks, for the same stream keys.
-Timing = tuple[object, ...]
+#: All that the unbounded counts of a histogram depend on.
+Scope = tuple[object, ...]
 
 
-def timing_of(config: HistogramConfig) -> Timing:
-    """Return the timing of a histogram."""
-    start = (config.start_ms, config.start_given, config.horizon_ticks)
-    return config.tick_ms, *start, config.keys, isinstance(config, OneShotConfig)
+def scope_of(config: HistogramConfig) -> Scope:
+    """Return the view, ticks, epochs and stream keys of a histogram.
+
+    The lane holds the view (items, key, where, count, buckets), the tick and the start.
+    """
+    epochs = (config.start_given, config.horizon_ticks, isinstance(config, OneShotConfig))
+    return unbounded(config.lane), *epochs, config.keys
 
 
 class Group:
-    """The runs of one timing, measured together."""
+    """The runs of one scope, measured together."""
 
     def __init__(self, wide: Truth) -> None:
         self.wide = wide
@@ -108,8 +111,8 @@ class Backtest:
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
         """Take what to run, the operator's root key, and the n of the top-n metrics."""
         self._key, self._top = key, top
-        self._truths: dict[tuple[Timing, Lane, tuple[bytes, ...]], tuple[Truth, View]] = {}
-        self._groups: dict[Timing, Group] = {}
+        self._truths: dict[tuple[Scope, Lane, tuple[bytes, ...]], tuple[Truth, View]] = {}
+        self._groups: dict[Scope, Group] = {}
         mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
         self._remembering = {of: remembering(mechanism) for of, mechanism in mechanisms.items()}
         running = [self._histogram(run) for run in runs]
@@ -122,15 +125,15 @@ class Backtest:
     def _histogram(self, run: Run) -> ReplayHistogram:
         """Return a histogram for a run, watched and in its group."""
         config, mechanism = run.combination.config, self._remembering[id(run.combination)]
-        timing, domain = timing_of(config), tuple(mechanism.domain())
+        scope, domain = scope_of(config), tuple(mechanism.domain())
 
         def count(lane: Lane, labels: Sequence[bytes], *, sizes: bool) -> Truth:
             per_tick = isinstance(config, OneShotConfig)
             return truth_of(config, self._key, labels, per_tick=per_tick, lane=lane, sizes=sizes)
 
-        if timing not in self._groups:
-            self._groups[timing] = Group(count(unbounded(config.lane), (), sizes=False))
-        group, place = self._groups[timing], (timing, config.lane, domain)
+        if scope not in self._groups:
+            self._groups[scope] = Group(count(unbounded(config.lane), (), sizes=False))
+        group, place = self._groups[scope], (scope, config.lane, domain)
         if place not in self._truths:
             truth = count(config.lane, domain, sizes=discovers(run.combination))
             view = View(truth, group.wide, self._key, self._top)
