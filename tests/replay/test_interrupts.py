@@ -60,7 +60,7 @@ class Pressed(JsonLines):
 def site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Settings and an input of several batches; the arguments of a replay of it."""
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
-    monkeypatch.setattr("workers.report.report.write_report", lambda directory: (directory / "report.html").touch())
+    monkeypatch.setattr("workers.report.report.write_report", lambda directory: (directory / "report.html").touch() or [])
     path = directory / "in.jsonl"
     path.write_bytes(text_of(events(4_000)))
     settings_of(directory)
