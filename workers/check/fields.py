@@ -6,7 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from workers.shapes.paths import STEPS_MAX, Path, parse
+from workers.shapes.paths import CHARACTERS_MAX, STEPS_MAX, Path, parse
 from workers.shapes.views import Shape
 
 # Of one object: an object of counts has a name for each item.
@@ -36,7 +36,7 @@ class Fields:
         self._records += 1
         for path in set(_paths(record, (), None)):
             text = str(path)
-            if text in self._met or len(self._met) < PATHS_MAX:
+            if text in self._met or (len(self._met) < PATHS_MAX and len(text) <= CHARACTERS_MAX):
                 self._met[text] += 1
 
     def has(self, path: Path) -> bool:
@@ -89,4 +89,7 @@ def _likeness(wanted: Path, text: str) -> float:
 
 def _ratio(one: str, other: str) -> float:
     one, other = (text.casefold().replace("_", "").replace("-", "") for text in (one, other))
-    return difflib.SequenceMatcher(None, one, other).ratio()
+    matcher = difflib.SequenceMatcher(None, one, other)
+    # Upper bounds that take little time; the ratio itself is quadratic in the length.
+    likely = min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= _NEAR
+    return matcher.ratio() if likely else 0.0

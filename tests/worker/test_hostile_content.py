@@ -1,0 +1,115 @@
+"""A worker with little memory reads the worst content that is known to its end, beside honest events that all count.
+
+The limit is on its data segment (Linux: all private memory that can be written, whether it was touched or not), so an
+allocation that is too large fails at once, as it would in a small container.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.worker.harness import Site, known, unk, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts all private memory on Linux only")
+
+LIMIT = 1 << 30
+HONEST = 300
+EDGES = {"from": 0, "to": 999, "count": 999}
+
+
+def hostile(**fields: bytes) -> bytes:
+    """A record whose stream key is "hostile", with these fields as they are."""
+    given = {"key": b'"hostile"', "items": b'["x"]', "price": b"1", "ts": b"%d" % now_ms(), **fields}
+    return b"{" + b",".join(b'"%s":%s' % (name.encode(), value) for name, value in given.items()) + b"}"
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def listed(one: bytes, number: int) -> bytes:
+    return b"[" + b",".join([one] * number) + b"]"
+
+
+def one_batch_of(values: list[bytes | None]) -> tuple[list[bytes | None], dict[str, object]]:
+    """Values, and what makes a producer send them as one record batch."""
+    together: dict[str, object] = {
+        "batch.size": 120_000_000, "message.max.bytes": 120_000_000, "batch.num.messages": 1_000_000, "linger.ms": 2_000
+    }  # fmt: skip
+    return values, together
+
+
+def many_long() -> tuple[list[bytes | None], dict[str, object]]:
+    """A gigabyte of ordinary producers' records that zstd makes small."""
+    return [hostile(other=b'"' + b"a" * 990_000 + b'"')] * 1_000, {}
+
+
+ATTACKS: dict[str, Callable[[], tuple[list[bytes | None], dict[str, object]]]] = {
+    "a long list alone in its batch": lambda: ([hostile(items=listed(b"1", 490_000))], {}),
+    "one exponent among many numbers": lambda: ([hostile(price=b"[1e1," + listed(b"7", 240_000)[1:])], {}),
+    "escaped labels": lambda: ([hostile(items=listed(rb'"\n"', 190_000))] * 20, {}),
+    "long records that compress well": many_long,
+    "one batch that expands to 100 MB": lambda: one_batch_of([hostile(other=b'"' + b"a" * 990_000 + b'"')] * 100),
+    "many null records in few batches": lambda: one_batch_of([None] * 300_000),
+    "a list of lists": lambda: ([hostile(items=listed(b"[]", 300_000))] * 5, {}),
+}
+
+
+def honest(begin: int) -> Iterator[dict[str, object]]:
+    for i in range(begin, begin + HONEST):
+        yield {"key": "s1", "items": [f"item{i % 7}", f"item{i % 11}"], "price": i % 5, "ts": now_ms()}
+
+
+def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(bootstrap: str, tmp_path: Path) -> None:
+    """What it holds cannot stop or silence a worker with 1 GiB, and takes nothing from what stands beside it."""
+    prices = {name: value for name, value in known("prices", max_items=1, items="price", buckets=EDGES).items() if name != "domain"}
+    site = Site(bootstrap, tmp_path, [unk(), prices], partitions=2)
+    expected: Counter[str] = Counter()
+    sent = 0
+    for make in ATTACKS.values():
+        values, options = make()
+        for partition in range(site.partitions):
+            events = list(honest(sent))
+            sent += HONEST
+            expected.update(str(item) for event in events for item in dict.fromkeys(event["items"]))  # type: ignore[call-overload]
+            expected.update(f"[{event['price']},{event['price'] + 1})" for event in events)  # type: ignore[operator]
+            site.produce(partition, events)
+        producer = site.connection.producer(None, **{"compression.type": "zstd", "linger.ms": 50, **options})
+        for value in values:
+            while True:
+                try:
+                    producer.produce(site.topic, value, partition=1)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+            producer.poll(0)
+        assert producer.flush(300) == 0
+    with site.worker() as worker:
+        resource.prlimit(worker.process.pid, resource.RLIMIT_DATA, (LIMIT, LIMIT))
+        until(lambda: "took over" in worker.output() or not worker.running(), "it is at work")
+        last = list(honest(0))[:1]
+        expected.update({"item0": 1, "[0,1)": 1})
+        for partition in range(site.partitions):
+            site.produce(partition, last if partition else [{**last[0], "key": "s2"}])
+
+        def counted() -> Counter[str]:
+            assert worker.running(), worker.output()
+            found: Counter[str] = Counter()
+            for one, n in site.contributed().items():
+                if one.key == "s1":
+                    found[one.label] += n
+            return found
+
+        until(lambda: counted().total() >= expected.total(), "all honest events are counted")
+        assert counted() == expected
+        assert worker.stop() == 0, worker.output()
+    site.assert_clean()
+    reasons = Counter(headers["reason"] for _, headers in site.rejects())
+    assert reasons["no value"] == 300_000
