@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.replay.site import settings_of
-from tests.worker.harness import unk
-from workers.backtest.grid import COMBINATIONS_MAX, Grid, make_grid, settings_text
+from tests.worker.harness import Bare, unk
+from workers.backtest.grid import COMBINATIONS_MAX, COUNTED, Grid, make_grid, settings_text
 from workers.errors import SettingsError
 
 
@@ -37,6 +37,35 @@ def test_values_are_toml_or_bare_words(tmp_path: Path) -> None:
     ]  # fmt: skip
     grid = grid_of(tmp_path, 'mechanism="known_base"', 'domain=["a","b,c"],["d"]')
     assert [getattr(one.config, "domain", None) for one in grid.combinations] == [("a", "b,c"), ("d",)]
+
+
+def test_ticks_are_varied_within_epochs_of_the_same_length(tmp_path: Path) -> None:
+    """An epsilon buys one epoch: with 15 times the length it would be another promise."""
+    own = unk(tick="1m", horizon=60)
+    grid = grid_of(tmp_path, "tick=1m,5m,15m", histograms=[own])
+    assert [(one.config.tick_ms, one.config.horizon) for one in grid.combinations] == [
+        (60_000, 60), (300_000, 12), (900_000, 4),
+    ]  # fmt: skip
+    (note,) = grid.notes
+    assert "horizon = 60 is not" in note and "1h" in note
+    refusal = r'items\.tick=7m: .*horizon = "1h": no whole number of ticks of 7m'
+    with pytest.raises(SettingsError, match=refusal):
+        grid_of(tmp_path, "epsilon=1,2", "tick=5m,7m", histograms=[own])
+
+
+@pytest.mark.parametrize("horizon", ["1h", "unbounded"])
+def test_a_horizon_that_is_no_number_of_ticks_stays_as_it_is(tmp_path: Path, horizon: str) -> None:
+    """It says how long an epoch is whatever the tick."""
+    own = unk(tick="1m", horizon=horizon, start=Bare("2026-01-01T00:00:00Z"))
+    grid = grid_of(tmp_path, "tick=1m,5m", histograms=[own])
+    expected = ["unbounded"] * 2 if horizon == "unbounded" else [60, 12]
+    assert [one.config.horizon for one in grid.combinations] == expected and not grid.notes
+
+
+def test_a_horizon_that_is_varied_beside_the_tick_is_taken_at_its_word(tmp_path: Path) -> None:
+    """It says which epochs to compare; the recommendation says that they differ."""
+    grid = grid_of(tmp_path, "tick=1s,3s", "horizon=9,64")
+    assert [one.config.horizon for one in grid.combinations] == [9, 64, 9, 64] and not grid.notes
 
 
 def test_histograms_are_varied_each_by_itself(tmp_path: Path) -> None:
@@ -78,7 +107,7 @@ def test_a_mechanism_takes_the_settings_that_it_has(tmp_path: Path) -> None:
 
 def test_values_that_are_the_same_are_run_once(tmp_path: Path) -> None:
     """However they are written."""
-    grid = grid_of(tmp_path, "epsilon=1,1.0,1,2", "tick=60s,1m")
+    grid = grid_of(tmp_path, "epsilon=1,1.0,1,2", "tick=60s,1m", histograms=[unk(horizon=3_600)])
     assert [dict(one.varied) for one in grid.combinations] == [
         {"items.epsilon": "1", "items.tick": "60s"},
         {"items.epsilon": "2", "items.tick": "60s"},
@@ -141,7 +170,7 @@ def test_a_combination_that_cannot_be_is_left_out_and_named(tmp_path: Path) -> N
         ("items.mechanism=unk_bass", r'items\.mechanism=unk_bass: .*"unk_bass": one of'),
         ("items.top_k=3", "top_k: unknown name"),
         ("items.name=x", "name cannot be varied"),
-        ("items.keys=x", "keys cannot be varied"),
+        *((f"items.{name}=x", f"{name} cannot be varied: it decides what is") for name in COUNTED),
         ("items.tick=5x", r"items\.tick=5x: .*a duration"),
         ("items.delta=1e-9\nepsilon = 3", r"items\.delta="),
         ("items.max_items=" + ",".join(map(str, range(1, COMBINATIONS_MAX + 2))), "1,001 combinations: at most 1,000"),

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from workers.backtest.outcomes import Outcome, Spread
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.backtest.backtests import backtest, events
+from tests.replay.site import settings_of
+from tests.worker.harness import unk
+from workers.backtest.outcomes import Outcome, Spread, outcomes
 from workers.backtest.recommend import Recommendation, recommend
-from workers.backtest.results import RunRow
+from workers.backtest.results import RunRow, read, write
 
 
 def outcome(
@@ -49,6 +58,39 @@ def test_of_the_same_epsilon_the_better_board_is_taken_then_the_smaller_error() 
     found = recommend([outcome(1, 1, 0.92, 5), outcome(2, 1, 0.951, 30), outcome(3, 1, 0.952, 20)])
     assert found.chosen == 3 and found.front == (3,)
     assert recommend([outcome(1, 1, 0.951, 20), outcome(2, 1, 0.952, 30)]).chosen == 1
+
+
+def test_epochs_of_different_lengths_are_said(tmp_path: Path) -> None:
+    """Where an epsilon buys a minute in one run and 15 in another, another one is recommended."""
+    some = events(8_000, seconds=120, keys="a", most=2)
+    settings = settings_of(tmp_path, [unk(keys=["a"], tick="1s", horizon=60, max_items=3)])
+    chosen, words = [], []
+    for n, more in enumerate(((), ("horizon=60",))):  # as in the file; in ticks of any width
+        varies = ("epsilon=1,2,4,8", "tick=1s,5s,15s", *more)
+        found = backtest(settings, tmp_path, some, *varies, seeds=3, top=10)
+        (directory := tmp_path / str(n)).mkdir()
+        write(directory, found)
+        advice = recommend(of := outcomes(read(directory)))
+        chosen += [one.row.epsilon for one in of if one.number == advice.chosen]
+        words.append(said(advice))
+    assert chosen == [2.0, 4.0]
+    assert "epochs" not in words[0]
+    assert "Careful: these runs have epochs of different lengths (1m to 15m)" in words[1]
+
+
+def test_an_epoch_without_an_end_is_said_too() -> None:
+    """Also where nothing is recommended: wider ticks would be the advice."""
+    runs = [outcome(1, 1, 0.2), outcome(2, 1, 0.1)]
+    runs[0] = replace(runs[0], row=replace(runs[0].row, settings='{"horizon":60000}'))
+    found = recommend(runs)
+    assert found.chosen is None and "(1m to no end)" in said(found)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 20])
+def test_the_mean_of_equal_numbers_is_that_number(n: int) -> None:
+    """Rounding once put it below the worst seed, so an error bar had a negative length."""
+    for value in np.arange(1_000) / 1_000:
+        assert Spread.of([value] * n) == Spread(value, value, value)
 
 
 def test_of_the_same_epsilon_the_smaller_delta_is_taken() -> None:

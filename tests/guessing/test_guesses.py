@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tomllib
 from decimal import Decimal
 
 import pytest
@@ -208,6 +209,16 @@ def test_a_tick_counts_well_above_its_noise(a_second: float, tick_ms: int) -> No
     if a_second > 0.001:
         sd = build(config_of(draft, pace.tick_ms, pace.horizon)).sd(1)
         assert a_second / 20 * tick_ms / 1000 > 2 * sd
+
+
+@pytest.mark.parametrize(("gap_ms", "horizon"), [(500, "1d"), (20_000, "7d"), (86_400, "28d")])
+def test_the_horizon_is_written_as_a_length_of_time(gap_ms: int, horizon: str) -> None:
+    """Whoever tries other ticks then compares epochs of the same length."""
+    records: list[Event] = [
+        {"page": f"p{i % 20}", "ts": NOW_MS - i * gap_ms} for i in range(1, 1_001)
+    ]
+    text, _ = written(sample_of((None, record) for record in records), Answers())
+    assert tomllib.loads(text)["histogram"][0]["horizon"] == horizon
 
 
 def test_old_events_get_ticks_that_do_not_flood_the_output() -> None:

@@ -8,6 +8,10 @@ that is. Where `mechanism` is varied, a mechanism takes of the file and of `--va
 that it has, so that one file serves them all; combinations that become the same are one. So it is
 with `domain` where `release` or `algorithm` is varied and not every value has one.
 
+Where `tick` is varied and `horizon` is not, every combination keeps the length of the file's epoch,
+and the number of ticks follows. An epsilon buys one epoch: with epochs of different lengths, runs
+with the same epsilon would make different promises.
+
 A value that no combination allows is refused, before anything is read. A combination that cannot
 be, of values which others allow, is left out and named.
 """
@@ -25,7 +29,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from workers.durations import format_duration
+from workers.durations import format_duration, parse_duration
 from workers.errors import SettingsError
 from workers.mechanisms.checked import display, rules
 from workers.mechanisms.config import END_MECHANISMS, HistogramConfig
@@ -36,9 +40,10 @@ from workers.settings import Settings, settings_of
 from workers.settings.files import read_file
 
 COMBINATIONS_MAX = 1_000
-# They name a histogram, whom it serves, and what is said of its noise: nothing that is measured
-# depends on them.
-FIXED = ("name", "topic", "keys", "generation", "windows")
+# Nothing that is measured depends on them.
+UNMEASURED = ("name", "topic", "generation", "windows")
+# They decide what is counted, so runs that differ in them have no common truth.
+COUNTED = ("keys", "key", "items", "count", "where")
 # Of each set a histogram has one: a value for one takes the place of the file's for another.
 ONE_OF = (frozenset(("epsilon", "rho")), frozenset(("domain", "domain_file", "buckets")))
 # Of these mechanisms it depends on a setting, and on its value, whether there is a domain.
@@ -98,10 +103,28 @@ def runs_of(combinations: Sequence[Combination], seeds: int) -> list[Run]:
 
 @dataclass(slots=True)
 class Grid:
-    """The combinations to run, and those left out, each with the reason why it cannot be."""
+    """The combinations to run, and those left out, each with the reason why it cannot be.
+
+    `notes` say what was understood beyond the words of `--vary`.
+    """
 
     combinations: list[Combination] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def read_with(self, settings: Settings) -> Settings:
+        """Return settings by which events are read for all combinations: with the view of each."""
+        known = {(config.view, config.keys) for config in settings.histograms}
+        configs = [*settings.histograms, *(one.config for one in self.combinations)]
+        views = {(config.view, config.keys): config for config in configs}
+        if views.keys() == known:
+            return settings
+        # Histograms of one worker need names and topics of their own.
+        named = [
+            msgspec.structs.replace(config, name=f"{number}", topic=None)
+            for number, config in enumerate(views.values())
+        ]
+        return msgspec.structs.replace(settings, histograms=tuple(named))
 
 
 def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
@@ -129,6 +152,13 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
     document = tomllib.loads(read_file(path).decode())
     grid, base = Grid(), path.absolute().parent
     for name, section in zip(names, document["histogram"], strict=True):
+        horizon = section["horizon"]
+        if "tick" in chosen[name] and "horizon" not in chosen[name] and isinstance(horizon, int):
+            section["horizon"] = format_duration(parse_duration(section["tick"]) * horizon)
+            grid.notes.append(
+                f"{name}: tick is varied, and horizon = {horizon} is not: every epoch is as long "
+                f"as in the settings file, {section['horizon']}, in ticks of its own"
+            )
         _Variants(name, section, document, base, chosen[name]).add_to(grid)
     return grid
 
@@ -200,8 +230,9 @@ class _Variants:
 
 
 def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
-    """Return whether a complaint is about this setting."""
-    return any(f"{name} = " in reason or f"{name}: " in reason for _, reason in failed)
+    """Return whether a complaint is about this setting; a tick may be wrong for a duration."""
+    words = (f"{name} = ", f"{name}: ", *(["number of ticks of"] if name == "tick" else []))
+    return any(word in reason for _, reason in failed for word in words)
 
 
 def settings_known(mechanism: str) -> set[str]:
@@ -250,9 +281,14 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
         histogram = histograms[0]
     if histogram not in histograms:
         raise SettingsError(f"--vary {_short(name)}: no histogram {histogram!r}: {_hint(histogram, histograms)}")
-    if setting in FIXED:
+    if setting in UNMEASURED:
         raise SettingsError(f"--vary {_short(name)}: {setting} cannot be varied: it changes nothing that is measured")
-    known = sorted(set().union(*map(settings_known, MECHANISMS)) - set(FIXED))
+    if setting in COUNTED:
+        raise SettingsError(
+            f"--vary {_short(name)}: {setting} cannot be varied: it decides what is counted, and "
+            "runs that count different things cannot be compared; write a [[histogram]] for each"
+        )
+    known = sorted(set().union(*map(settings_known, MECHANISMS)) - {*UNMEASURED, *COUNTED})
     if setting not in known:
         raise SettingsError(f"--vary {_short(name)}: unknown setting; {_hint(setting, known)}")
     found: dict[str, Value] = {}

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from workers.backtest.results import RunRow, Tables, run_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A number over the seeds."""
+    """A number over the seeds; the mean lies between the other two."""
 
     mean: float
     least: float
     most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Return the spread of at least one value."""
+        least, most = min(values), max(values)
+        # In floats 0.7 + 0.7 + 0.7, divided by 3, is less than 0.7: a bar of negative length.
+        return cls(min(max(sum(values) / len(values), least), most), least, most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,12 @@ class Outcome:
         found: dict[str, Any] = json.loads(self.row.settings)
         return found
 
+    @property
+    def epoch_ms(self) -> int | None:
+        """How long its epochs are; None: without an end."""
+        horizon = self.settings.get("horizon")
+        return horizon * self.row.tick_ms if isinstance(horizon, int) else None
+
 
 def outcomes(tables: Tables) -> list[Outcome]:
     """Return the combinations of a results directory, in the order of their numbers."""
@@ -81,10 +94,7 @@ def outcomes(tables: Tables) -> list[Outcome]:
                 if len(choices[name]) > 2 and name.startswith(prefix := f"{runs[0].histogram}.")
             },
             seeds=len(runs),
-            metrics={
-                metric: Spread(sum(of) / len(of), min(of), max(of))
-                for metric, of in values[number].items()
-            },
+            metrics={metric: Spread.of(found) for metric, found in values[number].items()},
         )
         for number, runs in sorted(seeds.items())
     ]

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from workers.backtest.outcomes import Outcome
+from workers.durations import format_duration
 
 # Recall that is given up for a smaller epsilon; one item of ten, seen every second tick.
 RECALL_DISTANCE = 0.05
@@ -64,12 +65,13 @@ def recommend(of: Sequence[Outcome]) -> Recommendation:
         if not _beaten(one, rated, worth)
     )
     if metric == RECALL and scores[best.number] < USEFUL_RECALL:
-        return Recommendation(metric, scores, front, None, _useless(best))
+        return Recommendation(metric, scores, front, None, (*_useless(best), *_epochs(of)))
     given_up = RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
     least = worth[best.number] - given_up - 1e-12
     near = [one for one in rated if worth[one.number] >= least]
     chosen = min(near, key=lambda one: (one.row.epsilon, one.row.delta, *_order(one, metric)))
-    words = [_why(chosen, best, metric, of), *_lost(chosen, rated, worth, metric), *_checks(chosen)]
+    words = [_why(chosen, best, metric, of), *_lost(chosen, rated, worth, metric)]
+    words += [*_epochs(of), *_checks(chosen)]
     return Recommendation(metric, scores, front, chosen.number, tuple(words))
 
 
@@ -136,6 +138,19 @@ def _lost(
     lost = _mean(chosen, "lost", 0.0)
     if lost > 0.005:
         yield f"Its bounds cut off {lost:.0%} of all that is counted."
+
+
+def _epochs(of: Sequence[Outcome]) -> Iterator[str]:
+    """Yield that an epsilon is not the same promise in all runs."""
+    lengths = {one.epoch_ms for one in of}
+    ends = sorted(length for length in lengths if length is not None)
+    if len(lengths) > 1:
+        longest = "no end" if None in lengths else format_duration(ends[-1])
+        yield (
+            f"Careful: these runs have epochs of different lengths ({format_duration(ends[0])} to "
+            f"{longest}), and an epsilon buys one epoch. Compare only runs with equal epochs: with "
+            "half the length the same epsilon is spent twice as often."
+        )
 
 
 def _checks(chosen: Outcome) -> Iterator[str]:

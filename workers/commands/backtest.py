@@ -60,8 +60,10 @@ class Prepared:
         """
         if options.vary and snapshots is not None:
             raise SettingsError("--snapshots writes those of one run, so it cannot be used with --vary")
-        self._settings, self._options = settings, options
+        self._options = options
         self._grid = make_grid(settings, options.config, options.vary)
+        #: By these the source is to be read.
+        self.settings = self._grid.read_with(settings)
         prepare(options.report, force=options.force)
         runs = runs_of(self._grid.combinations, options.seeds)
         self._number = len(runs)
@@ -90,6 +92,8 @@ class Prepared:
         where: Callable[[Summary], str],
     ) -> Summary:
         """Run all combinations over the source, to its end or to Ctrl-C."""
+        for note in self._grid.notes:
+            progress.print(f"replay: {note}")
         for reason in self._grid.left_out:
             progress.print(f"replay: left out: {reason}")
         progress.print(
@@ -97,7 +101,7 @@ class Prepared:
             f"{self._number:,} runs with their seeds"
         )
         show = _now_and_then(progress, where)
-        return self._runs.run(self._settings, source, write_snapshot, show)
+        return self._runs.run(self.settings, source, write_snapshot, show)
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
         """Write the results directory, the report included; yield what to say of it."""
@@ -106,7 +110,8 @@ class Prepared:
         yield from table(read(directory))
         from workers.report.report import write_report
 
-        write_report(directory)
+        for line in write_report(directory):
+            yield f"replay: {line}"
         seconds = time.perf_counter() - begun
         yield f"replay: results and report in {directory} ({seconds:.1f} s): exact data, for the operator only"
 

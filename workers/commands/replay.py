@@ -32,7 +32,7 @@ def replay_file(settings: Settings, *, source: str, snapshots: str | None, optio
     """Run the histograms over the file `source` ("-": standard input); see `_run`."""
     if snapshots is not None and _same_file(source, snapshots):
         raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")
-    return _run(settings, open_source(settings, source), snapshots, options)
+    return _run(settings, lambda read: open_source(read, source), snapshots, options)
 
 
 def replay_topic(
@@ -46,8 +46,13 @@ def replay_topic(
     """Run the histograms over the events topic, between two times; see `_run`."""
     from workers.replay.sources_topic import open_topic
 
-    opening = open_topic(settings, since_ms, until_ms)
-    return _run(settings, opening, snapshots, options, empty="no events in this range of the topic")
+    return _run(
+        settings,
+        lambda read: open_topic(read, since_ms, until_ms),
+        snapshots,
+        options,
+        empty="no events in this range of the topic",
+    )
 
 
 def parse_time(option: str, text: str) -> int:
@@ -73,13 +78,13 @@ def parse_time(option: str, text: str) -> int:
 
 def _run(
     settings: Settings,
-    opening: AbstractContextManager[Source],
+    opening: Callable[[Settings], AbstractContextManager[Source]],
     snapshots: str | None,
     options: Options | None,
     *,
     empty: str | None = None,
 ) -> int:
-    """Replay events; with `options` it is a backtest.
+    """Replay the events of the source that `opening` gives; with `options` it is a backtest.
 
     Snapshots go to the file `snapshots`, one JSON object per line.
 
@@ -96,7 +101,13 @@ def _run(
     ensure_compiled()
     with Interrupts() as interrupts:
         backtest = None if options is None else Prepared(options, settings, key, snapshots)
-        with backtest or nullcontext(), opening as source, Output(snapshots) as output, ProgressLine() as progress:
+        read = settings if backtest is None else backtest.settings
+        with (
+            backtest or nullcontext(),
+            opening(read) as source,
+            Output(snapshots) as output,
+            ProgressLine() as progress,
+        ):
             if backtest is None:
                 summary = replay(
                     settings, key, source, output.write, lambda now: progress.update(_where(now))

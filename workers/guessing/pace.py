@@ -89,7 +89,7 @@ def pace_of(draft: Draft, now_ms: int) -> Pace:
         horizon=epoch_ms // tick_ms,
         mechanism=config.mechanism,
         tick_reason=reason,
-        horizon_reason=f"ticks in an epoch: {length}; then counts begin at zero again",
+        horizon_reason=f"how long an epoch is: {length}; then counts begin at zero again",
         noise=_noise(mechanism, epoch_ms // tick_ms, sd),
     )
 

@@ -216,7 +216,7 @@ def _histogram(lines: _File, draft: Draft, pace: Pace, answers: Answers, name: s
         )
         lines.set("buckets", str(draft.items.range), f"intervals, and one below and one above them; {how}")
     lines.set("tick", toml(format_duration(pace.tick_ms)), f"a snapshot each: {pace.tick_reason}")
-    lines.set("horizon", str(pace.horizon), pace.horizon_reason)
+    lines.set("horizon", toml(format_duration(pace.tick_ms * pace.horizon)), pace.horizon_reason)
     one = draft.items.field.form is Form.ONE
     most = "an event has one" if one else f"{percent(events)} of the sampled events have no more"
     lines.set("max_items", str(draft.max_items), f"most different items of one event that count: {most}")

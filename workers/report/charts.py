@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -34,6 +34,7 @@ LOOKS = len(COLORS)
 DPI = 150
 HEAD = 0.58  # inches
 LABEL_LETTERS = 34
+WHY_LETTERS = 200
 LOOK: Mapping[str, Any] = {
     "svg.hashsalt": "quietcount",
     "svg.fonttype": "path",
@@ -80,6 +81,32 @@ class Chart:
     caption: str
     svg: bytes
     png: bytes
+
+
+#: What a picture shows, in a few words, and what draws it; None where there is nothing to draw.
+Drawing = tuple[str, Callable[[], Chart | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The pictures of a section, and a line for each that could not be drawn."""
+
+    charts: Sequence[Chart]
+    missing: Sequence[str]
+
+
+def draw_each(drawings: Iterable[Drawing]) -> Drawn:
+    """Draw pictures; one that fails costs only itself."""
+    charts, missing = [], []
+    for title, draw in drawings:
+        try:
+            chart = draw()
+        except Exception as error:  # noqa: BLE001 (the numbers are there without it)
+            why = " ".join(str(error).split())[:WHY_LETTERS]
+            missing.append(f"The picture \"{title}\" is missing: {type(error).__name__}: {why}")
+        else:
+            charts += [] if chart is None else [chart]
+    return Drawn(charts, missing)
 
 
 def dashed(*lengths: float) -> Any:

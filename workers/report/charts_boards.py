@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from workers.backtest.results import BoardRow
 from workers.report.charts import (
     WARNING,
     Chart,
+    Drawing,
     canvas,
     counts_axis,
     drawable,
@@ -29,17 +31,24 @@ EXACT, PUBLISHED = "exact", "published, with 1.96 sd"
 NAMED, HIDDEN = "shown, without a count", "not shown"
 
 
-def boards(of: Measured, run: Outcome, keys: int) -> list[Chart]:
-    """Draw exact beside published, for each of the first stream keys, at three ticks."""
+def boards(of: Measured, run: Outcome, keys: int) -> Iterator[Drawing]:
+    """Yield exact beside published, for each of the first stream keys, at three ticks."""
+    for at, title, ticks in boards_of(of, run, keys):
+        yield title, partial(_board, of, run, ticks, f"board_{at}", title)
+
+
+def boards_of(
+    of: Measured, run: Outcome, keys: int
+) -> Iterator[tuple[int, str, dict[int, list[BoardRow]]]]:
+    """Yield number, title and ticks of the boards of each of the first stream keys."""
     found = of.board(run)
-    return [
-        _board(of, run, ticks, f"board_{at}", f", stream key {drawable(key)}" if len(found) > 1 else "")
-        for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1)
-    ]
+    for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
+        who = f", stream key {drawable(key)}" if len(found) > 1 else ""
+        yield at, f"exact and published{who}", ticks
 
 
 def _board(
-    of: Measured, run: Outcome, ticks: dict[int, list[BoardRow]], kind: str, who: str
+    of: Measured, run: Outcome, ticks: dict[int, list[BoardRow]], kind: str, title: str
 ) -> Chart:
     chosen = {tick: ticks[tick][:BOARD_ROWS] for tick in chosen_ticks(list(ticks))}
     most = max(map(len, chosen.values()))
@@ -60,7 +69,7 @@ def _board(
             "what readers of the snapshot see as points, with the error bars that the snapshot "
             "states. A cross is an item that they do not see yet. Times are UTC."
         )
-        return finish_of(figure, of, kind, f"exact and published{who}", caption)
+        return finish_of(figure, of, kind, title, caption)
 
 
 def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:

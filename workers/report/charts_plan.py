@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from workers.report.charts import (
     COLORS,
     INK,
     Chart,
+    Drawing,
     canvas,
     counts_axis,
     dashed,
@@ -35,12 +37,12 @@ LINEAR_UP_TO = 12
 ASIDE = 0.13
 
 
-def charts(one: HistogramPlan) -> Iterator[Chart]:
-    """Draw the pictures of one histogram."""
-    yield _noise_over_ticks(one)
-    for chart in (_counters(one), _ends(one), _mechanisms(one)):
-        if chart is not None:
-            yield chart
+def drawings(one: HistogramPlan) -> Iterator[Drawing]:
+    """Yield the pictures of one histogram."""
+    yield "noise over the ticks", partial(_noise_over_ticks, one)
+    yield "counters at this budget", partial(_counters, one)
+    yield "the end of an epoch", partial(_ends, one)
+    yield "mechanisms at this budget", partial(_mechanisms, one)
 
 
 def _noise_over_ticks(one: HistogramPlan) -> Chart:

@@ -4,8 +4,9 @@ the published quantiles are from the exact ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,19 @@ from workers.backtest.outcomes import Outcome
 from workers.backtest.results import BoardRow
 from workers.histogram.quantiles import Numeric
 from workers.mechanisms.buckets import Buckets, short
-from workers.report.charts import COLORS, INK, Chart, canvas, counts_axis, dashed, drawable, legend_below, look
+from workers.report.charts import (
+    COLORS,
+    INK,
+    Chart,
+    Drawing,
+    canvas,
+    counts_axis,
+    dashed,
+    legend_below,
+    look,
+)
 from workers.report.charts_backtest import NORMAL_95, finish_of, name_of
+from workers.report.charts_boards import boards_of
 from workers.report.data import Measured, when
 from workers.report.pages import Table
 from workers.report.runs import chosen_ticks
@@ -55,13 +67,10 @@ def numeric_of(run: Outcome) -> Numeric | None:
     return Numeric(Buckets(tuple(settings["buckets"])), quantiles)
 
 
-def pictures(of: Measured, run: Outcome, numeric: Numeric, keys: int) -> list[Chart]:
-    """Draw exact beside published, for each of the first stream keys, at three ticks."""
-    found = of.board(run)
-    return [
-        _picture(of, run, numeric, ticks, f"numbers_{at}", f", stream key {drawable(key)}" if len(found) > 1 else "")
-        for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1)
-    ]
+def pictures(of: Measured, run: Outcome, numeric: Numeric, keys: int) -> Iterator[Drawing]:
+    """Yield exact beside published, for each of the first stream keys, at three ticks."""
+    for at, title, ticks in boards_of(of, run, keys):
+        yield title, partial(_picture, of, run, numeric, ticks, f"numbers_{at}", title)
 
 
 def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
@@ -114,7 +123,12 @@ def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
 
 
 def _picture(
-    of: Measured, run: Outcome, numeric: Numeric, ticks: dict[int, list[BoardRow]], kind: str, who: str
+    of: Measured,
+    run: Outcome,
+    numeric: Numeric,
+    ticks: dict[int, list[BoardRow]],
+    kind: str,
+    title: str,
 ) -> Chart:
     chosen = {tick: counted_of(numeric, ticks[tick]) for tick in chosen_ticks(list(ticks))}
     with canvas(len(chosen), 1, 1.3 + 2.5 * len(chosen)) as (figure, axes):
@@ -130,7 +144,7 @@ def _picture(
             "edges below; those at the ends, hatched, hold all that lies beyond. Quantiles take numbers as spread "
             "evenly within a bucket. Times are UTC."
         )
-        return finish_of(figure, of, kind, f"exact and published{who}", caption)
+        return finish_of(figure, of, kind, title, caption)
 
 
 def _draw(cell: Axes, numeric: Numeric, one: Counted) -> None:

@@ -27,9 +27,7 @@ def table_of(spans: Sequence[Span], unit: str) -> Table:
 
 def spans_of_run(run: Outcome) -> tuple[Span, ...]:
     """Return what one person loses by a run's histogram alone."""
-    row, horizon = run.row, run.settings.get("horizon")
-    epoch_ms = horizon * row.tick_ms if isinstance(horizon, int) else None
-    return spans_of([Charge(_part(run), epoch_ms)])
+    return spans_of([Charge(_part(run), run.epoch_ms)])
 
 
 def _part(run: Outcome) -> Part:

@@ -13,7 +13,7 @@ from workers.plan.model import HistogramPlan, Plan
 from workers.plan.person.table import explained
 from workers.plan.text import WIDTH, show
 from workers.report import charts_plan as draw
-from workers.report.charts import write_charts
+from workers.report.charts import draw_each, write_charts
 from workers.report.pages import page
 from workers.report.person import sentences, table_of
 from workers.report.report import PLOTS
@@ -24,7 +24,7 @@ PAGE = "plan.html"
 
 def write_plan_report(directory: Path, plan: Plan) -> None:
     """Write the page and its pictures."""
-    sections = [(one, list(_facts(one)), list(draw.charts(one))) for one in plan.histograms]
+    sections = [(one, list(_facts(one)), draw_each(draw.drawings(one))) for one in plan.histograms]
     printed = io.StringIO()
     show(plan, Console(file=printed, width=WIDTH, highlight=False, color_system=None, legacy_windows=False))
     total = plan.total
@@ -44,7 +44,7 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
         sections=sections,
         text=[line.rstrip() for line in printed.getvalue().splitlines()],
     )
-    write_charts(directory / PLOTS, [chart for _, _, drawn in sections for chart in drawn])
+    write_charts(directory / PLOTS, [chart for _, _, drawn in sections for chart in drawn.charts])
     write_whole(directory / PAGE, body)
 
 

@@ -6,6 +6,7 @@ Page and pictures say that they contain exact data. The same results give the sa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from workers.backtest.results import Input
 from workers.plan.person.table import explained
 from workers.replay.offline import REJECTS_LISTED
 from workers.report import charts_backtest as draw
-from workers.report.charts import Chart, write_charts
+from workers.report.charts import Drawing, draw_each, write_charts
 from workers.report.charts_boards import boards
 from workers.report.data import Measured, measured, when
 from workers.report.numbers import numeric_of, pictures, quantile_table
@@ -31,8 +32,11 @@ PAGE, PLOTS = "report.html", "plots"
 FEATURED, KEYS = 4, 3
 
 
-def write_report(directory: Path) -> None:
+def write_report(directory: Path) -> list[str]:
     """Write the report of a results directory into it, in place of an earlier one.
+
+    Returns:
+        A line for each picture that could not be drawn; the page says it, too.
 
     Raises:
         SettingsError: it is not a results directory.
@@ -55,8 +59,9 @@ def write_report(directory: Path) -> None:
         rejects=_rejects(found.word, found.first[:REJECTS_LISTED]),
         rejected=sum(found.counts.values()),
     )
-    write_charts(directory / PLOTS, [chart for one in sections for chart in one["charts"]])
+    write_charts(directory / PLOTS, [chart for one in sections for chart in one["drawn"].charts])
     write_whole(directory / PAGE, body)
+    return [f"{one['of'].name}: {line}" for one in sections for line in one["drawn"].missing]
 
 
 def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
@@ -65,7 +70,7 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
     run = featured[0]
     numeric = numeric_of(run)
     first, stop, more = advice.words[0].partition(". ")
-    section, drawn = histogram_section(run), list(_charts(of, advice, featured))
+    section, drawn = histogram_section(run), draw_each(_drawings(of, advice, featured))
     shown = board_tables(of, run, KEYS, () if numeric is None else numeric.labels)
     return {
         "of": of,
@@ -78,9 +83,9 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         "tiles": tiles(run, of.input.top),
         "paste": section if run.number == advice.chosen else None,
         "settings": section,
-        "contents": list(_contents(bool(drawn), bool(shown))),
+        "contents": list(_contents(bool(drawn.charts or drawn.missing), bool(shown))),
         "runs": run_table(of, advice),
-        "charts": drawn,
+        "drawn": drawn,
         "quantiles": quantile_table(of, run, numeric) if numeric is not None and numeric.quantiles else None,
         "boards": shown,
     }
@@ -96,19 +101,20 @@ def _contents(pictures: bool, boards: bool) -> Iterator[tuple[str, str]]:
     yield "settings", "settings"
 
 
-def _charts(of: Measured, advice: Recommendation, featured: Sequence[Outcome]) -> Iterator[Chart]:
+def _drawings(
+    of: Measured, advice: Recommendation, featured: Sequence[Outcome]
+) -> Iterator[Drawing]:
     numeric = numeric_of(featured[0])
     discovering = [run for run in _best(of, advice) if len(of.by_size(run, "found").at)]
-    for chart in (
-        draw.pareto_front(of, advice),
-        draw.recall_against_epsilon(of),
-        draw.error_over_ticks(of, featured),
-        draw.discovery(of, discovering[:FEATURED]),
-        draw.coverage(of),
-        *(boards(of, featured[0], KEYS) if numeric is None else pictures(of, featured[0], numeric, KEYS)),
-    ):
-        if chart is not None:
-            yield chart
+    yield "what a budget buys", partial(draw.pareto_front, of, advice)
+    yield "recall against epsilon", partial(draw.recall_against_epsilon, of)
+    yield "error over the ticks", partial(draw.error_over_ticks, of, featured)
+    yield "discovery", partial(draw.discovery, of, discovering[:FEATURED])
+    yield "do the error bars hold?", partial(draw.coverage, of)
+    if numeric is None:
+        yield from boards(of, featured[0], KEYS)
+    else:
+        yield from pictures(of, featured[0], numeric, KEYS)
 
 
 def _best(of: Measured, advice: Recommendation) -> list[Outcome]:

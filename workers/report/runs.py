@@ -52,9 +52,10 @@ def chosen_ticks(ticks: Sequence[int]) -> list[int]:
 
 def epoch_of(run: Outcome) -> str:
     """Return how long an epoch is, in words."""
-    horizon = run.settings.get("horizon")
-    ticks = f"{horizon:,} ticks" if isinstance(horizon, int) else "without an end, in ticks"
-    return f"{ticks} of {format_duration(run.row.tick_ms)}"
+    tick = format_duration(run.row.tick_ms)
+    if run.epoch_ms is None:
+        return f"without an end, in ticks of {tick}"
+    return f"{format_duration(run.epoch_ms)}: {run.epoch_ms // run.row.tick_ms:,} ticks of {tick}"
 
 
 def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
