@@ -40,7 +40,7 @@ def test_values_are_toml_or_bare_words(tmp_path: Path) -> None:
 
 
 def test_ticks_are_varied_within_epochs_of_the_same_length(tmp_path: Path) -> None:
-    """An epsilon buys an epoch: in one of 15 times the length it would be another promise, and other counts."""
+    """An epsilon buys one epoch: with 15 times the length it would be another promise."""
     own = unk(tick="1m", horizon=60)
     grid = grid_of(tmp_path, "tick=1m,5m,15m", histograms=[own])
     assert [(one.config.tick_ms, one.config.horizon) for one in grid.combinations] == [
@@ -48,7 +48,8 @@ def test_ticks_are_varied_within_epochs_of_the_same_length(tmp_path: Path) -> No
     ]  # fmt: skip
     (note,) = grid.notes
     assert "horizon = 60 is not" in note and "1h" in note
-    with pytest.raises(SettingsError, match=r'items\.tick=7m: .*horizon = "1h": no whole number of ticks of 7m'):
+    refusal = r'items\.tick=7m: .*horizon = "1h": no whole number of ticks of 7m'
+    with pytest.raises(SettingsError, match=refusal):
         grid_of(tmp_path, "epsilon=1,2", "tick=5m,7m", histograms=[own])
 
 
@@ -62,7 +63,7 @@ def test_a_horizon_that_is_no_number_of_ticks_stays_as_it_is(tmp_path: Path, hor
 
 
 def test_a_horizon_that_is_varied_beside_the_tick_is_taken_at_its_word(tmp_path: Path) -> None:
-    """Whoever names both has said which epochs to compare; the recommendation says that they differ."""
+    """It says which epochs to compare; the recommendation says that they differ."""
     grid = grid_of(tmp_path, "tick=1s,3s", "horizon=9,64")
     assert [one.config.horizon for one in grid.combinations] == [9, 64, 9, 64] and not grid.notes
 
@@ -169,7 +170,7 @@ def test_a_combination_that_cannot_be_is_left_out_and_named(tmp_path: Path) -> N
         ("items.mechanism=unk_bass", r'items\.mechanism=unk_bass: .*"unk_bass": one of'),
         ("items.top_k=3", "top_k: unknown name"),
         ("items.name=x", "name cannot be varied"),
-        *((f"items.{setting}=x", f"{setting} cannot be varied: it decides what is counted") for setting in COUNTED),
+        *((f"items.{name}=x", f"{name} cannot be varied: it decides what is") for name in COUNTED),
         ("items.tick=5x", r"items\.tick=5x: .*a duration"),
         ("items.delta=1e-9\nepsilon = 3", r"items\.delta="),
         ("items.max_items=" + ",".join(map(str, range(1, COMBINATIONS_MAX + 2))), "1,001 combinations: at most 1,000"),

@@ -61,12 +61,13 @@ def test_of_the_same_epsilon_the_better_board_is_taken_then_the_smaller_error() 
 
 
 def test_epochs_of_different_lengths_are_said(tmp_path: Path) -> None:
-    """The same epsilon buys a minute in one run and a quarter of an hour in another: the smallest is then no best."""
+    """Where an epsilon buys a minute in one run and 15 in another, another one is recommended."""
     some = events(8_000, seconds=120, keys="a", most=2)
     settings = settings_of(tmp_path, [unk(keys=["a"], tick="1s", horizon=60, max_items=3)])
     chosen, words = [], []
     for n, more in enumerate(((), ("horizon=60",))):  # as in the file; in ticks of any width
-        found = backtest(settings, tmp_path, some, "epsilon=1,2,4,8", "tick=1s,5s,15s", *more, seeds=3, top=10)
+        varies = ("epsilon=1,2,4,8", "tick=1s,5s,15s", *more)
+        found = backtest(settings, tmp_path, some, *varies, seeds=3, top=10)
         (directory := tmp_path / str(n)).mkdir()
         write(directory, found)
         advice = recommend(of := outcomes(read(directory)))
@@ -87,7 +88,7 @@ def test_an_epoch_without_an_end_is_said_too() -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 5, 20])
 def test_the_mean_of_equal_numbers_is_that_number(n: int) -> None:
-    """Rounding put it below the worst seed, where no error bar can be drawn: a report was lost by it."""
+    """Rounding once put it below the worst seed, so an error bar had a negative length."""
     for value in np.arange(1_000) / 1_000:
         assert Spread.of([value] * n) == Spread(value, value, value)
 

@@ -214,7 +214,9 @@ def test_a_tick_counts_well_above_its_noise(a_second: float, tick_ms: int) -> No
 @pytest.mark.parametrize(("gap_ms", "horizon"), [(500, "1d"), (20_000, "7d"), (86_400, "28d")])
 def test_the_horizon_is_written_as_a_length_of_time(gap_ms: int, horizon: str) -> None:
     """Whoever tries other ticks then compares epochs of the same length."""
-    records: list[Event] = [{"page": f"p{i % 20}", "ts": NOW_MS - i * gap_ms} for i in range(1, 1_001)]
+    records: list[Event] = [
+        {"page": f"p{i % 20}", "ts": NOW_MS - i * gap_ms} for i in range(1, 1_001)
+    ]
     text, _ = written(sample_of((None, record) for record in records), Answers())
     assert tomllib.loads(text)["histogram"][0]["horizon"] == horizon
 

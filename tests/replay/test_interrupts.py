@@ -60,7 +60,12 @@ class Pressed(JsonLines):
 def site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Settings and an input of several batches; the arguments of a replay of it."""
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
-    monkeypatch.setattr("workers.report.report.write_report", lambda directory: (directory / "report.html").touch() or [])
+
+    def report(directory: Path) -> list[str]:
+        (directory / "report.html").touch()
+        return []
+
+    monkeypatch.setattr("workers.report.report.write_report", report)
     path = directory / "in.jsonl"
     path.write_bytes(text_of(events(4_000)))
     settings_of(directory)

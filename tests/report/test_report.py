@@ -240,9 +240,10 @@ def test_a_single_tick_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_seeds_that_agree_have_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mean of three times 0.7 was less than 0.7, and a bar of negative length ended the report."""
+    """The mean of three times 0.7 was below 0.7: an error bar of negative length ended it all."""
     found = made()
-    found.runs = [a_run(number, epsilon, seed) for number, epsilon in ((1, 0.25), (2, 0.5)) for seed in range(3)]
+    choices = ((1, 0.25), (2, 0.5))
+    found.runs = [a_run(n, epsilon, seed) for n, epsilon in choices for seed in range(3)]
     found.series = [one for run in found.runs for one in series_of(run, 0.7)]
     assert "recall_against_epsilon" in drawn(found, tmp_path, monkeypatch)
     assert "The picture" not in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -261,7 +262,7 @@ PICTURES = (
 def test_a_picture_that_fails_costs_only_itself(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The work of hours is in the numbers, which are there; the page says which picture is not, and why."""
+    """The numbers are hours of work, and are there; the page says what is missing, and why."""
 
     def fails(*_: object) -> None:
         raise ValueError("an axis <b>\nof</b> nothing")
@@ -270,9 +271,11 @@ def test_a_picture_that_fails_costs_only_itself(
     found = made()
     results.write(tmp_path, found)
     (line,) = write_report(tmp_path)
-    assert line.startswith('products: The picture "') and line.endswith("missing: ValueError: an axis <b> of</b> nothing")
+    assert line.startswith('products: The picture "')
+    assert line.endswith("missing: ValueError: an axis <b> of</b> nothing")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "is missing: ValueError: an axis &lt;b&gt; of&lt;/b&gt; nothing" in page and 'href="#h1-pictures"' in page
+    assert "is missing: ValueError: an axis &lt;b&gt; of&lt;/b&gt; nothing" in page
+    assert 'href="#h1-pictures"' in page
     drawn_now = {path.stem.removeprefix("products-") for path in (tmp_path / "plots").glob("*.png")}
     assert drawn_now == {*PICTURES, "board_1", "board_2"} - {name}
 
@@ -281,30 +284,37 @@ def test_a_replay_ends_well_without_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A batch job that counts events for hours must not fail because of a label."""
-    monkeypatch.setattr("workers.report.charts_backtest.coverage", Mock(side_effect=ValueError("no limits")))
+    fails = Mock(side_effect=ValueError("no limits"))
+    monkeypatch.setattr("workers.report.charts_backtest.coverage", fails)
     settings_of(tmp_path)
     (tmp_path / "in.jsonl").write_bytes(text_of(events(300)))
     base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(tmp_path / "in.jsonl")]
     assert execute([*base, "--report", str(tmp_path / "r"), "--seeds", "1"]) == 0
     told = capsys.readouterr().err
-    assert 'replay: items: The picture "do the error bars hold?" is missing: ValueError: no limits' in told
+    missing = 'The picture "do the error bars hold?" is missing: ValueError: no limits'
+    assert f"replay: items: {missing}" in told
     assert "replay: results and report in" in told and results.read(tmp_path / "r").results.num_rows
 
 
-def test_a_board_that_fails_leaves_those_of_the_other_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_board_that_fails_leaves_those_of_the_other_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Labels are anybody's: those of one stream key may not take the others' pictures along."""
-    monkeypatch.setattr("workers.report.charts_boards.rows_axis", Mock(side_effect=[RuntimeError("no room"), *[None] * 9]))
+    fails_once = Mock(side_effect=[RuntimeError("no room"), *[None] * 9])
+    monkeypatch.setattr("workers.report.charts_boards.rows_axis", fails_once)
     results.write(tmp_path, made())
     (line,) = write_report(tmp_path)
     assert "exact and published, stream key s1" in line and line.endswith("RuntimeError: no room")
-    assert [path.name for path in (tmp_path / "plots").glob("*board*.png")] == ["products-board_2.png"]
+    boards = [path.name for path in (tmp_path / "plots").glob("*board*.png")]
+    assert boards == ["products-board_2.png"]
 
 
 def test_a_picture_of_a_plan_that_fails_costs_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The plan is printed, and the page says what is missing."""
-    monkeypatch.setattr("workers.report.charts_plan._ends", Mock(side_effect=ValueError("no limits")))
+    fails = Mock(side_effect=ValueError("no limits"))
+    monkeypatch.setattr("workers.report.charts_plan._ends", fails)
     assert execute(["plan", "-c", str(PLAN), "--report", str(tmp_path / "out")]) == 0
     assert "epsilon" in capsys.readouterr().out
     page = Page((tmp_path / "out" / "plan.html").read_text(encoding="utf-8"))

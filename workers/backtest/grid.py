@@ -156,8 +156,8 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
         if "tick" in chosen[name] and "horizon" not in chosen[name] and isinstance(horizon, int):
             section["horizon"] = format_duration(parse_duration(section["tick"]) * horizon)
             grid.notes.append(
-                f"{name}: tick is varied, and horizon = {horizon} is not: every epoch is as long as in the settings "
-                f"file, {section['horizon']}, in ticks of its own"
+                f"{name}: tick is varied, and horizon = {horizon} is not: every epoch is as long "
+                f"as in the settings file, {section['horizon']}, in ticks of its own"
             )
         _Variants(name, section, document, base, chosen[name]).add_to(grid)
     return grid
@@ -285,8 +285,8 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
         raise SettingsError(f"--vary {_short(name)}: {setting} cannot be varied: it changes nothing that is measured")
     if setting in COUNTED:
         raise SettingsError(
-            f"--vary {_short(name)}: {setting} cannot be varied: it decides what is counted, and runs that count "
-            "different things cannot be compared; write a [[histogram]] for each"
+            f"--vary {_short(name)}: {setting} cannot be varied: it decides what is counted, and "
+            "runs that count different things cannot be compared; write a [[histogram]] for each"
         )
     known = sorted(set().union(*map(settings_known, MECHANISMS)) - {*UNMEASURED, *COUNTED})
     if setting not in known:

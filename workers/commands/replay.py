@@ -102,7 +102,12 @@ def _run(
     with Interrupts() as interrupts:
         backtest = None if options is None else Prepared(options, settings, key, snapshots)
         read = settings if backtest is None else backtest.settings
-        with backtest or nullcontext(), opening(read) as source, Output(snapshots) as output, ProgressLine() as progress:
+        with (
+            backtest or nullcontext(),
+            opening(read) as source,
+            Output(snapshots) as output,
+            ProgressLine() as progress,
+        ):
             if backtest is None:
                 summary = replay(
                     settings, key, source, output.write, lambda now: progress.update(_where(now))

@@ -17,7 +17,17 @@ from workers.backtest.outcomes import Outcome
 from workers.backtest.results import BoardRow
 from workers.histogram.quantiles import Numeric
 from workers.mechanisms.buckets import Buckets, short
-from workers.report.charts import COLORS, INK, Chart, Drawing, canvas, counts_axis, dashed, legend_below, look
+from workers.report.charts import (
+    COLORS,
+    INK,
+    Chart,
+    Drawing,
+    canvas,
+    counts_axis,
+    dashed,
+    legend_below,
+    look,
+)
 from workers.report.charts_backtest import NORMAL_95, finish_of, name_of
 from workers.report.charts_boards import boards_of
 from workers.report.data import Measured, when
@@ -113,7 +123,12 @@ def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
 
 
 def _picture(
-    of: Measured, run: Outcome, numeric: Numeric, ticks: dict[int, list[BoardRow]], kind: str, title: str
+    of: Measured,
+    run: Outcome,
+    numeric: Numeric,
+    ticks: dict[int, list[BoardRow]],
+    kind: str,
+    title: str,
 ) -> Chart:
     chosen = {tick: counted_of(numeric, ticks[tick]) for tick in chosen_ticks(list(ticks))}
     with canvas(len(chosen), 1, 1.3 + 2.5 * len(chosen)) as (figure, axes):

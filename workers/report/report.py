@@ -101,7 +101,9 @@ def _contents(pictures: bool, boards: bool) -> Iterator[tuple[str, str]]:
     yield "settings", "settings"
 
 
-def _drawings(of: Measured, advice: Recommendation, featured: Sequence[Outcome]) -> Iterator[Drawing]:
+def _drawings(
+    of: Measured, advice: Recommendation, featured: Sequence[Outcome]
+) -> Iterator[Drawing]:
     numeric = numeric_of(featured[0])
     discovering = [run for run in _best(of, advice) if len(of.by_size(run, "found").at)]
     yield "what a budget buys", partial(draw.pareto_front, of, advice)
@@ -109,7 +111,10 @@ def _drawings(of: Measured, advice: Recommendation, featured: Sequence[Outcome])
     yield "error over the ticks", partial(draw.error_over_ticks, of, featured)
     yield "discovery", partial(draw.discovery, of, discovering[:FEATURED])
     yield "do the error bars hold?", partial(draw.coverage, of)
-    yield from boards(of, featured[0], KEYS) if numeric is None else pictures(of, featured[0], numeric, KEYS)
+    if numeric is None:
+        yield from boards(of, featured[0], KEYS)
+    else:
+        yield from pictures(of, featured[0], numeric, KEYS)
 
 
 def _best(of: Measured, advice: Recommendation) -> list[Outcome]:
