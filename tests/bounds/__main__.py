@@ -1,0 +1,42 @@
+"""`python -m tests.bounds --minutes 60 --seed 1`: search for the worst shapes; exit 1 where one is above its bound."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+
+from tests.bounds.encoded import FORMS
+from tests.bounds.search import Search, cells, minutes, said
+
+
+def main() -> int:
+    """Search, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--forms", nargs="*", default=["json", *FORMS])
+    parser.add_argument("--stages", nargs="*")
+    given = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    asked = [cell for cell in cells(given.forms) if not given.stages or cell.stage in given.stages]
+    search, begun = Search(given.seed, asked), time.monotonic()
+    said_s = begun
+    for cell, worst in search.climb(minutes(given.minutes)):
+        now = time.monotonic()
+        if now - said_s > 60 or worst.score > 1_000_000:
+            said_s = now
+            print(f"{(now - begun) / 60:6.1f} min, {search.tried:,} tried; {cell}: {worst.score:,.1f} {said(worst.shape)}", flush=True)
+    print(f"\n{search.tried:,} batches in {(time.monotonic() - begun) / 60:.0f} minutes, seed {given.seed}")
+    print("stage      format      bytes allocated a byte read | ns of processor time a byte read")
+    for line in search.table():
+        print(line)
+    above = search.above()
+    for cell, worst in above:
+        print(f"above its bound: {cell}: {worst.score:,.1f}: {worst.shape}")
+    return 1 if above else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

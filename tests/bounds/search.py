@@ -1,0 +1,149 @@
+"""Looks for the shapes that cost a stage most, by climbing: a change of the worst so far that is worse replaces it.
+
+A cell is a variant of settings, a format, a stage, and what is measured. `BOUNDS` says what each may cost; the table in
+docs/reliability.md has them beside the worst that was found.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tests.bounds.encoded import FORMS
+from tests.bounds.shapes import Shape, begins, changed
+from tests.bounds.stages import VARIANTS, Cost, Stages
+
+MEMORY, TIME = "memory", "time"
+#: What a batch costs however small it is: tables that a shard makes once, a pass over a batch.
+CONSTANT = MappingProxyType({MEMORY: 48 << 20, TIME: 40_000_000})
+#: Below this a batch says little of what a byte costs.
+SMALL = 200_000
+#: Bytes allocated, and ns of processor time, for each uncompressed byte of a batch, by stage.
+BOUNDS: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        MEMORY: {"rekey": 60, "contribute": 90, "release": 40, "check": 160, "replay": 160},
+        TIME: {"rekey": 3_000, "contribute": 3_000, "release": 2_000, "check": 6_000, "replay": 3_000},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """What is measured where."""
+
+    stage: str
+    what: str
+    variant: str
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The worst shape of a cell."""
+
+    score: float
+    shape: Shape
+
+
+def score(what: str, cost: Cost) -> float:
+    """Return bytes or ns for each byte read, beyond the constant."""
+    value = cost.peak if what == MEMORY else cost.cpu_ns
+    return max(0.0, value - CONSTANT[what]) / max(cost.nbytes, SMALL)
+
+
+def cells(forms: Sequence[str] = ("json", *FORMS)) -> list[Cell]:
+    """Return all cells."""
+    found = []
+    for form in forms:
+        for variant in VARIANTS:
+            if form != "json" and variant in ("lines", "buckets"):  # `several` has both
+                continue
+            for stage in Stages(variant, form).names:
+                if (variant == "rekey") == (stage in ("rekey",)) or variant != "rekey":
+                    found += [Cell(stage, what, variant, form) for what in (MEMORY, TIME)]
+    return found
+
+
+class Search:
+    """The worst shapes so far, by cell."""
+
+    def __init__(self, seed: int, asked: Sequence[Cell]) -> None:
+        self.worst: dict[Cell, Worst] = {}
+        self.tried = 0
+        self._rng = random.Random(seed)
+        self._cells = list(asked)
+        self._stages: dict[tuple[str, str], Stages] = {}
+
+    def begin(self, shapes: Sequence[Shape]) -> Iterator[tuple[Cell, Worst]]:
+        """Measure shapes in every cell; yield each new worst."""
+        for shape in shapes:
+            for cell in self._cells:
+                yield from self._try(cell, shape)
+
+    def climb(self, until: Callable[[], bool]) -> Iterator[tuple[Cell, Worst]]:
+        """Change the worst shapes, a cell at a time, until told to end; yield each new worst."""
+        starts = begins()
+        while not until():
+            cell = self._rng.choice(self._cells)
+            known = self.worst.get(cell)
+            if known is None or self._rng.random() < 0.1:
+                shape = self._rng.choice(starts)
+            elif self._rng.random() < 0.15:  # what is bad elsewhere may be here
+                shape = self._rng.choice(list(self.worst.values())).shape
+            else:
+                shape = known.shape
+                for _ in range(self._rng.choice((1, 1, 2, 3))):
+                    shape = changed(shape, self._rng)
+            yield from self._try(cell, shape)
+
+    def _try(self, cell: Cell, shape: Shape) -> Iterator[tuple[Cell, Worst]]:
+        self.tried += 1
+        stages = self._stages.setdefault((cell.variant, cell.form), Stages(cell.variant, cell.form))
+        cost = stages.run(shape, memory=cell.what == MEMORY, only=cell.stage).get(cell.stage)
+        if cost is None:
+            return
+        found = score(cell.what, cost)
+        if found > (self.worst[cell].score if cell in self.worst else -1.0):
+            if cell.what == TIME and cell in self.worst:  # again: the machine may have done something else
+                again = stages.run(shape, memory=False, only=cell.stage)[cell.stage]
+                found = min(found, score(TIME, again))
+                if found <= self.worst[cell].score:
+                    return
+            self.worst[cell] = Worst(found, shape)
+            yield cell, self.worst[cell]
+
+    def table(self) -> Iterator[str]:
+        """Yield the worst of each stage and format, beside its bound."""
+        for stage in dict.fromkeys(cell.stage for cell in self._cells):
+            for form in dict.fromkeys(cell.form for cell in self._cells):
+                row = []
+                for what in (MEMORY, TIME):
+                    of = [(w.score, c.variant, w.shape) for c, w in self.worst.items() if (c.stage, c.form, c.what) == (stage, form, what)]
+                    if of:
+                        most, variant, shape = max(of, key=lambda each: each[0])
+                        row.append(f"{most:9,.1f} of {BOUNDS[what][stage]:6,.0f}  {variant}: {said(shape)}")
+                if row:
+                    yield f"{stage:10} {form:11} " + " | ".join(row)
+
+    def above(self) -> list[tuple[Cell, Worst]]:
+        """Return the cells above their bound."""
+        return [(c, w) for c, w in self.worst.items() if w.score > BOUNDS[c.what][c.stage]]
+
+
+def said(shape: Shape) -> str:
+    """Return a shape in a few words."""
+    kinds = []
+    for kind in shape.kinds:
+        fields = " ".join(f"{name}={atom}({size:,})" for name, atom, size in kind.fields)
+        habit = "" if kind.habit == "plain" else f" {kind.habit}({kind.habit_size:,})"
+        kinds.append(f"{kind.times}x[{'null' if kind.null else fields + habit}{f' key={kind.key_bytes}' if kind.key_bytes else ''}]")
+    return f"{' '.join(kinds)} *{shape.rounds:,} {shape.codec}"
+
+
+def minutes(number: float) -> Callable[[], bool]:
+    """Return what says that so many minutes are over."""
+    end = time.monotonic() + 60 * number
+    return lambda: time.monotonic() > end

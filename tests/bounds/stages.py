@@ -1,0 +1,312 @@
+"""The worker's stages without Kafka, and what a batch costs each of them: peak of memory, processor time.
+
+A stage takes a batch as a fetch brings it (record batches, compressed) and does everything up to the commit:
+decompress, read, bound, count, encode. What it would commit is the next stage's input.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from tests.bounds.encoded import OneSchema, encode_all
+from tests.bounds.shapes import CODECS, NOW_MS, Shape
+from tests.worker.harness import known, toml, unk
+from workers.agents.rekey import RekeyShard
+from workers.app import Factory
+from workers.check.examine import examine
+from workers.check.sample import Part, Sample
+from workers.events.formats.json_schema import FramedJson
+from workers.events.formats.reader import FormatReader, form_of
+from workers.events.json import Json
+from workers.events.logs import Format
+from workers.events.tree import Node
+from workers.kafka.clients import Connection
+from workers.kafka.decoding import PART_RECORDS, ColumnRecords, RecordSet
+from workers.kafka.records import Outgoing, Records
+from workers.kafka.shard import Shard
+from workers.kafka.topics import Existing
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.registry.registry import Nobody
+from workers.replay.offline import replay
+from workers.replay.sources import open_source
+from workers.settings import Settings, load
+from workers.topics import SourcePartition, Topics
+
+KEY = NoiseKey(bytes(range(32)))
+#: A producer's largest request, uncompressed: where a record batch ends.
+BATCH_BYTES = 1_000_000
+_KINDS = [f"kind{i}" for i in range(50)]
+_BUCKETS = {"from": 0, "to": 999, "count": 999}
+
+
+
+def _prices() -> dict[str, object]:
+    """A histogram of numbers, whose domain is its buckets."""
+    found = known("prices", items="price", buckets=_BUCKETS, max_items=1)
+    del found["domain"]
+    return found
+
+
+#: Settings that have the most work with an event, each of its own sort: [events], [privacy], histograms.
+VARIANTS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
+    {
+        "items": {"histogram": [unk()]},
+        "lines": {
+            "events": {"items": "lines[].sku", "count": "lines[].qty"},
+            "histogram": [unk(where=[{"field": "kind", "not_in": _KINDS}])],
+        },
+        "buckets": {
+            "histogram": [_prices()],
+        },
+        "several": {
+            "events": {"missing": "empty"},
+            "histogram": [
+                unk(),
+                unk("lines", items="lines[].sku", count="lines[].qty", max_items=1_000),
+                _prices(),
+                unk("kinds", key="kind", items="other", where=[{"field": "price", "min": 3}]),
+                unk("names", items="user", where=[{"field": "kind", "in": _KINDS}]),
+            ],
+        },
+        "users": {
+            "events": {"user": "user"},
+            "privacy": {"unit": "user"},
+            "histogram": [unk(max_items_per_user=20, max_items=10, epsilon=1.0, delta=1e-9)],
+        },
+        "rekey": {
+            "events": {"user": "user"},
+            "privacy": {"unit": "user", "rekey": True},
+            "histogram": [unk(max_items_per_user=20, max_items=10, epsilon=1.0, delta=1e-9)],
+        },
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a stage took.
+
+    Attributes:
+        nbytes: uncompressed bytes of keys, values and framing that it read.
+        peak: bytes allocated at the same time by Python and numpy, beyond those before.
+        cpu_ns: processor time of the thread.
+    """
+
+    nbytes: int
+    peak: int
+    cpu_ns: int
+
+    @property
+    def ns_a_byte(self) -> float:
+        """Processor time a byte."""
+        return self.cpu_ns / self.nbytes
+
+
+def settings_of(variant: str) -> Settings:
+    """Return the settings of a variant."""
+    given = VARIANTS[variant]
+    document = {
+        "worker": {"name": "bounds", "data_dir": "data", "key_file": "key", "owner_partitions": 1},
+        "kafka": {"bootstrap": "127.0.0.1:1"},
+        "events": {"topic": "events", "key": "key", "items": "items", "timestamp": "ts", **given.get("events", {})},
+        "privacy": {"unit": "event", **given.get("privacy", {})},
+        "histogram": given["histogram"],
+    }
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "settings.toml"
+        path.write_text(toml(document))
+        return load(path)
+
+
+class _Committed:
+    """Takes a shard's transactions in the place of Kafka."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.messages: list[Outgoing] = []
+        self.forwarded: list[tuple[bytes, bytes | None]] = []
+        self._shard = shard
+        shard.transact = self.transact  # type: ignore[method-assign]
+        shard.offset = 0
+        shard.store.open()
+
+    def transact(self, messages: Sequence[Outgoing], changes: Any, group_offset: int, forwarded: Any = (), to: str = "") -> None:
+        """Keep what would be committed."""
+        self.messages += messages
+        for records in forwarded:
+            self.forwarded += [(value, key) for value, key, *_ in records.messages()]
+        self._shard.committed = group_offset
+
+
+@lru_cache(maxsize=16)
+def _factory(variant: str) -> Factory:
+    settings = settings_of(variant)
+    names = [settings.contributions_topic, settings.contribute_state_topic, settings.release_state_topic]
+    existing = {name: Existing(name, 1) for name in ["events", *names, "bounds.by-user", "bounds.rekey-state"]}
+    topics = Topics(
+        events=("events",),
+        plan=[],
+        existing=existing,
+        by_user="bounds.by-user" if settings.privacy.rekey else None,
+        embedded=True,
+    )
+    return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
+
+
+def fetched(keys: Sequence[bytes | None], values: Sequence[bytes | None], codec: str = "none") -> bytes:
+    """Return records as a broker sends them."""
+    out = bytearray()
+    at, offset = 0, 0
+    while at < len(values):
+        builder = DefaultRecordBatchBuilder(2, CODECS.index(codec), 0, -1, -1, -1, 1 << 30)
+        size, first = 0, at
+        while at < len(values) and (at == first or size < BATCH_BYTES):
+            builder.append(at - first, NOW_MS, keys[at], values[at], [])
+            size += len(values[at] or b"") + len(keys[at] or b"") + 8
+            at += 1
+        batch = builder.build()
+        batch[:8] = offset.to_bytes(8, "big")
+        out += batch
+        offset = at
+    return bytes(out)
+
+
+def _feed(shard: Shard, raw: bytes) -> None:
+    response = PartitionRecords(TopicPartition("t", 0), RecordSet(raw), None, 0, None, None, True, READ_COMMITTED)
+    records = ColumnRecords.of(response)
+    start = 0
+    while records.has_more():
+        taken = records.take(start, PART_RECORDS)
+        shard.feed_fetched(taken)
+        start = taken.end
+
+
+class Stages:
+    """The stages of one variant of settings and one format; each call begins with fresh ones."""
+
+    def __init__(self, variant: str, form: str = "json") -> None:
+        self.variant, self.form = variant, form
+        self._settings = settings_of(variant)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the stages, in the order in which `run` has them."""
+        offline = ("check", "replay") if self.form == "json" else ()
+        return (*(["rekey"] if self._settings.privacy.rekey else []), "contribute", "release", *offline)
+
+    def run(self, shape: Shape, *, memory: bool = True, only: str | None = None) -> dict[str, Cost]:
+        """Return what a batch costs each stage.
+
+        Args:
+            shape: of the batch.
+            memory: whether memory is traced, which takes time; else `peak` is 0.
+            only: the stage whose cost is wanted; None: all. Those before it run as well.
+        """
+        keys, values = shape.records()
+        if self.form != "json":
+            values = encode_all(self.form, values)
+        if only in ("check", "replay"):
+            work = self._check if only == "check" else self._replay
+            return {only: work(keys, values, memory)}
+        factory = _factory(self.variant)
+        found: dict[str, Cost] = {}
+        if self._settings.privacy.rekey:
+            origin = factory._by_user.origins.topics[0]  # type: ignore[union-attr]
+            rekey = factory.rekey(origin, 0)
+            self._give_format(rekey, factory)
+            found["rekey"], committed = self._stage(rekey, keys, values, shape.codec, memory)
+            values, keys = [value for value, _ in committed.forwarded], [key for _, key in committed.forwarded]
+            if not values or only == "rekey":
+                return found
+        contribute = factory.contribute(factory.sources.topics[0], 0)
+        self._give_format(contribute, factory)
+        found["contribute"], committed = self._stage(contribute, keys, values, shape.codec, memory)
+        sent = [m.value for m in committed.messages if m.topic == self._settings.contributions_topic]
+        if sent and only != "contribute":
+            found["release"], _ = self._stage(factory.release(0), [None] * len(sent), sent, "none", memory)
+        if only is None and self.form == "json" and not self._settings.privacy.rekey:
+            found["check"] = self._check(keys, values, memory)
+            found["replay"] = self._replay(keys, values, memory)
+        return found
+
+    def _give_format(self, shard: Any, factory: Factory) -> None:
+        """Have a shard read records of this format; the settings alone would ask a registry."""
+        if self.form == "json":
+            return
+
+        def form(tree: Node) -> Format:
+            if self.form == "json_schema":
+                return FramedJson(Json(tree))
+            return FormatReader(form_of(self.form, tree, None), OneSchema(self.form), Nobody())
+
+        reader = factory._reader
+        if isinstance(shard, RekeyShard):
+            shard._form, shard._whole = form(shard._reader.tree), form(reader.layout.tree)
+        else:
+            shard._reader._form = form(reader.layout.tree)
+
+    def _stage(
+        self, shard: Any, keys: Sequence[bytes | None], values: Sequence[bytes | None], codec: str, memory: bool
+    ) -> tuple[Cost, _Committed]:
+        raw, committed = fetched(keys, values, codec), _Committed(shard)
+
+        def work() -> None:
+            _feed(shard, raw)
+            if hasattr(shard, "_commit_all") and shard.committed != shard.offset:
+                shard._commit_all(shard.offset)
+
+        try:
+            return _measured(work, _size(keys, values), memory), committed
+        finally:
+            shard._pool.shutdown(wait=False)
+
+    def _check(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool) -> Cost:
+        settings = self._settings
+        records = Records.of(values, keys, [NOW_MS] * len(values))
+        part = Part(SourcePartition("events", 0, 1), records)
+        sample = Sample("the newest records", [part], settings.shape, live=True)
+        return _measured(lambda: examine(settings, sample), _size(keys, values), memory)
+
+    def _replay(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool) -> Cost:
+        lines = [(value or b"").replace(b"\n", b" ") for value in values]
+        with TemporaryDirectory() as directory:
+            path = Path(directory) / "events.jsonl"
+            path.write_bytes(b"\n".join(lines))
+
+            def work() -> None:
+                with open_source(self._settings, str(path)) as source:
+                    replay(self._settings, KEY, source, lambda snapshot: None)
+
+            return _measured(work, _size([], values), memory)
+
+
+def _size(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:
+    return sum(len(v or b"") for v in values) + sum(len(k or b"") for k in keys) + 8 * len(values)
+
+
+def _measured(work: Callable[[], object], nbytes: int, memory: bool) -> Cost:
+    gc.collect()
+    if not memory:
+        begun = time.thread_time_ns()
+        work()
+        return Cost(nbytes, 0, time.thread_time_ns() - begun)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        begun = time.thread_time_ns()
+        work()
+        return Cost(nbytes, tracemalloc.get_traced_memory()[1] - before, time.thread_time_ns() - begun)
+    finally:
+        tracemalloc.stop()
