@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from workers.events.reader import Records
 from workers.kafka.clients import of_no_group
-from workers.kafka.reading import bounds_of, reader
+from workers.kafka.reading import EVENTS, bounds_of, reader
 from workers.replay.source import shape_of_files
 from workers.replay.sources import first_rows, is_parquet, open_source
 from workers.replay.sources_lines import JsonLines
@@ -25,6 +26,8 @@ PATIENCE_S = 15.0
 # Offsets are no records: markers of transactions take some, and compaction leaves holes.
 _WIDER = 4
 _POLL_S = 0.1
+# Of all records of a sample together; the oldest are left out.
+BYTES_MAX = 128 << 20
 
 Spans = dict[tuple[str, int], tuple[int, int]]
 
@@ -78,14 +81,14 @@ def of_topics(settings: Settings, number: int) -> Sample:
     connection = connection_of(settings)
     sources = {source.log: source for source in source_partitions(settings, connection)}
     deadline = time.monotonic() + PATIENCE_S
-    with reader(connection) as consumer:
+    with reader(connection, events=True) as consumer:
         bounds = {log: bounds_of(consumer, *log) for log in sources}
         wide = number
         while True:
             newest = shares({log: high - low for log, (low, high) in bounds.items()}, wide)
             spans = {log: (bounds[log][1] - n, bounds[log][1]) for log, n in newest.items() if n}
-            found = dict(_read(consumer, dict(spans), deadline))
-            enough = sum(map(len, found.values())) >= number
+            found, cut = _read(consumer, dict(spans), deadline)
+            enough = cut or sum(map(len, found.values())) >= number
             if enough or time.monotonic() > deadline or wide >= sum(high - low for low, high in bounds.values()):
                 break
             wide *= _WIDER
@@ -126,12 +129,17 @@ def shares(there: Mapping[tuple[str, int], int], number: int) -> dict[tuple[str,
     return taken
 
 
-def _read(consumer: Consumer, spans: Spans, deadline: float) -> Iterator[tuple[tuple[str, int], list[Message]]]:
-    """Yield the committed records in spans of offsets, or those that came before the deadline."""
+def _read(
+    consumer: Consumer, spans: Spans, deadline: float
+) -> tuple[dict[tuple[str, int], list[Message]], bool]:
+    """Return the committed records in spans of offsets, or those that came before the deadline, and
+    whether some were left out because they are more than BYTES_MAX.
+    """
     consumer.assign([TopicPartition(*log, start) for log, (start, _) in spans.items()])
-    found: dict[tuple[str, int], list[Message]] = {log: [] for log in spans}
+    found: dict[tuple[str, int], deque[Message]] = {log: deque() for log in spans}
+    share, sizes, cut = BYTES_MAX // max(len(spans), 1), Counter[tuple[str, int]](), False
     while spans and time.monotonic() < deadline:
-        for message in consumer.consume(num_messages=1_000, timeout=_POLL_S):
+        for message in consumer.consume(num_messages=EVENTS, timeout=_POLL_S):
             log, offset, error = (message.topic() or "", message.partition() or 0), message.offset() or 0, message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if not of_no_group(error) and (error.fatal() or not error.retriable()):
@@ -140,9 +148,13 @@ def _read(consumer: Consumer, spans: Spans, deadline: float) -> Iterator[tuple[t
                 end = spans[log][1]
                 if error is None and offset < end:
                     found[log].append(message)
+                    sizes[log] += len(message)
+                    while sizes[log] > share and len(found[log]) > 1:  # the newest are kept
+                        sizes[log] -= len(found[log].popleft())
+                        cut = True
                 if offset >= end - (error is None):
                     del spans[log]
-    yield from found.items()
+    return {log: list(messages) for log, messages in found.items()}, cut
 
 
 def _records(messages: Sequence[Message]) -> Records:

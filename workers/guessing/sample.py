@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection, of_no_group
-from workers.kafka.reading import bounds_of, reader
+from workers.kafka.reading import EVENTS, bounds_of, reader
 from workers.kafka.topics import KAFKAS_OWN
 
 # Reading ends then, with what was read by then.
@@ -41,6 +41,11 @@ class Record:
     time_ms: int
     key: bytes | None
     value: bytes | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of key and value."""
+        return len(self.value or b"") + len(self.key or b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -76,7 +81,7 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
         raise SettingsError(f"--topic {topic}: no such topic on {connection.bootstrap} that this principal may see")
     deadline = time.monotonic() + PATIENCE_S
     partitions = sorted(metadata.topics[topic].partitions)
-    with reader(connection) as consumer:
+    with reader(connection, events=True) as consumer:
         bounds = {partition: bounds_of(consumer, topic, partition) for partition in partitions}
         found: dict[tuple[int, int], Record] = {}
         budget = BYTES_MAX
@@ -88,7 +93,7 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
             # What was read at the one end is not read again at the other.
             limit = -(-number // (2 * max(len(there), 1)))
             for record in _read(consumer, topic, spans, limit, newest, deadline):
-                budget -= len(record.value or b"") + len(record.key or b"")
+                budget -= record.nbytes
                 if budget < 0:
                     break
                 found[record.partition, record.offset] = record
@@ -115,12 +120,15 @@ def _spans(bounds: Spans, number: int, *, newest: bool) -> Spans:
 def _read(
     consumer: Consumer, topic: str, spans: Spans, limit: int, newest: bool, deadline: float
 ) -> Iterator[Record]:
-    """Yield at most `limit` records of each span: its last, or its first."""
+    """Yield at most `limit` records of each span, and of all spans BYTES_MAX: its last, or its
+    first.
+    """
     consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()])
     kept: dict[int, list[Record]] = {partition: [] for partition in spans}
+    share, sizes = BYTES_MAX // max(len(spans), 1), dict.fromkeys(spans, 0)
     open_ = set(spans)
     while open_ and time.monotonic() < deadline:
-        for message in consumer.consume(num_messages=1_000, timeout=_POLL_S):
+        for message in consumer.consume(num_messages=EVENTS, timeout=_POLL_S):
             partition, offset, ended = _place(message)
             if partition not in open_:
                 continue
@@ -128,10 +136,13 @@ def _read(
                 open_.discard(partition)
             if ended or offset >= spans[partition][1]:
                 continue
-            kept[partition].append(_record(message, partition, offset))
+            records = kept[partition]
+            records.append(_record(message, partition, offset))
+            sizes[partition] += records[-1].nbytes
             if newest:
-                del kept[partition][:-limit]
-            elif len(kept[partition]) == limit:
+                while len(records) > limit or (sizes[partition] > share and len(records) > 1):
+                    sizes[partition] -= records.pop(0).nbytes
+            elif len(records) == limit or sizes[partition] > share:
                 open_.discard(partition)
     consumer.unassign()
     for records in kept.values():

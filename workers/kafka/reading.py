@@ -12,8 +12,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from workers.errors import SettingsError
 from workers.kafka.clients import Connection, of_no_group, unreachable
 
-#: Asked for at once, of all partitions together.
-RECORDS = 5_000
+#: Asked for at once, of all partitions together; of events, each of which may have a megabyte.
+RECORDS, EVENTS = 5_000, 100
+# librdkafka decompresses all record batches of a response at once. Our own topics have lz4, which
+# expands up to 255 times; zstd, which producers of events may use, ten thousand times.
+_FETCH_BYTES, _EVENTS_FETCH_BYTES = 8_000_000, 32_768
 # Waited out at the end of every log: librdkafka gives a batch back when it is full or this is over.
 _POLL_S = 0.02
 _PATIENCE_S = 60.0
@@ -34,16 +37,28 @@ class Taken(NamedTuple):
 
 
 @contextmanager
-def reader(connection: Connection, *, uncommitted: bool = False) -> Iterator[Consumer]:
-    """Yield a consumer for `take`, closed in the end; of committed records, or of all."""
+def reader(
+    connection: Connection, *, uncommitted: bool = False, events: bool = False
+) -> Iterator[Consumer]:
+    """Yield a consumer for `take`, closed in the end; of committed records, or of all.
+
+    With `events` it fetches little at once, so that what others compressed cannot fill the memory.
+    """
+    bounded = {
+        "message.max.bytes": _EVENTS_FETCH_BYTES,
+        "fetch.max.bytes": _EVENTS_FETCH_BYTES,
+        # What one record batch may expand to; librdkafka doubles its buffer up to this.
+        "receive.message.max.bytes": 200_000_000,
+    }
     consumer = connection.consumer(
         **{
             "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 10,  # the default 500 ms would be waited out at the end
             "fetch.queue.backoff.ms": 10,
-            "fetch.message.max.bytes": 8_000_000,
+            "fetch.message.max.bytes": _EVENTS_FETCH_BYTES if events else _FETCH_BYTES,
             "queued.max.messages.kbytes": 65_536,
+            **(bounded if events else {}),
         }
     )
     try:
@@ -80,10 +95,13 @@ def end_of(
 
 
 def take(
-    consumer: Consumer, spans: dict[Partition, tuple[int, int]], waiting: Callable[[], None] = lambda: None
+    consumer: Consumer,
+    spans: dict[Partition, tuple[int, int]],
+    waiting: Callable[[], None] = lambda: None,
+    most: int = RECORDS,
 ) -> Iterator[Taken]:
-    """Yield what is in spans of offsets until each has ended; a minute of nothing raises. While
-    nothing comes it calls `waiting`, which may raise too.
+    """Yield what is in spans of offsets, at most `most` records at once, until each has ended; a
+    minute of nothing raises. While nothing comes it calls `waiting`, which may raise too.
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
@@ -96,7 +114,7 @@ def take(
             assigned -= gone
         found: dict[Partition, list[Message]] = {}
         ended: set[Partition] = set()
-        for message in consumer.consume(num_messages=RECORDS, timeout=_POLL_S):
+        for message in consumer.consume(num_messages=most, timeout=_POLL_S):
             where = message.topic() or "", message.partition() or 0
             offset, error = message.offset() or 0, message.error()
             if error is None or error.code() == KafkaError._PARTITION_EOF:

@@ -29,7 +29,7 @@ from workers.agents.sources import Place, Sources
 from workers.errors import SettingsError
 from workers.events.columns import Events, Longs
 from workers.events.forms import Forms
-from workers.kafka.reading import bounds_of, reader, take
+from workers.kafka.reading import EVENTS, bounds_of, reader, take
 from workers.kafka.records import Records
 from workers.replay.source import EventBatch, Source, when
 from workers.settings import RECORD_KEY, Settings
@@ -91,7 +91,7 @@ class TopicSource:
         self.total: int | None = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
-        for taken in take(self._consumer, self._open):
+        for taken in take(self._consumer, self._open, most=EVENTS):
             part = self._parts[taken.where]
             part.waiting += taken.messages
             part.nbytes += sum(len(message) for message in taken.messages)
@@ -189,7 +189,7 @@ def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -
         raise SettingsError(f"--from {when(since_ms)} --to {when(until_ms)}: an empty range; --to must be later")
     connection = connection_of(settings)
     sources = check_events(settings, connection)
-    with reader(connection) as consumer:
+    with reader(connection, events=True) as consumer:
         yield TopicSource(settings, sources, consumer, since_ms, until_ms)
 
 
