@@ -92,6 +92,7 @@ class Factory:
             owners=topics.partitions(contributions),
             rejects=settings.rejects_topic,
             origins=None if topics.by_user is None else len(topics.origins),
+            max_behind_ms=settings.max_behind_ms,
         )
         self._by_user: ByUser | None = None
         self._users: UserReader | None = None
@@ -137,7 +138,9 @@ class Factory:
             state,
             store,
             stream=self._by_user,
-            clock=Watermark(lanes(self._settings), self._settings.events.grace_ms),
+            clock=Watermark(
+                lanes(self._settings), self._settings.events.grace_ms, self._settings.max_behind_ms
+            ),
             reader=self._users,
             form=self._forms.form,
             commit_interval_s=self._settings.worker.commit_interval_ms / 1000,

@@ -8,8 +8,9 @@ import pytest
 
 from tests.agents.pipeline import Event, Partition, contribute, unk
 from workers import turns as module
+from workers.agents.backlog import apart_s, is_behind
 from workers.agents.release import ReleaseShard
-from workers.agents.watermark import Watermark, apart_s, is_behind
+from workers.agents.watermark import Watermark
 from workers.changes import Change
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing, Records
@@ -141,7 +142,7 @@ def test_only_a_commit_that_closes_keeps_the_next_close_waiting(monkeypatch: pyt
     """A commit by the interval shortly before the end of a tick must not make that tick late."""
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
-    clock = Watermark([unk(tick_ms=10 * TICK_MS).lane], 0)
+    clock = Watermark([unk(tick_ms=10 * TICK_MS).lane], 0, None)
     due = []
     for at_s in (1.0, 9.9, 10.0, 10.1, 20.0, 30.0, 30.4):
         now_s = at_s

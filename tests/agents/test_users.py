@@ -268,7 +268,7 @@ def test_pairs_of_another_version_are_refused() -> None:
 def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_partition() -> None:
     """A user whose records lie in several partitions would be counted in each."""
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
-    reader = SourceReader(event_reader(events, "who"), ANY)
+    reader = SourceReader(event_reader(events, "who"), ANY, earliest_ms=0)
     good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']
     bad = [b'{"shop":"s","q":["a"]}', b'{"shop":"s","q":["a"],"who":1.5}', b'{"shop":"s","q":["a"],"who":true}']
     found, rejects = one(reader.read(Records.of(good + bad)))
@@ -277,7 +277,7 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
         "field 'who' is not a string or a whole number"
     ] * 2
     at = int(murmur2(b"17") & 0x7FFFFFFF) % 64
-    placed = SourceReader(event_reader(events, "who"), ANY, Placement("murmur2", at, 64))
+    placed = SourceReader(event_reader(events, "who"), ANY, Placement("murmur2", at, 64), earliest_ms=0)
     found, rejects = one(placed.read(Records.of(good)))
     assert (users_of(found), [(r.index, r.reason) for r in rejects]) == (
         [digest("17")],
@@ -285,7 +285,7 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     )
     long = b'{"shop":"s","q":["a"],"who":"' + b"x" * 1025 + b'"}'
     assert [r.reason for r in one(reader.read(Records.of([long])))[1]] == ["label too long"]
-    keyed = SourceReader(event_reader(msgspec.structs.replace(events, user="$key"), "$key"), ANY)
+    keyed = SourceReader(event_reader(msgspec.structs.replace(events, user="$key"), "$key"), ANY, earliest_ms=0)
     found, rejects = one(keyed.read(Records.of([good[0], good[0]], [b"ann", None])))
     assert (users_of(found), [r.reason for r in rejects]) == ([digest("ann")], ["record key is no label"])
 

@@ -219,7 +219,7 @@ def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
             else b"{}"
             for i in range(400)
         ]
-        events, rejects = one(SourceReader(reader, ANY).read(Records.of(values)))
+        events, rejects = one(SourceReader(reader, ANY, earliest_ms=0).read(Records.of(values)))
         intake = Intake([lane], 0, NoiseKey(bytes(32)))
         intake.add(events)
         messages = [message.encoded() for _, message in intake.commit(source=seed, sequences=[0], offset=seed)]

@@ -192,6 +192,10 @@ def exit_codes(modules: dict[str, ast.Module]) -> set[int]:
     return found
 
 
+#: Constants that are reasons, and a local that holds one.
+REASON_NAMES = ("event", "MISPLACED", "AHEAD", "EARLY", "BEHIND", "NO_RECORD_TIME", "NOT_DECLARED")
+
+
 def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
     """Why a record is no event: what the readers of events name, and what decoders and the rule of events raise."""
     found = set()
@@ -204,7 +208,7 @@ def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
             elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and name_of(node.exc.func) == "ValueError":
                 # Those of a schema are said of the schema, not of a record.
                 found |= set() if file.startswith("workers/events/formats/") else _phrases(node.exc.args[0], tree)
-            elif isinstance(node, ast.Assign) and name_of(node.targets[0]) in ("event", "MISPLACED", "AHEAD", "NOT_DECLARED"):
+            elif isinstance(node, ast.Assign) and name_of(node.targets[0]) in REASON_NAMES:
                 found |= _phrases(node.value, tree) if isinstance(node.value, ast.Constant) else set()
             elif isinstance(node, ast.FunctionDef) and "or the reason why" in (ast.get_docstring(node) or ""):
                 for inner in ast.walk(node):
@@ -218,6 +222,8 @@ def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
 
 def _phrases(node: ast.expr, tree: ast.Module) -> set[str]:
     """The phrases that an expression can be: what varies by the settings in words is in a property named `_kind` or a table `_IN`."""
+    if isinstance(node, ast.BinOp):  # behind it, the likely unit
+        node = node.left
     text = template(node)
     if text.endswith(HOLE) and isinstance(node, ast.JoinedStr):
         last = node.values[-1]

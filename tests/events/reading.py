@@ -32,8 +32,11 @@ def event_reader(events: EventsSettings, user: str | None = None) -> EventReader
 
 
 def reader(*, users: bool = False) -> SourceReader:
-    """Return a reader of events that name any stream key, and a user in "user" if there are users."""
-    return SourceReader(event_reader(FIELDS, "user" if users else None), ANY)
+    """Return a reader of events that name any stream key, and a user in "user" if there are users.
+
+    They may have any time.
+    """
+    return SourceReader(event_reader(FIELDS, "user" if users else None), ANY, earliest_ms=0)
 
 
 def one(parts: Iterable[tuple[T, list[Reject], int]]) -> tuple[T, list[Reject]]:

@@ -106,7 +106,7 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
         "texts": View(key, n),
         "buckets": View(key, n, edges=(0.0, 5.0)),
     }
-    by = SourceReader(EventReader(Shape(MappingProxyType(views)), max_bytes=1_000), dict.fromkeys(views))
+    by = SourceReader(EventReader(Shape(MappingProxyType(views)), max_bytes=1_000), dict.fromkeys(views), earliest_ms=0)
     objects = [{"key": "b", "items": ["x", "z"], "n": 7}, {"key": "a", "items": ["y", "x"], "n": 4}]
     found, rejects = by.of_objects(objects)
     assert not rejects
@@ -139,7 +139,7 @@ def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool
     def read(names: list[str]) -> dict[str, list[tuple[str, list[bytes]] | None]]:
         shape = Shape(MappingProxyType({name: views[name] for name in names}))
         declared = {name: None if name == "other key" else served for name in names}
-        found, rejects = SourceReader(EventReader(shape, max_bytes=1_000), declared).of_objects(objects)
+        found, rejects = SourceReader(EventReader(shape, max_bytes=1_000), declared, earliest_ms=0).of_objects(objects)
         assert bool(rejects) is (undeclared and names != ["other key"])
         return {
             name: [

@@ -13,7 +13,7 @@ from tests.kernels.uncompiled import uncompiled
 from workers.events.json import Json
 from workers.events.layout import Layout
 from workers.events.project import Projection
-from workers.events.source_reader import AHEAD
+from workers.events.times import AHEAD
 from workers.events.user_reader import UserReader, Whose
 from workers.kafka.records import Records
 from workers.kernels.reading.whose import NO_TIME, whose

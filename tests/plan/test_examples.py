@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.numbers import number_in
 from workers.cli import execute
-from workers.mechanisms.config import EPOCH
+from workers.events.times import EARLIEST_MS
 from workers.settings import Settings, load
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").rglob("*.toml"))
@@ -22,11 +23,15 @@ def events(settings: Settings) -> list[dict[str, object]]:
     names = settings.events
     assert names.timestamp is not None
     found = []
+    epochs = [config.tick_ms * (config.horizon_ticks or 1) for config in settings.histograms]
     for config in settings.histograms:
-        start = (config.start or EPOCH).timestamp() * 1000
+        # Without a start: the first time after 2000 at which every histogram begins an epoch.
+        start = -(-EARLIEST_MS // math.lcm(*epochs)) * math.lcm(*epochs)
+        if config.start is not None:
+            start = round(config.start.timestamp() * 1000)
         for i in range(6 * TICKS):
             event: dict[str, object] = {
-                names.timestamp: round(start) + i * config.tick_ms // 6,
+                names.timestamp: start + i * config.tick_ms // 6,
                 str(names.items): [f"p{i % 4}", "p1"],
             }
             if config.buckets is not None:

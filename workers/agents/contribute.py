@@ -21,6 +21,7 @@ from workers.agents.intake import Intake
 from workers.agents.origins import Origin, Origins, arrived
 from workers.agents.rejects import Rejects
 from workers.agents.sources import SOURCES, Place, Sources, refuse_other_set, refuse_other_topic, stored_set
+from workers.agents.watermark import behind_rejects
 from workers.errors import StateRefused
 from workers.events.logs import Format
 from workers.events.reader import EventReader
@@ -74,6 +75,7 @@ class Stream:
         rejects: topic of what was rejected.
         origins: how many partitions of the events topics the sources' events were sent on from;
             None where the events topics are the sources.
+        max_behind_ms: how long after its own time an event may count; None: any time.
     """
 
     events: EventsSettings
@@ -82,6 +84,7 @@ class Stream:
     owners: int
     rejects: str
     origins: int | None = None
+    max_behind_ms: int | None = None
 
 
 class ContributeShard(Shard):
@@ -127,7 +130,9 @@ class ContributeShard(Shard):
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place = stream, place
         self.longest_value = stream.events.max_bytes
-        self._intake = Intake(lanes, stream.events.grace_ms, key, store)
+        self._intake = Intake(
+            lanes, stream.events.grace_ms, key, store, max_behind_ms=stream.max_behind_ms
+        )
         of_users = any(lane.max_items_per_user for lane in lanes)
         placement = (
             Placement(stream.events.partitioner, place.partition, place.topic.partitions) if of_users else None
@@ -202,6 +207,8 @@ class ContributeShard(Shard):
             self.metrics.declined.inc(self._reader.declined)
             if self._origins is not None:
                 rejects = self._origins.take(records, range(start, stop), rejects, self._place)
+            behind = self._intake.add(found, now_ms, None if late is None else late[found.index])
+            rejects += behind_rejects(found, behind)
             self._rejects.add(batch.records, rejects)  # as they came, so that they can be sent back
             self.metrics.rejecting.note(
                 self._place.topic.name,
@@ -209,10 +216,9 @@ class ContributeShard(Shard):
                 int(np.count_nonzero(found.looked_at)) + len(rejects),
                 Counter(reject.reason for reject in rejects),
             )
-            self._intake.add(found, now_ms, None if late is None else late[found.index])
             if self._origins is not None:
                 self._intake.told(self._origins.watermark)
-            self._new_events += len(found)
+            self._new_events += len(found) - len(behind)
             if self._due() or self._rejects.full or self._intake.full:
                 self._commit_all(batch.end if stop == len(records) else int(records.offsets[stop]))
             start = stop

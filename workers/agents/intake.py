@@ -23,13 +23,11 @@ from workers.agents.watermark import Watermark
 from workers.changes import Change
 from workers.events.columns import EventColumns, Events, Longs
 from workers.events.pairs import DigestsOfViews, pair_state, pairs_of
-from workers.kernels.tallies import bound_events, effective_times
+from workers.kernels.tallies import bound_events
 from workers.mechanisms.config import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.sizes import VALUE_BYTES
 from workers.mechanisms.texts import fixed
-
-_NO_LIMIT = int(np.iinfo(np.int64).max)
 
 
 class Intake(Watermark):
@@ -37,15 +35,24 @@ class Intake(Watermark):
     Sensitive.
     """
 
-    def __init__(self, lanes: Sequence[Lane], grace_ms: int, key: NoiseKey, stored: Stored | None = None) -> None:
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        grace_ms: int,
+        key: NoiseKey,
+        stored: Stored | None = None,
+        *,
+        max_behind_ms: int | None = None,
+    ) -> None:
         """
         Args:
             lanes: tick grids and bounds to count for, each once.
             grace_ms: how long a tick stays open for events that come late.
             key: the operator's root key, for the rows' tags.
             stored: what earlier commits left of users' pairs; None keeps those in memory.
+            max_behind_ms: see `Watermark`.
         """
-        super().__init__(lanes, grace_ms)
+        super().__init__(lanes, grace_ms, max_behind_ms)
         self._key = key
         self._shares, self._pairs = Shares(key.tag_state), DigestsOfViews(pair_state)
         self._users = Users(lanes, stored)
@@ -60,8 +67,9 @@ class Intake(Watermark):
         if watermark is not None:
             self._users.restore(watermark)
 
-    def add(self, events: Events, read_ms: int | None = None, came_late: Longs | None = None) -> None:
-        """Count a batch of events, in order.
+    def add(self, events: Events, read_ms: int | None = None, came_late: Longs | None = None) -> Longs:
+        """Count a batch of events, in order; return which of them are dated too far behind to
+        count, by their places in the batch, int64 (k,).
 
         Args:
             events: the batch.
@@ -71,16 +79,27 @@ class Intake(Watermark):
                 behind, or less than their times. They do not move the watermark.
         """
         if not len(events):
-            return
-        times = events.times
+            return np.empty(0, dtype=np.int64)
+        times, before = events.times, self.watermark
         if came_late is None:
-            effective = self._effective(times, read_ms)
+            effective = self.pass_by(times, read_ms)
         else:
             effective = np.maximum(times, came_late)
-            if self.watermark is not None:
-                effective = np.maximum(effective, self.watermark)
+            if before is not None:
+                effective = np.maximum(effective, before)
+        behind = np.flatnonzero(self.too_far_behind(times, effective))
+        if len(behind):
+            good = np.delete(np.arange(len(times)), behind)
+            events, effective = events.select(good), effective[good]
+            times = events.times
+            if not len(good):
+                return behind
+        if came_late is not None:
             least = int((effective if read_ms is None else np.minimum(effective, read_ms)).min())
             self.first = least if self.first is None else min(least, self.first)
+        elif self.first is None:
+            first = int(effective[0]) if read_ms is None else min(int(effective[0]), read_ms)
+            self.first = first if before is None else max(before, first)
         grids: dict[tuple[int, int], tuple[Longs, list[Run]]] = {}  # most lanes have the same
         for lane in self._lanes:
             grid = lane.start_ms, lane.tick_ms
@@ -95,18 +114,7 @@ class Intake(Watermark):
                 amounts = self._of_users(lane, own, columns, events.users)
             for tick, rows in runs:
                 self._tallies.add(columns, lane, tick, rows, amounts)
-
-    def _effective(self, times: Longs, read_ms: int | None) -> Longs:
-        """Move the watermark by a batch; return the time that each event counts at."""
-        latest = _NO_LIMIT if read_ms is None else read_ms
-        before, first = self.watermark, min(int(times[0]), latest)
-        if self.first is None:
-            self.first = first if before is None else max(before, first)
-        effective = np.empty(len(times), dtype=np.int64)
-        self.watermark = effective_times(
-            fixed(times), latest, self._grace, first if before is None else before, effective
-        )
-        return effective
+        return behind
 
     def _of_users(
         self, lane: Lane, ticks: Longs, events: EventColumns, users: NDArray[np.uint64] | None

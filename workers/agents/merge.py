@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -32,9 +31,6 @@ VERSION = 1
 WAITING_BYTES_MAX = 256 << 20
 # A transaction carries several ticks while a backlog is worked off.
 TICKS_MAX = 500
-# More ticks than this from a stream's first event to now mean times in another unit, or hours of
-# empty snapshots.
-BACKLOG_TICKS_MAX = 10_000_000
 BYTES_MAX = 8 << 20
 TICKS_IN_A_ROW = 32
 
@@ -255,16 +251,7 @@ class Merge:
             return
         for histogram in users:
             if histogram.next is None and histogram.grid.end(max(1, histogram.grid.holding(first))) <= complete:
-                tick = histogram.begin(first)
-                ahead = histogram.grid.holding(complete) - tick
-                if ahead > BACKLOG_TICKS_MAX:
-                    when = datetime.fromtimestamp(first / 1000, UTC).isoformat(timespec="seconds")
-                    raise StateRefused(
-                        f"histogram {histogram.name!r}: the first event has the time {when}, {ahead:,} ticks ago: more than "
-                        f"{BACKLOG_TICKS_MAX:,} would have to be published. Are the events' times in ms? If they are right, set "
-                        "start later or tick wider"
-                    )
-                histogram.start_at(tick)
+                histogram.start_at(histogram.begin(first))
         starts = [h.next for h in users]
         if None not in starts:
             self.waiting.drop_before(lane, min(s for s in starts if s is not None))

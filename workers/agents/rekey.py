@@ -38,6 +38,7 @@ from workers.agents.watermark import Watermark
 from workers.errors import StateRefused
 from workers.events.logs import Format
 from workers.events.reader import Reject
+from workers.events.times import EARLIEST_MS
 from workers.events.tree import Node
 from workers.events.user_reader import UserReader, Whose
 from workers.histogram.paging import joined, pages
@@ -246,11 +247,11 @@ class RekeyShard(Shard):
         behind it, NO_TIME at the others, int64 (n,).
         """
         late = np.full(len(times), NO_TIME, dtype=np.int64)
-        timed = np.flatnonzero((times >= 0) & (times <= latest_ms))
+        timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
         if len(timed):
-            marks = self._clock.pass_by(np.minimum(times[timed], now_ms))
-            behind = times[timed] < marks
-            late[timed[behind]] = marks[behind]
+            effective = self._clock.pass_by(times[timed], now_ms)
+            behind = times[timed] < effective
+            late[timed[behind]] = effective[behind]
         return late
 
     def _send_on(self, records: Records, found: Whose, late: Longs, now_ms: int) -> list[Reject]:

@@ -22,9 +22,9 @@ from typing import Protocol
 
 import msgspec
 
+from workers.agents.backlog import apart_s, is_behind
 from workers.agents.contributions import decode
 from workers.agents.merge import Merge, Released, ReleaseProgress
-from workers.agents.watermark import apart_s, is_behind
 from workers.errors import StateRefused
 from workers.histogram.histogram import Histogram
 from workers.histogram.paging import joined, pages

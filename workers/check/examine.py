@@ -15,16 +15,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.factory import reader_of, source_reader_of
+from workers.agents.factory import lanes, reader_of, source_reader_of
+from workers.agents.watermark import Watermark, behind_rejects
 from workers.check.expect import Expected, Pair, expected
 from workers.check.fields import Fields, wanted_paths
 from workers.check.sample import Part, Sample
 from workers.errors import SettingsError
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.forms import Forms
-from workers.events.project import Projection, time_ms
+from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
 from workers.events.reader import Reject
 from workers.events.source_reader import SourceReader
+from workers.events.times import AHEAD, EARLY
 from workers.mechanisms.config import HistogramConfig
 from workers.mechanisms.registry import build
 from workers.plan.noise import curve, last_tick, worst_and_rms
@@ -35,9 +37,6 @@ from workers.shapes.views import UNITS, Shape
 Longs = NDArray[np.int64]
 UserEpoch = tuple[bytes, int]
 """A user's digest and an epoch."""
-
-# Events with other times are what a wrong unit makes of them.
-_PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +177,13 @@ def examine(settings: Settings, sample: Sample) -> Examined:
             settings, reader, part.source.partition, part.source.partitions, forms.form() if sample.live else None
         )
         _add_fields(fields, source, part)
+        # The watermark before the sample is not known: it begins with its first event.
+        clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
         for found, rejects in _read(source, part, latest):
+            if sample.live and len(found):
+                late = clock.too_far_behind(found.times, clock.pass_by(found.times, None))
+                rejects = rejects + behind_rejects(found, np.flatnonzero(late))
+                found = found.select(np.flatnonzero(~late))
             for reject in rejects:
                 why = whys.setdefault(reject.reason, Why(reason=reject.reason))
                 why.number += 1
@@ -262,7 +267,8 @@ def _nearest(fields: Fields, path: Path) -> Nearest:
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
     """Return which unit a time that is none would have, where one fits."""
-    if shape.time is None or f"field {str(shape.time)!r} is not " not in reason or " time" not in reason:
+    wrong = f"field {str(shape.time)!r} is not " in reason and " time" in reason
+    if shape.time is None or not (wrong or reason.startswith((EARLY, AHEAD))):
         return ""
     found = record
     for name in shape.time.steps:
@@ -288,7 +294,7 @@ def _doubts(settings: Settings, times: Longs) -> str:
 
 
 def _plausible(at_ms: int | None) -> bool:
-    return at_ms is not None and _PLAUSIBLE_MS[0] <= at_ms < _PLAUSIBLE_MS[1]
+    return at_ms is not None and PLAUSIBLE_MS[0] <= at_ms < PLAUSIBLE_MS[1]
 
 
 # ---- histograms ----------------------------------------------------------------------------------

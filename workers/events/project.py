@@ -29,6 +29,11 @@ PER_SECOND = MappingProxyType({"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000
 ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?", re.ASCII
 )
+UNIT_WORDS = MappingProxyType(
+    {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+)
+#: From 2000 to 2100: other times are what a wrong unit makes of them.
+PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLI, _EXACT = Decimal("0.001"), Context(prec=40)
 # A whole number with more bits has more digits than a label may have bytes.
@@ -112,9 +117,10 @@ class Projection(Frozen):
         if path is None:
             return 0
         try:
-            time = time_ms(_there(record, path), unit)
+            value = _there(record, path)
+            time = time_ms(value, unit)
             if time is None:
-                raise _Wrong(f"field {_name(path)} is not {_TIMES[unit]}")
+                raise _Wrong(f"field {_name(path)} is not {_TIMES[unit]}" + _likely_unit(value))
         except _Wrong:
             if wanted:
                 raise
@@ -134,6 +140,15 @@ class Projection(Frozen):
 _TIMES = MappingProxyType(
     {"ms": "a time in ms", "s": "a time in s", "us": "a time in us", "ns": "a time in ns", "iso": "an ISO time"}
 )
+
+
+def _likely_unit(value: object) -> str:
+    """Return the unit that a value that is no time seems to have, as the end of a reason."""
+    for unit, word in UNIT_WORDS.items():
+        time = time_ms(value, unit)
+        if time is not None and PLAUSIBLE_MS[0] <= time < PLAUSIBLE_MS[1]:
+            return f": {word}?"
+    return ""
 
 
 class _ViewOf(Frozen):

@@ -15,6 +15,7 @@ from workers.events.columns import NO_AMOUNTS, Coder, EventColumns, Events, Long
 from workers.events.logs import Format
 from workers.events.pairs import user_digests
 from workers.events.reader import EventReader, EventSpans, Reject
+from workers.events.times import AHEAD, EARLIEST_MS, EARLY, early, with_unit
 from workers.events.vocabulary import Codes
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
@@ -24,9 +25,8 @@ from workers.settings import ALL_STREAM_KEY
 from workers.shapes.paths import Path
 
 MISPLACED = "user's records belong in another partition"
-AHEAD = "dated too far ahead"
 NOT_DECLARED = "key not declared"
-_REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED)
+_REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED, EARLY)
 # In place of a reason: nothing counts it, and it may close no tick either.
 _PASSED_OVER = len(_REASONS)
 
@@ -43,6 +43,7 @@ class SourceReader:
         declared: Declared,
         placement: Placement | None = None,
         form: Format | None = None,
+        earliest_ms: int = EARLIEST_MS,
     ) -> None:
         """
         Args:
@@ -51,8 +52,10 @@ class SourceReader:
                 None where every key may be named in public.
             placement: whether a user's records belong in this source partition; None: they all do.
             form: how events are encoded, in the hands of this thread; None: as JSON.
+            earliest_ms: events dated earlier are rejected.
         """
         self._reader, self._placement, self._form = reader, placement, form
+        self._earliest_ms = earliest_ms
         layout = reader.layout
         self._names = [Names() for _ in layout.keys]
         self._declared: list[int | None] = [None for _ in layout.keys]
@@ -124,8 +127,10 @@ class SourceReader:
         if refused.any():
             bad = np.flatnonzero((refused != 0) & (refused != _PASSED_OVER))
             rejects += [
-                Reject(index, _REASONS[why])
-                for index, why in zip(spans.index[bad].tolist(), refused[bad].tolist(), strict=True)
+                Reject(index, self._reason(why, time))
+                for index, why, time in zip(
+                    index[bad].tolist(), refused[bad].tolist(), times[bad].tolist(), strict=True
+                )
             ]
             rejects.sort(key=lambda reject: reject.index)
             good = np.flatnonzero(refused == 0)
@@ -156,6 +161,9 @@ class SourceReader:
         refused = np.zeros(len(spans), dtype=np.int8)
         if self._placement is not None and spans.users is not None:
             refused[spans.looked_at & ~self._placement.here(spans.data, spans.users)] = 1
+        if int(spans.times.min(initial=self._earliest_ms)) < self._earliest_ms:
+            before = (spans.times < self._earliest_ms) & (refused == 0)
+            refused[before] = np.where(spans.looked_at[before], 4, _PASSED_OVER)
         if latest_ms is not None and int(spans.times.max(initial=0)) > latest_ms:
             late = (spans.times > latest_ms) & (refused == 0)
             refused[late] = np.where(spans.looked_at[late], 2, _PASSED_OVER)
@@ -165,6 +173,13 @@ class SourceReader:
                 # Declared keys have the first codes.
                 refused[(view.number != UNSEEN) & (keys[key] >= declared) & (refused == 0)] = 3
         return refused
+
+    def _reason(self, why: int, time_ms: int) -> str:
+        """Return the reason for refusing an event, by its number."""
+        shape = self._reader.layout.shape
+        if _REASONS[why] == EARLY:
+            return early(time_ms, shape.unit, of_record=shape.time is None)
+        return with_unit(AHEAD, time_ms, shape.unit) if _REASONS[why] == AHEAD else _REASONS[why]
 
     def _columns(
         self, column: int, spans: EventSpans, keys: Sequence[Codes], labels: Codes, amounts: Longs, good: Longs | None

@@ -18,7 +18,7 @@ from workers.events.layout import Layout
 from workers.events.logs import Format
 from workers.events.project import Projection
 from workers.events.reader import EventReader, Reject
-from workers.events.source_reader import AHEAD
+from workers.events.times import AHEAD, with_unit
 from workers.kafka.records import Records
 from workers.kernels.reading.json_parts import are_texts
 from workers.kernels.reading.log import DECLINED
@@ -143,7 +143,11 @@ class UserReader(Frozen):
         found: list[Reject] = []
         for spans, rejects, _ in self._whole.read(some, whole):
             # These have a user: it is their time for which they are not sent on.
-            rejects += [Reject(row, AHEAD) for row in spans.index[spans.looked_at].tolist()]
+            late = spans.looked_at
+            rejects += [
+                Reject(row, with_unit(AHEAD, time, "ms"))
+                for row, time in zip(spans.index[late].tolist(), spans.times[late].tolist(), strict=True)
+            ]
             found += [Reject(int(unknown[reject.index]), reject.reason) for reject in rejects]
         times[[reject.index for reject in found]] = NO_TIME
         return sorted(found, key=lambda reject: reject.index)

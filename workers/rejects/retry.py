@@ -199,9 +199,15 @@ class _Judge:
             [reject.time_ms or 0 for reject in rejects],
         )
         latest = time.time_ns() // 1_000_000 + self._settings.events.max_ahead_ms
+        most = self._settings.max_behind_ms
+        # Where they are sent to, at the end, the clock has moved the watermark.
+        watermark = latest - self._settings.events.max_ahead_ms - self._settings.events.grace_ms
         accepted: list[int] = []
         for events, _, _ in self._readers[log].read(records, latest):
-            accepted += events.index[events.looked_at].tolist()
+            wanted = events.looked_at
+            if most is not None:
+                wanted &= watermark - events.times <= most
+            accepted += events.index[wanted].tolist()
         return accepted
 
     def _key(self, reject: Rejected) -> bytes | None:

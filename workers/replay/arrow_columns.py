@@ -242,6 +242,14 @@ def times_of(array: Any) -> Longs:
     return np.where((times > TIME_MAX) | (values < 0), WRONG, times)
 
 
+def in_ns(array: Any, between_ms: tuple[int, int]) -> NDArray[np.bool_] | None:
+    """Return which whole numbers are ns between two times in ms; None: of timestamps."""
+    if pa.types.is_timestamp(array.type):
+        return None
+    values = _whole(array, (1 << 63) - 1)
+    return (values >= between_ms[0] * 1_000_000) & (values < between_ms[1] * 1_000_000)
+
+
 def missing(array: Any) -> NDArray[np.bool_]:
     """Where a column has nulls."""
     return flags_of(array.is_null())

@@ -27,6 +27,8 @@ from numpy.typing import NDArray
 from workers.agents.factory import declared_keys
 from workers.errors import SettingsError
 from workers.events.columns import NO_AMOUNTS, Coder, Events, Longs, Names
+from workers.events.project import PLAUSIBLE_MS
+from workers.events.times import EARLIEST_MS, EARLY, with_unit
 from workers.events.vocabulary import Codes
 from workers.replay import arrow_columns as arrow
 from workers.replay.ahead import ahead
@@ -103,6 +105,9 @@ class ParquetRows:
             f"field {self._user!r} is not a string or a whole number",
             "label too long",
             "key not declared",
+            EARLY,
+            with_unit(EARLY, EARLIEST_MS // 1000, "ms"),
+            f"field {self._time!r} is not a time in ms: nanoseconds?",
         ]
 
     def batches(self) -> Iterator[EventBatch]:
@@ -180,6 +185,7 @@ class ParquetRows:
         refuse(_rows_with(items.codes, NOT_UTF8, items.lengths), 5)
         if int(times.min(initial=0)) < 0:
             refuse(arrow.missing(rows.column(self._time)), 6)
+            refuse(arrow.in_ns(rows.column(self._time), PLAUSIBLE_MS), 14)
             refuse(times < 0, 7)
         if wrong_users is not None:
             refuse(_is(wrong_users, NULL), 8)
@@ -187,6 +193,9 @@ class ParquetRows:
             refuse(_is(wrong_users, TOO_LONG), 10)
         refuse(_rows_with(items.codes, TOO_LONG, items.lengths), 10)
         refuse(_is(keys, TOO_LONG), 10)
+        if int(times.min(initial=EARLIEST_MS)) < EARLIEST_MS:
+            refuse((times >= PLAUSIBLE_MS[0] // 1000) & (times < PLAUSIBLE_MS[1] // 1000), 13)
+            refuse(times < EARLIEST_MS, 12)
         refuse(_is(keys, NOT_DECLARED), 11)
         lengths = items.lengths
         first = np.cumsum(lengths) - lengths

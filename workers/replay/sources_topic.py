@@ -26,6 +26,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from workers.agents.factory import reader_of, source_reader_of
 from workers.agents.origins import Origins, read_headers
 from workers.agents.sources import Place, Sources
+from workers.agents.watermark import behind_rejects
 from workers.errors import SettingsError
 from workers.events.columns import Events, Longs
 from workers.events.forms import Forms
@@ -70,6 +71,7 @@ class TopicSource:
             self.name += f" from {since or 'its beginning'} to {until or 'its end'}"
         self.until_ms, self._since = until_ms, since_ms
         self._grace, self._consumer = events.grace_ms, consumer
+        self._max_behind = settings.max_behind_ms
         self.partitions = len(sources)
         self.places: Sequence[str] = [str(place) if several else f"partition {place.partition}" for place in sources]
         reader = reader_of(settings)
@@ -127,7 +129,7 @@ class TopicSource:
                 rejected = part.origins.take(records, range(start, stop), rejected, part.place)
             part.position, start = int(records.offsets[stop - 1]) + 1, stop
             rejects = [(int(records.offsets[each.index]), each.reason) for each in rejected]
-            yield self._batch(part, found, rejects, came_late, ends=whole and stop == len(records))
+            yield self._batch(part, found, records.offsets, rejects, came_late, ends=whole and stop == len(records))
             if part.position == part.end:
                 return
 
@@ -135,6 +137,7 @@ class TopicSource:
         self,
         part: _Partition,
         found: Events,
+        offsets: Longs,
         rejects: list[tuple[int, str]],
         came_late: Longs | None,
         *,
@@ -147,11 +150,10 @@ class TopicSource:
             early = len(found) - len(kept)
             found = found.select(kept)
             came_late = None if came_late is None else came_late[kept]
-        late = beyond = 0
+        marks = found.times
         if part.origins is not None and came_late is not None:
+            marks = came_late if part.watermark is None else np.maximum(came_late, part.watermark)
             part.watermark = part.origins.watermark
-            late = int(np.count_nonzero(found.times < came_late))
-            beyond = 0 if self.until_ms is None else int(np.count_nonzero(found.times >= self.until_ms))
         elif len(found.times):
             # The watermark, as `Intake` has it.
             start = int(found.times[0]) if part.watermark is None else part.watermark
@@ -160,8 +162,14 @@ class TopicSource:
                 last = int(np.argmax(marks >= self.until_ms)) + 1
                 found, marks = found.select(np.arange(last)), marks[:last]
             part.watermark = int(marks[-1])
-            late = int(np.count_nonzero(found.times < marks))
-            beyond = 0 if self.until_ms is None else int(np.count_nonzero(found.times >= self.until_ms))
+        if self._max_behind is not None and (behind := marks - found.times > self._max_behind).any():
+            late_ones = behind_rejects(found, np.flatnonzero(behind))
+            rejects = sorted([*rejects, *((int(offsets[each.index]), each.reason) for each in late_ones)])
+            good = np.flatnonzero(~behind)
+            found, marks = found.select(good), marks[good]
+            came_late = None if came_late is None else came_late[good]
+        late = int(np.count_nonzero(found.times < marks))
+        beyond = 0 if self.until_ms is None else int(np.count_nonzero(found.times >= self.until_ms))
         if ends or (self.until_ms is not None and part.watermark is not None and part.watermark >= self.until_ms):
             self._end(part)  # nothing more of it can count
         return EventBatch(

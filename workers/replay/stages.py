@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from workers.agents.backlog import BACKLOG_TICKS_MAX
 from workers.agents.merge import Merge
+from workers.errors import StateRefused
 from workers.histogram.histogram import Histogram
 from workers.histogram.snapshots import ReleasedTick, Snapshot
 from workers.mechanisms.config import Lane
 from workers.mechanisms.ledger import Contributions
+from workers.replay.source import when
 
 
 class ReplayMerge(Merge):
-    """A merge whose input may end."""
+    """A merge whose input may end, and which refuses to publish a gap of very many ticks.
+
+    No event does that to a worker: no clock bounds the times in a file.
+    """
 
     _ends: dict[Lane, int] | None = None
+
+    def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
+        super()._begin(lane, users, complete)
+        for histogram in users:
+            if histogram.next is None or (gap := histogram.grid.holding(complete) - histogram.next) <= BACKLOG_TICKS_MAX:
+                continue
+            raise StateRefused(
+                f"histogram {histogram.name!r}: {gap:,} ticks are to be published after {when(histogram.grid.start(histogram.next))} "
+                f"at once, more than {BACKLOG_TICKS_MAX:,}: are all times of the events right? If they are, set start later or "
+                "tick wider"
+            )
 
     def end_of_input(self, until_ms: int | None = None) -> None:
         """Take the tick that holds the watermark for complete as well, in every lane: no message

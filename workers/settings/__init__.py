@@ -65,6 +65,8 @@ T = TypeVar("T")
 #: Brokers refuse records whose own time is further ahead of their clock (Kafka's
 #: `message.timestamp.after.max.ms`, one hour), some of which a clock that is behind needs.
 RECORDS_AHEAD_MAX_MS = 3_000_000
+#: The default of `events.max_behind` where epochs are shorter.
+MAX_BEHIND_LEAST_MS = 7 * 86_400_000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +128,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def shape(self) -> Shape:
         """Return what is read of an event."""
         return shape_of(self.events, self.user_field, self.histograms)
+
+    @property
+    def max_behind_ms(self) -> int | None:
+        """How long after its own time an event may count; None: any time."""
+        if self.events.max_behind_ms is not None:
+            return self.events.max_behind_ms
+        longest = MAX_BEHIND_LEAST_MS
+        for histogram in self.histograms:
+            if histogram.horizon_ticks is None:
+                return None
+            longest = max(longest, histogram.horizon_ticks * histogram.tick_ms)
+        return longest
 
     def output_topic(self, histogram: HistogramConfig) -> str:
         """Return the topic of a histogram's snapshots."""

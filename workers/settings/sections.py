@@ -40,6 +40,11 @@ def _lasting(least: int, most: int) -> Meta:
     return Meta(ge=least, le=most, description=words)
 
 
+def _lasting_or_none(least: int, most: int, otherwise: str) -> Meta:
+    words = f"a duration from {format_duration(least)} to {format_duration(most)}; if left out, {otherwise}"
+    return Meta(description=words, extra={"duration": True})
+
+
 def _says(allowed: str, pattern: str | None = None) -> Meta:
     return Meta(description=allowed, pattern=pattern)
 
@@ -127,6 +132,10 @@ class EventsSettings(Section, frozen=True, kw_only=True):
     ] = "murmur2"
     grace_ms: Annotated[Duration, _lasting(0, 604_800_000)] = msgspec.field(name="grace", default=0)
     max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = msgspec.field(name="max_ahead", default=300_000)
+    max_behind_ms: Annotated[
+        Annotated[int, Meta(ge=0, le=KEEP_MAX_MS)] | None,
+        _lasting_or_none(0, KEEP_MAX_MS, "the longest epoch of the histograms, at least 7d"),
+    ] = msgspec.field(name="max_behind", default=None)
     max_bytes: Annotated[int, _whole(1, 100_000_000, "of bytes ")] = 1_000_000
 
     @property
