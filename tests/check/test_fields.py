@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from difflib import SequenceMatcher
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,3 +65,25 @@ def test_objects_with_a_name_for_each_item_do_not_fill_the_memory() -> None:
     found = fields(*({f"{row}-{i}": i for i in range(2 * NAMES_MAX)} for row in range(60)))
     assert len(found._met) == PATHS_MAX
     assert json.dumps(repr(found)) == f'"Fields({PATHS_MAX})"'
+
+
+def test_a_name_longer_than_a_path_is_passed_over() -> None:
+    """The settings cannot name it; a record with one ended the command."""
+    found = fields({"n" * 1_001: 1, "price": 2, "m" * 500_000: {"price": 3}})
+    assert found.has(parse("price"))
+    assert found.nearest(parse("prices")) == ["price"]
+
+
+def test_long_names_are_compared_only_where_they_may_be_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ratio is quadratic in the length: thousands of names of hundreds of letters took minutes."""
+    asked: list[int] = []
+    right = SequenceMatcher.ratio
+
+    def counted(self: SequenceMatcher[str]) -> float:
+        asked.append(1)
+        return right(self)
+
+    monkeypatch.setattr(SequenceMatcher, "ratio", counted)
+    found = fields({"prize": 1} | {f"{'z' * 900}{i}": 1 for i in range(150)})
+    assert found.nearest(parse("price")) == ["prize"]
+    assert len(asked) < 10
