@@ -6,9 +6,10 @@ import argparse
 import logging
 import sys
 import time
+from contextlib import suppress
 
 from tests.bounds.encoded import FORMS
-from tests.bounds.search import Search, cells, minutes, said
+from tests.bounds.search import Search, cells, minutes
 
 
 def main() -> int:
@@ -23,15 +24,18 @@ def main() -> int:
     asked = [cell for cell in cells(given.forms) if not given.stages or cell.stage in given.stages]
     search, begun = Search(given.seed, asked), time.monotonic()
     said_s = begun
-    for cell, worst in search.climb(minutes(given.minutes)):
-        now = time.monotonic()
-        if now - said_s > 60 or worst.score > 1_000_000:
-            said_s = now
-            print(f"{(now - begun) / 60:6.1f} min, {search.tried:,} tried; {cell}: {worst.score:,.1f} {said(worst.shape)}", flush=True)
+    with suppress(KeyboardInterrupt):
+        for cell, worst in search.climb(minutes(given.minutes)):
+            now = time.monotonic()
+            if now - said_s > 60:
+                said_s = now
+                print(f"{(now - begun) / 60:6.1f} min, {search.tried:,} tried; {cell}: {worst.score:,.1f}", flush=True)
     print(f"\n{search.tried:,} batches in {(time.monotonic() - begun) / 60:.0f} minutes, seed {given.seed}")
     print("stage      format      bytes allocated a byte read | ns of processor time a byte read")
     for line in search.table():
         print(line)
+    for cell, worst in sorted(search.worst.items()):
+        print(f"    ({cell}, {worst.shape}),  # {worst.score:,.1f}")
     above = search.above()
     for cell, worst in above:
         print(f"above its bound: {cell}: {worst.score:,.1f}: {worst.shape}")
