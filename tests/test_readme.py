@@ -173,7 +173,7 @@ def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(tmp_path: Path)
     (tmp_path / "orders.toml").write_text(tutorial(README.read_text())[0]["orders.toml"])
     real: list[bytes] = []
     settings = load(tmp_path / "orders.toml")
-    events = JsonLines(settings, "events", io.BytesIO(b'{"shop":"s1","products":"tea","ts":1}\n' * 1_000))
+    events = JsonLines(settings, "events", io.BytesIO(b'{"shop":"s1","products":"tea","ts":1795296236471}\n' * 1_000))
     replay(settings, NoiseKey(bytes(32)), events, lambda snapshot: real.append(snapshot.value))
     assert shape(json.loads(shown)) == shape(json.loads(real[0]))
 

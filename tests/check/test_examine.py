@@ -105,11 +105,11 @@ def test_a_time_that_is_none_in_this_unit_says_in_which_it_would_be(
     assert why.hint.startswith(word) and bool(why.hint) == bool(word)
 
 
-def test_times_that_are_accepted_but_of_another_century_are_doubted(tmp_path: Path) -> None:
-    """Whole seconds are a valid number of ms: nothing is rejected, and all is in January 1970."""
+def test_times_of_another_century_are_rejected_with_the_unit_that_explains_them(tmp_path: Path) -> None:
+    """Whole seconds are a valid number of ms: all is in January 1970."""
     settings = settings_in(tmp_path, [unk()])
     found = examined(settings, lines(tmp_path, [event(ts=AT // 1000 + i) for i in range(5)]))
-    assert found.accepted == 5 and 'timestamp_unit = "s"' in found.time_hint
+    assert (found.accepted, [why.reason for why in found.why]) == (0, ["dated before 2000: seconds instead of ms?"])
     text = shown(settings, str(tmp_path / "events.jsonl"), tmp_path)
     assert "events a tick" not in text, "a rate by a wrong clock"
     assert examined(settings, lines(tmp_path, [event()])).time_hint == ""

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from fractions import Fraction
 from importlib import import_module
 from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType, ModuleType
@@ -40,7 +41,7 @@ SMALLEST_INTERVAL_S = 1e-6
 #: What threads may reach and change, each with the reason why they do not disturb one another.
 MAY_CHANGE: Mapping[type, str] = MappingProxyType({threading.local: "each thread sees contents of its own"})
 
-_ATOMS = (int, float, bool, str, bytes, type(None), Fraction, np.generic, np.dtype, type, ModuleType)
+_ATOMS = (int, float, bool, str, bytes, type(None), Fraction, np.generic, np.dtype, type, ModuleType, Enum)
 _CACHE = type(functools.lru_cache(lambda: None))
 _CONTAINERS = (list, dict, set, bytearray, deque)
 

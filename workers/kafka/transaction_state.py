@@ -56,29 +56,31 @@ class Event(Enum):
     CLOSE = "the owner lets go"
 
 
-_ENDS = {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}
+_ENDS: Mapping[Event, State] = MappingProxyType(
+    {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}
+)
 
 #: What each event leads to in each state; an event that a state does not list is refused.
 TRANSITIONS: Mapping[State, Mapping[Event, State]] = MappingProxyType(
     {
-        State.NEW: {Event.INITIALIZED: State.READY, **_ENDS},
-        State.READY: {Event.BEGIN: State.OPEN, **_ENDS},
-        State.OPEN: {Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING, **_ENDS},
-        State.COMMITTING: {
+        State.NEW: MappingProxyType({Event.INITIALIZED: State.READY, **_ENDS}),
+        State.READY: MappingProxyType({Event.BEGIN: State.OPEN, **_ENDS}),
+        State.OPEN: MappingProxyType({Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING, **_ENDS}),
+        State.COMMITTING: MappingProxyType({
             Event.COMMITTED: State.READY,
             Event.COMMITTED_IN_DOUBT: State.TAINTED,
             Event.ABORT: State.ABORTING,
             **_ENDS,
-        },
+        }),
         # Nothing is aborted in normal running, so an abort is never worth the question whether its
         # EndTxn, or that of the commit before it, was sent twice.
-        State.ABORTING: {Event.ABORTED: State.TAINTED, **_ENDS},
-        State.TAINTED: {Event.RENEW: State.RENEWING, **_ENDS},
-        State.RENEWING: {Event.INITIALIZED: State.UNCONFIRMED, **_ENDS},
-        State.UNCONFIRMED: {Event.CONFIRMED: State.READY, **_ENDS},
+        State.ABORTING: MappingProxyType({Event.ABORTED: State.TAINTED, **_ENDS}),
+        State.TAINTED: MappingProxyType({Event.RENEW: State.RENEWING, **_ENDS}),
+        State.RENEWING: MappingProxyType({Event.INITIALIZED: State.UNCONFIRMED, **_ENDS}),
+        State.UNCONFIRMED: MappingProxyType({Event.CONFIRMED: State.READY, **_ENDS}),
         # Only a new owner goes on, who fences this one and reads what was committed.
-        State.FAILED: {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED},
-        State.CLOSED: {Event.CLOSE: State.CLOSED},
+        State.FAILED: MappingProxyType({Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}),
+        State.CLOSED: MappingProxyType({Event.CLOSE: State.CLOSED}),
     }
 )
 
