@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+from types import MappingProxyType
 
 from workers.shapes.paths import Path
 
@@ -66,21 +67,23 @@ class Who(StrEnum):
     EVENT = "event"
 
 
-_NOUNS = {
-    Who.PERSON: _table(
-        "user usr customer cust client member subscriber player passenger patient person people visitor guest buyer "
-        "owner employee driver rider student teacher shopper payer payee cardholder login email mail phone mobile "
-        "telephone tel msisdn ssn uid username nickname surname author sender recipient follower friend viewer "
-        "voter contact caller callee citizen resident tenantuser reader fullname firstname lastname"
-    ),
-    Who.ACCOUNT: _table("account acct acc iban card pan wallet profile household"),
-    Who.DEVICE: _table("device ip ipv4 ipv6 imei imsi idfa gaid aaid adid mac fingerprint handset iccid"),
-    Who.SESSION: _table("session sess sid cookie visit jsessionid"),
-    Who.EVENT: _table(
-        "order request req trace span message msg transaction txn tx event evt invoice payment ticket correlation "
-        "log record entry row call booking reservation purchase checkout cart basket job run batch"
-    ),
-}
+_NOUNS = MappingProxyType(
+    {
+        Who.PERSON: _table(
+            "user usr customer cust client member subscriber player passenger patient person people visitor guest buyer "
+            "owner employee driver rider student teacher shopper payer payee cardholder login email mail phone mobile "
+            "telephone tel msisdn ssn uid username nickname surname author sender recipient follower friend viewer "
+            "voter contact caller callee citizen resident tenantuser reader fullname firstname lastname"
+        ),
+        Who.ACCOUNT: _table("account acct acc iban card pan wallet profile household"),
+        Who.DEVICE: _table("device ip ipv4 ipv6 imei imsi idfa gaid aaid adid mac fingerprint handset iccid"),
+        Who.SESSION: _table("session sess sid cookie visit jsessionid"),
+        Who.EVENT: _table(
+            "order request req trace span message msg transaction txn tx event evt invoice payment ticket correlation "
+            "log record entry row call booking reservation purchase checkout cart basket job run batch"
+        ),
+    }
+)
 # They name what the words before them are about.
 _IDENTIFIES = _table(
     "id ids uuid guid key hash hashed sha md5 token ref reference no nr num number name address addr hex pseudonym"

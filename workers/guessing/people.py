@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from aiokafka.partitioner import murmur2
 
@@ -28,20 +29,24 @@ _ADDRESS = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[
 
 # Nearly every event has another value: it names one event.
 _UNIQUE = 0.9
-_LIKENESS = {
-    Who.PERSON: 40.0,
-    Who.ACCOUNT: 30.0,
-    Who.DEVICE: 20.0,
-    Who.SESSION: 10.0,
-}
+_LIKENESS = MappingProxyType(
+    {
+        Who.PERSON: 40.0,
+        Who.ACCOUNT: 30.0,
+        Who.DEVICE: 20.0,
+        Who.SESSION: 10.0,
+    }
+)
 #: What "user" means in the promise, by what a field identifies.
-MEANS = {
-    Who.PERSON: "all events of one person, as far as the field has one value for each person",
-    Who.ACCOUNT: "all events of one account: not of a person who has several, and of all who share one",
-    Who.DEVICE: "all events of one device or address: not of a person who uses several",
-    Who.SESSION: "all events of one session, NOT of one person: who comes back is another user each time",
-    None: "all events with one value of this field: of a person only if it names a person",
-}
+MEANS = MappingProxyType(
+    {
+        Who.PERSON: "all events of one person, as far as the field has one value for each person",
+        Who.ACCOUNT: "all events of one account: not of a person who has several, and of all who share one",
+        Who.DEVICE: "all events of one device or address: not of a person who uses several",
+        Who.SESSION: "all events of one session, NOT of one person: who comes back is another user each time",
+        None: "all events with one value of this field: of a person only if it names a person",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
