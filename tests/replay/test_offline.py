@@ -23,6 +23,7 @@ import pytest
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import ROOT, Bare, known, unk
 from workers.cli import execute
+from workers.errors import StateRefused
 from workers.histogram.snapshots import ReleasedTick, Snapshot
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -102,6 +103,19 @@ def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Pat
     assert len(seen) == 30
     assert seen[-1][1] == dict(counts) | {"never": 0}
     assert 0 < max(error for *_, error in seen) < 100
+
+
+def test_a_gap_of_very_many_ticks_is_refused_wherever_it_is(tmp_path: Path) -> None:
+    """One wrong time in a file would have ten million empty ticks published, also behind its first tick."""
+    settings = settings_of(tmp_path, [unk()])
+    for before in ([T0], [T0, T0 + 5_000]):
+        offline = Offline(settings, NoiseKey(ROOT_KEY), fresh_histograms(settings, NoiseKey(ROOT_KEY)))
+        content = b"".join(b'{"key":"a","items":"x","ts":%d}\n' % at for at in before)
+        for batch in lines(settings, content).batches():
+            offline.add(batch)
+        [ahead] = lines(settings, b'{"key":"a","items":"x","ts":%d}\n' % (T0 + 10_000_010_000)).batches()
+        with pytest.raises(StateRefused, match="10,000,0.. ticks are to be published after .* at once"):
+            offline.add(ahead)
 
 
 def test_nothing_is_written_where_nobody_reads_it(tmp_path: Path) -> None:

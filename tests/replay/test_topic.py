@@ -64,7 +64,7 @@ def shuffled_events(number: int, end_ms: int, seed: int) -> list[Any]:
     labels = [f"item-{i}" for i in range(40)]
     events: list[Any] = []
     for i in range(number):
-        at = end_ms - 120_000 + 120_000 * i // number - rng.choice((0, 0, 0, 1_500, 5_000))
+        at = end_ms - 120_000 + 120_000 * i // number - rng.choice((0, 0, 0, 1_500, 4_000, 5_000))
         chosen = rng.choices(labels, weights=range(40, 0, -1), k=rng.randrange(5))
         items = rng.choice((chosen, {label: rng.randrange(4) for label in chosen}, labels[i % 40]))
         events.append({"key": rng.choice("abc"), "items": items, "ts": at})
@@ -97,7 +97,7 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
         histograms,
         partitions=PARTITIONS,
         owners=3,
-        events={"grace": f"{GRACE_MS}ms"},
+        events={"grace": f"{GRACE_MS}ms", "max_behind": "2500ms"},
     )
     last_ms = time.time_ns() // 1_000_000 - 20_000
     for partition in range(PARTITIONS - 1):  # nothing ever comes to the last one
@@ -127,6 +127,7 @@ def test_the_same_records_give_the_bytes_that_a_worker_published(whole: Whole, w
     """A backtest is worth as much as its likeness: ticks, bounds, first tick, late events, epochs and noise all enter the bytes."""
     found, summary = whole
     assert summary.late > 100 and sum(summary.rejects.values()) > 100
+    assert summary.rejects["dated too far behind"] > 100
     assert {histogram for histogram, *_ in found} == {"seen", "known", "often", "sketch"}
     assert any(json.loads(value)["items"] for value in found.values())
     assert [at for at, value in found.items() if wanted.get(at) != value] == []
@@ -152,7 +153,8 @@ def test_a_range_leaves_out_what_is_dated_before_it(worked: Site, whole: Whole) 
     found, summary = replayed(worked, since_ms=since_ms)
     assert min(end for name, _, end, _ in found if name == "seen") == since_ms + 1_000
     assert summary.first_ms is not None and summary.first_ms >= since_ms
-    assert summary.events + summary.outside == everything.events
+    behind, all_behind = (one.rejects["dated too far behind"] for one in (summary, everything))
+    assert summary.events + summary.outside + behind == everything.events + all_behind
 
 
 def test_the_command_reads_the_topic_with_noise_of_its_own_and_refuses_an_empty_range(

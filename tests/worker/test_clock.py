@@ -47,6 +47,28 @@ def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
     site.assert_clean()
 
 
+def test_times_that_no_event_can_have_neither_stop_a_worker_nor_begin_its_histograms(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """As first events they did: seconds read as ms, and a time of 2001 where ticks are a second wide."""
+    site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1)
+    at = time.time_ns() // 1_000_000
+    times = (at // 1_000, 1_000_000_000_000, at, 1_000_000_000_000, at * 1_000)
+    site.produce(0, [{"key": "k", "items": label, "ts": ts} for label, ts in zip("abcde", times, strict=True)])
+    with site.worker() as worker:
+        site.wait_published(at + 2_000)
+        assert worker.stop() == 0
+    assert {what.label for what in site.contributed()} == {"c"}
+    assert min(snapshot["end"] for snapshot in site.snapshots()) > at
+    assert [headers["reason"] for _, headers in site.rejects()] == [
+        "dated before 2000: seconds instead of ms?",
+        "dated too far behind",
+        "dated too far behind",
+        "dated too far ahead: microseconds instead of ms?",
+    ]
+    site.assert_clean()
+
+
 def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(bootstrap: str, tmp_path: Path) -> None:
     """Whether somebody's clock is fast must not show in the ticks of others: it once closed them early."""
     site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"max_ahead": "1m"})

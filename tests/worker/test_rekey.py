@@ -205,6 +205,8 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
         (two, 1, b"s", b"no JSON", []),
         (two, 1, b"s", None, []),
         (two, 1, b"s", event("ann", "c", at + 86_400_000), []),
+        (two, 1, b"s", event("ann", "c", at - 8 * 86_400_000), []),
+        (two, 1, b"s", event("ann", "c", at // 1_000), []),
         (two, 1, b"s", event("ann", None, at), []),
         (two, 1, b"session-3", event("ann", "d", at - 3_600_000), [(HEADER, b"not ours, but under this name")]),
         (two, 1, b"s", event("ann", "e", at, more="x" * 992_000), []),
@@ -214,7 +216,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
         site.producer.produce(topic, encoded, key, partition, headers=headers, timestamp=at - 60_000)
     site.produce(0, [])  # flush
     with site.worker() as worker:
-        until(lambda: len(site.rejects()) == 8, "all rejects")
+        until(lambda: len(site.rejects()) == 10, "all rejects")
         site.wait_published(at)
         assert worker.stop() == 0
     assert counted(site) == {("session-1", "a"): 1, ("session-2", "a"): 1, ("session-1", "b"): 2, ("session-3", "d"): 1}
@@ -227,10 +229,12 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
         ("-events-1", "record too large"): 1,
         (".by-user", "record key is no label"): 1,
         (".by-user", "dated too far ahead"): 1,
+        (".by-user", "dated too far behind"): 1,
+        (".by-user", "dated before 2000: seconds instead of ms?"): 1,
         (".by-user", "field 'items' is not a string, list or object"): 1,
     }
     found = by_user(site)
-    assert Counter(message.key() for message in found) == {b"ann": 6, b"17": 1, 'bob\u00e4"'.encode(): 1}
+    assert Counter(message.key() for message in found) == {b"ann": 8, b"17": 1, 'bob\u00e4"'.encode(): 1}
     assert {message.timestamp()[1] for message in found} == {at - 60_000}
     own = [message.headers()[1:] for message in found if message.headers()]
     assert sorted(map(repr, filter(None, own))) == sorted(
