@@ -31,9 +31,9 @@ from workers.settings import read_key
 
 COMMAND = [sys.executable, "-m", "workers.cli"]
 EVENTS = [
-    b'{"shop":"s1","products":["a","b"],"ts":1000}',
+    b'{"shop":"s1","products":["a","b"],"ts":1795219201000}',
     b"nonsense",
-    b'{"shop":"s2","products":["a"],"ts":11000}',
+    b'{"shop":"s2","products":["a"],"ts":1795219211000}',
 ]
 
 

@@ -233,12 +233,6 @@ def test_a_state_that_was_lost_brings_other_noise() -> None:
     assert before and again and not before & again
 
 
-def test_times_in_another_unit_are_refused_instead_of_publishing_for_hours() -> None:
-    """Seconds taken for milliseconds lie in January 1970: millions of empty ticks would follow."""
-    with pytest.raises(StateRefused, match="1970-01-21T.*in ms"):
-        run([("k1", ["a"], 1_795_219_200), ("k1", ["a"], 1_795_219_200_000)], unk())
-
-
 def test_a_changed_field_or_topic_is_a_changed_mechanism() -> None:
     """Other items under the same running counts would be another stream under the same noise."""
     config = unk()

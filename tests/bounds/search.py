@@ -62,7 +62,7 @@ def cells(forms: Sequence[str] = ("json", *FORMS)) -> list[Cell]:
             if form != "json" and variant in ("lines", "buckets"):  # `several` has both
                 continue
             for stage in Stages(variant, form).names:
-                if (variant == "rekey") == (stage in ("rekey",)) or variant != "rekey":
+                if variant != "rekey" or stage == "rekey":
                     found += [Cell(stage, what, variant, form) for what in (MEMORY, TIME)]
     return found
 
@@ -76,12 +76,6 @@ class Search:
         self._rng = random.Random(seed)
         self._cells = list(asked)
         self._stages: dict[tuple[str, str], Stages] = {}
-
-    def begin(self, shapes: Sequence[Shape]) -> Iterator[tuple[Cell, Worst]]:
-        """Measure shapes in every cell; yield each new worst."""
-        for shape in shapes:
-            for cell in self._cells:
-                yield from self._try(cell, shape)
 
     def climb(self, until: Callable[[], bool]) -> Iterator[tuple[Cell, Worst]]:
         """Change the worst shapes, a cell at a time, until told to end; yield each new worst."""

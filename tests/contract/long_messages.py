@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from tests.events.reading import rows as tallied
+from tests.kafka.bombs import varint
 from workers.agents import contribute
 from workers.agents.contributions import messages
 from workers.agents.merge import ReleaseProgress
@@ -256,15 +257,6 @@ def sent_on() -> list[Outgoing]:
         for value, user, partition, time_ms, said in sent.messages():
             made.append(Outgoing("by-user", partition, user, value, list(said or ()), time_ms))
     return made
-
-
-def varint(number: int) -> bytes:
-    """A length as a record has it: zigzag, seven bits a byte."""
-    left, out = 2 * number, bytearray()
-    while left > 127:
-        out.append(left & 127 | 128)
-        left >>= 7
-    return bytes(out) + bytes([left])
 
 
 def _one_sent(value_bytes: int, key_bytes: int, headers: Headers, late: int) -> Sent:

@@ -291,7 +291,7 @@ def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch
             longest = max(longest, len(frame.f_locals["rest"]))
             return found
 
-    text = Endless(b"x" * 100_000 + b'\n{"key":"a","items":"x","ts":1}\n')
+    text = Endless(b"x" * 100_000 + b'\n{"key":"a","items":"x","ts":1795219200000}\n')
     [batch] = [b for b in JsonLines(small, "text", text, total=1).batches() if len(b.events)]
     assert batch.rejects == [(1, "record too large")] and len(batch.events) == 1
     assert 0 < longest <= 2_001

@@ -23,7 +23,7 @@ REJECTS_BYTES_MAX = 32 << 20
 # What Python needs for a header, beside its bytes, with which it is 3 bytes long at least: measured
 # 120 to 170. Every reject has five.
 HEADER_BYTES = 200
-# From so many bytes on rejects leave their own headers out, as those that are too long.
+# Beyond this many bytes, rejects leave out their own headers, as if these were too long.
 _HEADERS_BYTES_MAX = 128 << 20
 
 

@@ -182,8 +182,9 @@ def examine(settings: Settings, sample: Sample) -> Examined:
         for found, rejects in _read(source, part, latest):
             if sample.live and len(found):
                 late = clock.too_far_behind(found.times, clock.pass_by(found.times, None))
-                rejects = rejects + behind_rejects(found, np.flatnonzero(late))
-                found = found.select(np.flatnonzero(~late))
+                if late.any():
+                    rejects += behind_rejects(found, np.flatnonzero(late))
+                    found = found.select(np.flatnonzero(~late))
             for reject in rejects:
                 why = whys.setdefault(reject.reason, Why(reason=reject.reason))
                 why.number += 1

@@ -39,9 +39,9 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
 
     Args:
         settings: of the worker.
-        create: whether to create what the worker writes. Its partitions must be as many as those
-            of the events, so where an events topic is missing it is made for the number that the
-            cluster gives a new topic.
+        create: whether to create the topics that the worker writes. They need as many partitions
+            as the events topic has; where that is missing, the cluster's default for a new topic
+            is used.
         events_topic: whether to create a missing events topic as well.
 
     Returns:

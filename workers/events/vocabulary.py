@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.kernels import texts as kernels
+from workers.mechanisms.ledger import grown
 from workers.mechanisms.texts import Texts, fixed
 
 # A vocabulary with more texts, or with more bytes of them, is left for a new one.
@@ -19,7 +19,6 @@ _FIRST_TEXTS = 1 << 10
 NAMES_KEPT = 10_000
 
 Codes = NDArray[np.int32]
-A = TypeVar("A", bound=np.generic)
 
 
 class Vocabulary:
@@ -122,17 +121,10 @@ class Vocabulary:
     def _grow(self, length: int) -> None:
         """Make room for another text of `length` bytes."""
         if self._used == len(self._ends):
-            self._hashes = _wider(self._hashes, self._used, 2 * self._used)
-            self._ends = _wider(self._ends, self._used, 2 * self._used)
+            self._hashes = grown(self._hashes, 2 * self._used)
+            self._ends = grown(self._ends, 2 * self._used)
         if self._bytes + length > len(self._text):
-            self._text = _wider(self._text, self._bytes, max(2 * len(self._text), self._bytes + length))
+            self._text = grown(self._text, max(2 * len(self._text), self._bytes + length))
         if 2 * (self._used + 1) > len(self._slots):
             self._slots = np.full(2 * len(self._slots), -1, dtype=np.int32)
             kernels.fill_slots(self._hashes, self._used, self._slots)
-
-
-def _wider(column: NDArray[A], used: int, room: int) -> NDArray[A]:
-    """Return a column with more room; behind what is used it holds anything."""
-    wider = np.empty(room, dtype=column.dtype)
-    wider[:used] = column[:used]
-    return wider
