@@ -127,7 +127,8 @@ NUMBERS: tuple[Any, ...] = (
 DECIMALS = (
     "0.0", "-0.0", "0.5", "-0.5", "0.9999", "1.0005", "9007199254740.991", "9007199254740.992", "9007199254740.9929",
     "9007199254740.993", "10.0", "9.99999999999999999", "10.000000000000000000001", "50.00000000000001", "49.999999999999999",
-    "999999999999999.9", "1e1", "1E400",
+    "999999999999999.9", "1e1", "1E400", "5e-1", "5E-01", "0.5e+0", "49999999999999999e-17", "500000000000000.1e-15", "1e01", "1E+1",
+    "10000000000000001e-15", "0.01e3", "9.99999999999999999e0", "1e-99", "1e99", "1e100", "-1e1", "0e99", "-0e0", "5.0e1", "1.5e3",
 )  # fmt: skip
 
 
@@ -248,7 +249,11 @@ DEFECTS = {
     "digits before the last eight are nothing": ("* WORD_POWER +", "* 0 +"),
     "numbers without their sign": ("return (-real if minus else real), exact", "return real, exact"),
     "the point is nowhere": ("power -= not whole", "power -= 0"),
-    "all numbers are exact": ("digits <= EXACT_DIGITS and -EXACT_POWER <= power <= 0", "True"),
+    "all numbers are exact": ("digits <= EXACT_DIGITS and abs(power) <= EXACT_POWER", "True"),
+    "an exponent is nothing": ("power += digits_of(data, at + 1 + (data[at + 1] == PLUS), stop)", "power += 0"),
+    "an exponent has no sign": (
+        "if at < stop:\n        power += digits_of(", "if at < stop:\n        at += data[at + 1] == 45\n        power += digits_of(",
+    ),
     "counts of any length": ("if stop - start <= COUNT_DIGITS and data[start] != 45 else -1", "if data[start] != 45 else -1"),
     "times beyond the greatest": ("found if 0 <= found <= TIME_MAX else -1", "found if 0 <= found else -1"),
     "us are ns": ("3 if unit == US else 6", "6"),

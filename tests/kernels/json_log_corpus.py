@@ -25,7 +25,7 @@ from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
 from workers.kernels.reading import json_log
 from workers.kernels.reading.json_parts import depths
-from workers.kernels.reading.log import DECLINED, FALSE, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE
+from workers.kernels.reading.log import DECLINED, EXPONENT, FALSE, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE
 from workers.mechanisms.texts import fixed
 
 Logs = Callable[..., tuple[int, int, int]]
@@ -121,6 +121,10 @@ class Shapes(Generator):
             return b"%d" % (pick(10 ** pick(1, 20)) * self._random.choice((1, 1, -1)))
         if kind < 0.85:
             return b"%d.%d" % (pick(10 ** pick(1, 17)), pick(10 ** pick(1, 17)))
+        if kind < 0.9:
+            point = b".%d" % pick(10 ** pick(1, 17)) if pick(2) else b""
+            sign = self._random.choice((b"", b"+", b"-"))
+            return b"%d%b%b%b%d" % (pick(10 ** pick(1, 17)), point, self._random.choice((b"e", b"E")), sign, pick(120))
         return self._random.choice((b"true", b"false", b"null", b"0", b"1e5", b"-0", b"{}", b"[]"))
 
     def shaped(self, root: Node, size: int) -> list[bytes]:
@@ -211,7 +215,7 @@ def one(slot: int, value: object) -> Row:
     if isinstance(value, Whole):
         return slot, WHOLE, str(value)
     if isinstance(value, Number):
-        return slot, NUMBER, str(value)
+        return slot, EXPONENT if "e" in value.lower() else NUMBER, str(value)
     if isinstance(value, str):
         return slot, TEXT, value
     if value is None or isinstance(value, bool):
@@ -222,6 +226,7 @@ def one(slot: int, value: object) -> Row:
 FORMS = {
     WHOLE: re.compile(r"(?!-0)-?(0|[1-9][0-9]{0,18})", re.ASCII),
     NUMBER: re.compile(r"-?(0|[1-9][0-9]{0,14})\.[0-9]{1,30}", re.ASCII),
+    EXPONENT: re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,30})?[eE][+-]?[0-9]{1,2}", re.ASCII),
     **{kind: re.compile(word) for kind, word in ((TRUE, "true"), (FALSE, "false"), (NULL, "null"))},
 }
 

@@ -18,7 +18,7 @@ from workers.events.json_objects import JsonDecoder
 from workers.events.tree import Node, Wanted, build
 from workers.kafka.records import Records
 from workers.kernels.reading import json_log, json_parts, json_texts, json_values, log
-from workers.kernels.reading.log import FALSE, FULL, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE, put
+from workers.kernels.reading.log import EXPONENT, FALSE, FULL, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE, put
 
 EVENTS = tree("key", "items", "ts", many=["items"])
 # Where each value, hostile or not, is put instead of @.
@@ -124,7 +124,10 @@ DEFECTS = {
     "-0": ("(REFUSED if zero and at > begin else end)", "end"),
     "leading zeros": (" or (zero and end > at + 1)", ""),
     "no digits": ("if end == at or (zero", "if (zero"),
-    "no digits behind the point": ("(end if end > at else REFUSED)", "end"),
+    "no digits behind the point": ("if end == at:\n            return REFUSED, NUMBER\n        ", ""),
+    "no digits of an exponent that is wanted": ("(end if end > at else REFUSED)", "end"),
+    "many digits of an exponent": ("digits(data, at, stop, EXPONENT_DIGITS)", "digits(data, at, stop, 3)"),
+    "any letter before an exponent": ("byte != POINT and byte | LOWER != SMALL_E", "byte != POINT and byte < 65"),
     "many digits before the point": ("end - at > POINT_DIGITS", "False"),
     "many digits": ("digits(data, at, stop, WHOLE_DIGITS)", "digits(data, at, stop, 20)"),
     "many digits behind the point": ("digits(data, at, stop, BEHIND_DIGITS)", "digits(data, at, stop, 31)"),
@@ -233,6 +236,9 @@ LOGGED: dict[bytes, list[Row]] = {
     b'{"m":"a"}': [(5, TEXT, "a")],
     '{"m":"\U0001f600 žluť"}'.encode(): [(5, TEXT, "\U0001f600 žluť")],
     b'{"m":999999999999999999,"order":{"id":0}}': [(5, WHOLE, "9" * 18), (3, OTHER, None), (2, WHOLE, "0")],
+    b'{"m":[1e-05,1.5E+3,-0.0e7,100e99]}': [
+        (5, LIST, 4), (5, EXPONENT, "1e-05"), (5, EXPONENT, "1.5E+3"), (5, EXPONENT, "-0.0e7"), (5, EXPONENT, "100e99"),
+    ],
     b'{"m":-999999999999999.123456789012345678901234567890}': [(5, NUMBER, "-999999999999999.123456789012345678901234567890")],
     b'{"m":"\\ud83d\\ude00 \\u017e\\u0000\\uFFFF\\b\\f\\n\\r\\t\\/\\\\\\""}': [(5, TEXT, '\U0001f600 \u017e\0\uffff\b\f\n\r\t/\\"')],
     '{"m":{"\\u00e9":"\\n","é\\u0301":1,"ab":2,"a\\u0062\\u0063":3,"abd":4}}'.encode(): [
@@ -264,12 +270,13 @@ def test_items_have_as_many_names_as_can_be_compared() -> None:
 
 DECLINED = [
     b"", b" ", b"[]", b"null", b'{"order":5}', b'{"order":[]}', b'{"order":{"lines":{}}}', b'{"order":{"lines":[null]}}',
-    b'{"order":{"lines":[{},[]]}}', b'{"m":"\\u006"}', b'{"\\u006d":1,"m":2}', b'{"x\\d":1}', b'{"order":{"x\\u":1}}', b'{"m":1e5}',
+    b'{"order":{"lines":[{},[]]}}', b'{"m":"\\u006"}', b'{"\\u006d":1,"m":2}', b'{"x\\d":1}', b'{"order":{"x\\u":1}}', b'{"m":1e100}',
     b'{"m":-0}', b'{"m":1,"m":1}', b'{"m":{"a":1,"a":1}}', b'{"order":{"id":1,"id":1}}', b'{"m":"\xed\xa0\x80"}', b'{"m":1}{}',
     b'\xef\xbb\xbf{"m":1}', b'{"m":1}\0', b'{"m":99999999999999999999}', b'{"m":1.0000000000000000000000000000000}', b'{"m":NaN}',
     b'{"m":[1}', b'{"m":{"a":1,"\\u0061":1}}', b'{"m":{"\\u0061":1,"\\u0061":1}}', b'{"m":"\\ud83d"}', b'{"x":"\\ude00"}',
     b'{"m":"\\ud83d\\n"}',
-    b'{"x":1e}', b'{"x":' + b"9" * 401 + b"}", b'{"x":-00}', b'{"m":-0.0e0}',
+    b'{"x":1e}', b'{"x":' + b"9" * 401 + b"}", b'{"x":-00}', b'{"m":-0.0e+}', b'{"m":1e}', b'{"m":1.e1}',
+    b'{"m":1000000000000000e1}', b'{"m":1e1.5}',
 ]  # fmt: skip
 
 

@@ -6,7 +6,8 @@ general reader (`events.json_objects`) decides about that record alone. What it 
     record  one object between white space
     names   strings in each object that is walked; each wanted one once
     values  at a wanted place: strings; whole numbers of at most WHOLE_DIGITS digits, not -0;
-            decimals of at most POINT_DIGITS digits before the point and BEHIND_DIGITS behind it;
+            decimals of at most POINT_DIGITS digits before the point and BEHIND_DIGITS behind it,
+            and exponents of at most EXPONENT_DIGITS;
             true, false, null; what `json_parts.skip` knows, where a list or an object is not opened
     items   at a place that is opened: such values, lists of them, and objects of at most
             MAP_NAMES_MAX of them, each name once

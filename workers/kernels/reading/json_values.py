@@ -9,9 +9,11 @@ from workers.kernels.reading.json_parts import (
     NINE,
     OPEN_LIST,
     OPEN_OBJECT,
+    PLUS,
     POINT,
     QUOTE,
     REFUSED,
+    SMALL_E,
     ZERO,
     Bytes,
     digits,
@@ -24,6 +26,8 @@ from workers.kernels.reading.json_parts import NULL as NULL_WORD
 from workers.kernels.reading.json_parts import TRUE as TRUE_WORD
 from workers.kernels.reading.log import (
     BEHIND_DIGITS,
+    EXPONENT,
+    EXPONENT_DIGITS,
     FALSE,
     NULL,
     NUMBER,
@@ -35,6 +39,8 @@ from workers.kernels.reading.log import (
     WHOLE_DIGITS,
 )
 
+# The bit by which small letters differ from large ones.
+LOWER = 32
 # What `one` says of a string that is not plain, which is no kind of the log.
 ESCAPED = -1
 
@@ -49,13 +55,22 @@ def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     zero = end > at and data[at] == ZERO
     if end == at or (zero and end > at + 1):
         return REFUSED, OTHER
-    if look(data, end, stop) != POINT:
+    byte = look(data, end, stop)
+    if byte != POINT and byte | LOWER != SMALL_E:
         return (REFUSED if zero and at > begin else end), WHOLE
     if end - at > POINT_DIGITS:
         return REFUSED, OTHER
+    if byte == POINT:
+        at = end + 1
+        end = digits(data, at, stop, BEHIND_DIGITS)
+        if end == at:
+            return REFUSED, NUMBER
+        if look(data, end, stop) | LOWER != SMALL_E:
+            return end, NUMBER
     at = end + 1
-    end = digits(data, at, stop, BEHIND_DIGITS)
-    return (end if end > at else REFUSED), NUMBER
+    at += look(data, at, stop) in (PLUS, MINUS)
+    end = digits(data, at, stop, EXPONENT_DIGITS)
+    return (end if end > at else REFUSED), EXPONENT
 
 
 @part_reads_outside

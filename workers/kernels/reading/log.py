@@ -45,9 +45,14 @@ OTHER = 8
 VALUE = 9
 # A float in a binary format: START is the bits of its float64.
 REAL = 10
+# A number with an exponent, as JSON writes it: of at most POINT_DIGITS digits before the point,
+# BEHIND_DIGITS behind it if there is one, and EXPONENT_DIGITS in the exponent.
+EXPONENT = 11
 
 # A time in ns has 19 digits, more than int64 always holds; a float64 has 17 and leading zeros.
 WHOLE_DIGITS, POINT_DIGITS, BEHIND_DIGITS = 19, 15, 30
+# Then no power of ten overflows a float64, and none is subnormal.
+EXPONENT_DIGITS = 2
 # Each name of a map is compared with those before it: with many that would take long.
 MAP_NAMES_MAX = 64
 # What the general reader makes of a record beside its bytes.

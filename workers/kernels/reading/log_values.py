@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.kernels.compiled import kernel_in_place, part_reads_outside, reads_outside_in_place
-from workers.kernels.reading.json_parts import ZERO, byte_at
-from workers.kernels.reading.log import FALSE, KIND, NUMBER, REAL, START, STOP, TEXT, TRUE, VALUE, WHOLE
+from workers.kernels.reading.json_parts import PLUS, SMALL_E, ZERO, byte_at
+from workers.kernels.reading.log import EXPONENT, FALSE, KIND, NUMBER, REAL, START, STOP, TEXT, TRUE, VALUE, WHOLE
 from workers.kernels.words import WORD, digits_at
 
 Bytes = NDArray[np.uint8]
@@ -60,7 +60,8 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
 
 @part_reads_outside
 def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
-    """Return a float64 near a number in decimal digits, and whether it is sure to be the nearest.
+    """Return a float64 near a number in decimal digits, perhaps with an exponent, and whether it is
+    sure to be the nearest.
 
     It is off by less than NEAR times its size.
     """
@@ -68,7 +69,7 @@ def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     minus = data[start] == 45
     if minus:
         at += 1
-    while at < stop:
+    while at < stop and data[at] | 32 != SMALL_E:
         if data[at] == 46:
             whole = False
         elif digits < FLOAT_DIGITS:
@@ -79,12 +80,14 @@ def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
             digits += 1
             power += whole
         at += 1
+    if at < stop:
+        power += digits_of(data, at + 1 + (data[at + 1] == PLUS), stop)
     scale = 1.0
     for _ in range(abs(power)):
         scale *= 10.0
     real = value * scale if power > 0 else value / scale
-    # Both parts of the quotient are exact, so it is rounded once.
-    exact = digits <= EXACT_DIGITS and -EXACT_POWER <= power <= 0
+    # Both parts of the quotient or product are exact, so it is rounded once.
+    exact = digits <= EXACT_DIGITS and abs(power) <= EXACT_POWER
     return (-real if minus else real), exact
 
 
@@ -96,7 +99,7 @@ def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
     """
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     real, exact = 0.0, True
-    if kind in (WHOLE, NUMBER):
+    if kind in (WHOLE, NUMBER, EXPONENT):
         if kind == WHOLE and stop - start <= INT64_DIGITS:
             real = float(digits_of(data, start, stop))
         else:
@@ -270,4 +273,4 @@ def may_be_time(log: Longs, row: int, unit: int) -> bool:
     if row < 0:
         return False
     kind = log[row, KIND]
-    return bool(kind == TEXT) if unit == ISO else kind in (WHOLE, NUMBER, VALUE, REAL)
+    return bool(kind == TEXT) if unit == ISO else kind in (WHOLE, NUMBER, VALUE, REAL, EXPONENT)
