@@ -23,7 +23,6 @@ from confluent_kafka import Message
 
 from workers.agents.factory import histograms, mechanisms
 from workers.agents.merge import Merge
-from workers.agents.release import PROGRESS, read_progress
 from workers.compiling import ensure_compiled
 from workers.errors import SettingsError
 from workers.histogram.histogram import Histogram
@@ -34,6 +33,7 @@ from workers.kafka.store import Changelog, Store
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.progress import ProgressLine
 from workers.settings import Settings, read_key
+from workers.state.progress import PROGRESS, read_progress
 from workers.topics import check_topics, connection_of
 
 EXIT_DIFFERENCE = 1

@@ -7,8 +7,9 @@ come and go; or when nothing was read for long.
 
 from __future__ import annotations
 
+import collections
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
@@ -31,7 +32,7 @@ class _Step:
 
     number: int
     records: int = 0
-    rejects: Counter[str] = field(default_factory=Counter)
+    rejects: collections.Counter[str] = field(default_factory=collections.Counter)
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ class RejectRate:
 
     def _decide(self, topic: str, of_topic: _Topic) -> None:
         records = sum(step.records for step in of_topic.steps)
-        rejects = sum((step.rejects for step in of_topic.steps), Counter[str]())
+        rejects = sum((step.rejects for step in of_topic.steps), collections.Counter[str]())
         number = rejects.total()
         if number > BEGINS * records and (records >= LEAST or of_topic.rejecting is not None):
             [(reason, _)] = rejects.most_common(1)

@@ -28,9 +28,9 @@ from tests.worker.harness import Site, Worker, unk, until
 from workers.agents import contribute
 from workers.agents.contributions import decode
 from workers.agents.merge import ReleaseProgress
-from workers.agents.release import PROGRESS
 from workers.histogram.packing import unpack
 from workers.kafka.reading import read_partition
+from workers.state.progress import PROGRESS
 
 PATIENCE_S = 1_800.0
 #: Pairs of stream key and item of one user in an epoch, where users are protected.

@@ -22,7 +22,7 @@ from confluent_kafka import TopicCollection, Uuid
 from tests.agents.pipeline import KEY, unk
 from tests.monitor.scene import Scene
 from tests.test_settings import GOOD
-from workers.agents.contribute import PROGRESS, VERSION, ContributeProgress
+from workers.agents.contribute import VERSION, ContributeProgress
 from workers.agents.sources import Place, SourceTopic
 from workers.cli import execute
 from workers.errors import SettingsError, StateRefused
@@ -33,6 +33,7 @@ from workers.kafka.store import Changelog, Store
 from workers.kafka.topic_ids import ZERO_ID, checked_id, lacks_ids, stream_name
 from workers.kafka.topics import Existing, create_missing, describe, plan_topics
 from workers.mechanisms.registry import build
+from workers.state.progress import PROGRESS
 from workers.topics import Topics
 
 ZERO = Uuid(0, 0)

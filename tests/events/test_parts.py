@@ -18,7 +18,7 @@ import pytest
 from tests.events.reading import event_reader
 from tests.kernels.json_corpus import Row, corpus, read_back, readers, settings
 from tests.monitor.scene import Scene
-from workers.agents.contribute import PROGRESS, ContributeProgress, ContributeShard
+from workers.agents.contribute import ContributeProgress, ContributeShard
 from workers.agents.contributions import decode
 from workers.changes import Change
 from workers.events import logs
@@ -33,6 +33,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.settings import EventsSettings, shape_of
 from workers.shapes.paths import Path
 from workers.shapes.views import ALL_KEYS, Shape, View
+from workers.state.progress import PROGRESS
 
 FOREVER = 1 << 62
 KEY = NoiseKey(bytes(32))

@@ -38,10 +38,10 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.metrics import CONTRIBUTE, Metrics
 from workers.registry.registry import Waiting
 from workers.settings import RECORD_KEY, EventsSettings
+from workers.state.progress import PROGRESS
 from workers.turns import Turns
 
 VERSION = 1
-PROGRESS = b"progress"
 
 
 class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.contribute import PROGRESS
 from workers.agents.origins import HEADER, Mark, header_of
 from workers.agents.rejects import Rejects
 from workers.agents.sources import (
@@ -53,6 +52,7 @@ from workers.mechanisms.sizes import MESSAGE_BYTES
 from workers.metrics import REKEY, Metrics
 from workers.registry.registry import Waiting
 from workers.settings import RECORDS_AHEAD_MAX_MS, EventsSettings
+from workers.state.progress import PROGRESS
 
 VERSION = 1
 # A transaction takes about 10 ms, whatever is in it; sending so many records takes 50.

@@ -23,19 +23,16 @@ from typing import Protocol
 import msgspec
 
 from workers.agents.backlog import apart_s, is_behind
-from workers.agents.contributions import decode
 from workers.agents.merge import Merge, Released, ReleaseProgress
 from workers.errors import StateRefused
 from workers.histogram.histogram import Histogram
 from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
-from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
 from workers.metrics import RELEASE, Metrics
-
-PROGRESS = b"progress"
+from workers.state.progress import PROGRESS, complete_ms, read_progress
 
 
 class Guard(Protocol):
@@ -186,32 +183,5 @@ class ReleaseShard(Shard):
             self.metrics.snapshot_bytes.labels(name).inc(sizes[name])
 
 
-def read_progress(value: bytes) -> ReleaseProgress:
-    """Return the stored progress record.
-
-    Raises:
-        StateRefused: this version cannot read it.
-    """
-    try:
-        return msgspec.json.decode(value, type=ReleaseProgress)
-    except msgspec.DecodeError as error:
-        raise StateRefused(
-            f"the stored progress cannot be read ({error}): was it written by another version?"
-        ) from error
-
-
 def _next_epochs(histograms: Sequence[Histogram]) -> dict[str, int]:
     return {h.name: epoch for h in histograms if (epoch := h.next_epoch) is not None}
-
-
-def complete_ms(connection: Connection, contributions: str, partition: int, progress: ReleaseProgress) -> int | None:
-    """Return the time up to which all contributions of an owner partition complete its ticks; None
-    where a source partition has said nothing yet.
-    """
-    marks = list(progress.watermarks)
-    for record in read_partition(connection, contributions, partition, since=progress.position):
-        message = decode(record.value() or b"")
-        if message.page == message.pages and 0 <= message.source < len(marks):
-            marks[message.source] = message.watermark
-    known = [mark for mark in marks if mark is not None]
-    return min(known) if len(known) == len(marks) else None

@@ -13,11 +13,11 @@ from contextlib import suppress
 from confluent_kafka import Consumer
 
 from workers.agents.merge import VERSION, ReleaseProgress
-from workers.agents.release import PROGRESS, read_progress
 from workers.errors import StateRefused
 from workers.histogram.paging import joined
 from workers.kafka.clients import Connection
 from workers.kafka.reading import Partition, bounds_of, reader, take
+from workers.state.progress import PROGRESS, read_progress
 
 # The progress ends every transaction; only its marker, and aborted records, follow it.
 NEWEST = 16

@@ -12,13 +12,13 @@ from contextlib import suppress
 from confluent_kafka import Consumer
 
 from workers.agents.merge import VERSION, ReleaseProgress
-from workers.agents.release import PROGRESS, read_progress
 from workers.errors import StateRefused
 from workers.histogram.paging import joined
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, reader, take
 from workers.kafka.topics import describe
 from workers.settings import internal_topics
+from workers.state.progress import PROGRESS, read_progress
 
 # The progress record ends every transaction: only commit markers and aborted records follow it.
 _NEWEST = 256

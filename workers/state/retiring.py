@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import msgspec
 
 from workers.agents.merge import ReleaseProgress
-from workers.agents.release import PROGRESS, complete_ms, read_progress
 from workers.changes import Change
 from workers.errors import SettingsError
 from workers.histogram.paging import joined, pages
@@ -22,6 +21,7 @@ from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import describe
 from workers.settings import Settings
 from workers.state.groups import members_of
+from workers.state.progress import PROGRESS, complete_ms, read_progress
 from workers.state.reading import read_states
 
 
