@@ -61,7 +61,7 @@ $(VENV)/.demo: requirements-demo.lock pyproject.toml $(VENV)/.venv
 	@if [ ! $(VENV)/.all -nt requirements.lock ]; then \
 		echo "Installing what the demo needs into $(VENV) (once) ..."; \
 		$(PIP) --require-hashes -r requirements-demo.lock && $(PIP) --no-deps --no-build-isolation --no-index -e . && \
-		$(BIN)/python -m workers.compiling; \
+		$(BIN)/python -m workers.commands.compiling; \
 	fi
 	@touch $@
 
@@ -69,7 +69,7 @@ $(VENV)/.all: requirements.lock pyproject.toml $(VENV)/.venv
 	@echo "Installing into $(VENV) (once) ..."
 	@$(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-deps --no-build-isolation --no-index -e .
-	@$(BIN)/python -m workers.compiling
+	@$(BIN)/python -m workers.commands.compiling
 	@touch $@
 
 lock:

@@ -13,10 +13,10 @@ import time
 
 import numpy as np
 
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.order_statistics.two_level import TwoLevelK, TwoLevelKConfig
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.order_statistics.mechanisms import TwoLevelK, TwoLevelKConfig
 
 TARGET_US = 100.0
 NOISE_KEY = NoiseKey(bytes(32))

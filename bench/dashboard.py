@@ -32,7 +32,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 
 from tests.broker import LASTING, broker
 from tests.worker.harness import ROOT
-from workers.dashboard.history import TICKS
+from workers.dashboard.hub import TICKS
 from workers.kafka.clients import Connection
 
 HISTOGRAMS = ("h1", "h2", "h3", "h4")

@@ -23,15 +23,14 @@ import fastavro
 import numpy as np
 from google.protobuf import message_factory
 
+from workers.arrays.texts import fixed
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_schema import ProtobufSchema
 from workers.events.formats.reader import FormatReader
+from workers.events.schemas import Nobody, Schema, Waiting
 from workers.events.tree import Wanted, build
 from workers.kafka.records import Records
-from workers.mechanisms.texts import fixed
-from workers.registry.registry import Nobody, Waiting
-from workers.registry.schema import Schema
 
 TARGET_NS = 500.0
 TREE = build([Wanted(("shop",), None, 0), Wanted(("products",), None, 1, True), Wanted(("ts",), None, 2)])

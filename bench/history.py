@@ -23,8 +23,7 @@ from workers.dashboard.snapshots import Pages, SeenSnapshot, Stream
 from workers.dashboard.store.questions import EpochsQuestion, HistoryQuestion, TickQuestion, epochs, history, one_tick
 from workers.dashboard.store.reading import Range
 from workers.dashboard.store.schema import QUARTER_MS, connect
-from workers.dashboard.store.tidying import settle
-from workers.dashboard.store.writing import Arrived, Writer
+from workers.dashboard.store.writing import Arrived, Writer, settle
 
 TICK_MS = 10_000
 DAY_TICKS = 8_640

@@ -21,8 +21,9 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from workers.events.reader import EventReader, Records
-from workers.settings import EventsSettings, shape_of
+from workers.events.reader import EventReader
+from workers.kafka.records import Records
+from workers.settings.settings import EventsSettings, shape_of
 
 TARGET_NS = 150.0
 SETTINGS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")

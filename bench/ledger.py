@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from workers.histogram import ledger_blocks
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions, Ledger
-from workers.mechanisms.texts import Texts
+from workers.pipeline import ledger_blocks
 
 MESSAGE_ROWS = 100_000
 INDEX = np.zeros(1, dtype=np.int32)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workers.mechanisms.config import UnkBaseConfig
+from workers.arrays.texts import Texts
+from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.running.unk_base import UnkBase
-from workers.mechanisms.texts import Texts
 
 KEYS = 10
 

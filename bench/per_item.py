@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.texts import Texts
 
 KEY = "shop"
 NOISE_KEY = NoiseKey(bytes(32))

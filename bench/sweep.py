@@ -23,11 +23,11 @@ COMBINATIONS = 24
 SINGLE_RUNS = 6
 CHILD = """
 import os, sys
-import workers.report.report
+import workers.replay.report.report
 from workers.cli import execute
 if sys.argv[1] == "one":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-workers.report.report.write_report = lambda directory: []
+workers.replay.report.report.write_report = lambda directory: []
 code = execute(sys.argv[2:])
 peaks = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(peaks[0])

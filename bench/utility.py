@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from bench.utility_cases import Case, cases
 from bench.utility_run import measure
-from workers.plan.theorems.theorems import Promise, promises
+from workers.privacy.theorems.promise import Promise
+from workers.privacy.theorems.theorems import promises
 
 FALSE_ALARM = 1e-4
 

@@ -1,4 +1,4 @@
-"""Runs one mechanism over one stream, without Kafka, and measures the errors that `workers.plan.theorems.theorems` promises."""
+"""Runs one mechanism over one stream, without Kafka, and measures the errors that `workers.privacy.theorems.theorems` promises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
+from workers.arrays.texts import Texts
+from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers, Items, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
@@ -18,9 +19,7 @@ from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWha
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
-from workers.mechanisms.running.sparse_gumb import SparseGumbConfig
-from workers.mechanisms.running.sparse_state import SparseState
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.running.sparse_gumb import SparseGumbConfig, SparseState
 
 Counts = Mapping[bytes, int]
 _INDEX = np.zeros(1, dtype=np.int32)

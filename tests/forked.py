@@ -35,13 +35,13 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[1]
 #: What commands import when they run.
 MODULES = (
-    "workers.app",
-    "workers.audit",
-    "workers.compiling",
+    "workers.agents.worker",
+    "workers.commands.audit",
+    "workers.commands.compiling",
     "workers.commands.budget",
     "workers.commands.replay",
     "workers.commands.topics",
-    "workers.logs",
+    "workers.runtime.logs",
 )
 #: What Python runs as `quietcount`.
 QUIETCOUNT = ("-m", "workers.cli")

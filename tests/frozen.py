@@ -25,8 +25,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
 from workers.dashboard.snapshots import Pages
-from workers.metrics import Metrics
-from workers.settings import load
+from workers.runtime.metrics import Metrics
+from workers.settings.settings import load
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml")) + sorted((ROOT / "examples").glob("*/*.toml"))

@@ -24,10 +24,10 @@ from tests.test_settings import GOOD
 from tests.worker.harness import until
 from workers.cli import cli, execute
 from workers.commands.failures import explain
-from workers.errors import Fenced, SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.topics import default_partitions
-from workers.settings import read_key
+from workers.runtime.errors import Fenced, SettingsError
+from workers.settings.files import read_key
 
 COMMAND = [sys.executable, "-m", "workers.cli"]
 EVENTS = [

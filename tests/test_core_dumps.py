@@ -12,7 +12,7 @@ import pytest
 
 from tests.worker.harness import ROOT, Site, unk, until
 from workers.cli import CORE_DUMPS_ON
-from workers.cores import cores
+from workers.runtime.process import cores
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
 

@@ -20,10 +20,9 @@ from pathlib import Path
 import pytest
 
 from workers.cli import execute
-from workers.demo.boards import Boards, Errors, Row
-from workers.demo.exact import ExactCounts, Running
-from workers.demo.flights import DESTINATIONS, ORIGINS, _in_order, find_flights, flights
-from workers.mechanisms.ticks import TickGrid
+from workers.commands.demo.exact import Boards, Errors, ExactCounts, Row, Running
+from workers.commands.demo.generator import DESTINATIONS, ORIGINS, _in_order, find_flights, flights
+from workers.mechanisms.config.ticks import TickGrid
 
 COMMAND = [sys.executable, "-m", "workers.cli", "demo"]
 PATIENCE_S = 300

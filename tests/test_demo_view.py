@@ -13,15 +13,14 @@ from rich.console import Console
 
 from tests.costs import delta_of
 from tests.test_demo import GRID, snapshot
-from workers.demo.boards import Boards, Row
-from workers.demo.child import HORIZON, TICK_MS, Child, settings_text
-from workers.demo.exact import ExactCounts
-from workers.demo.flights import DESTINATIONS, ORIGINS
-from workers.demo.promise import promise, together
-from workers.demo.view import DIGITS, PRIVATE, Scene, bar, compact, ordinal, picture, render
+from workers.commands.demo.child import HORIZON, TICK_MS, Child, settings_text
+from workers.commands.demo.exact import Boards, ExactCounts, Row
+from workers.commands.demo.generator import DESTINATIONS, ORIGINS
+from workers.commands.demo.session import promise, together
+from workers.commands.demo.view import DIGITS, PRIVATE, Scene, bar, compact, ordinal, picture, render
 from workers.kafka.clients import Connection
 from workers.mechanisms.registry import build
-from workers.settings import Settings
+from workers.settings.settings import Settings
 
 # The promise
 

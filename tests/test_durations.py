@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.durations import MILLISECONDS, format_duration, parse_duration
+from workers.settings.durations import MILLISECONDS, format_duration, parse_duration
 
 
 @given(st.integers(min_value=0, max_value=10**15))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.test_settings import changed, loaded, refusal
-from workers.errors import SettingsError
-from workers.mechanisms.config import KnownBaseConfig
-from workers.settings import read_key
+from workers.mechanisms.config.histogram import KnownBaseConfig
+from workers.runtime.errors import SettingsError
+from workers.settings.files import read_key
 
 # Domain files
 

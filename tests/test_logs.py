@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from workers.errors import StateRefused, describe
-from workers.logs import about, log_to_stderr
+from workers.runtime.errors import StateRefused, describe
+from workers.runtime.logs import about, log_to_stderr
 
 
 @pytest.fixture(autouse=True)

@@ -22,14 +22,21 @@ from typing import cast
 import pytest
 
 from tests.admin import admin_of
-from workers.agents.factory import mechanisms
 from workers.kafka.clients import Connection
-from workers.mechanisms.checked import Checked, rules
-from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.checked import Checked, rules
+from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.factory import mechanisms
 from workers.replay.offline import replay
 from workers.replay.sources_lines import JsonLines
-from workers.settings import EventsSettings, HistorySettings, KafkaSettings, PrivacySettings, WorkerSettings, load
+from workers.settings.settings import (
+    EventsSettings,
+    HistorySettings,
+    KafkaSettings,
+    PrivacySettings,
+    WorkerSettings,
+    load,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

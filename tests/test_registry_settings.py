@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from workers.errors import SettingsError
-from workers.settings import _section
-from workers.settings.registry import SchemaRegistrySettings, registry_values
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import SchemaRegistrySettings, _section, registry_values
 
 URL = "https://registry.example:8081/apis/ccompat/v7"
 

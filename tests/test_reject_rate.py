@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from workers.reject_rate import LEAST, QUIET_S, WINDOW_S, RejectRate
+from workers.runtime.metrics import LEAST, QUIET_S, WINDOW_S, RejectRate
 
 BEGUN, OVER = "nearly all records are rejected (", "it is over"
 

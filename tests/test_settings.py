@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from workers.errors import SettingsError
-from workers.mechanisms.config import KnownBaseConfig, Lane, UnkBaseConfig
-from workers.settings import Settings, load
+from workers.agents.topics import matching
+from workers.mechanisms.config.histogram import KnownBaseConfig, Lane, UnkBaseConfig
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings, load
 from workers.settings.topic_names import TopicNames
-from workers.topics import matching
 
 GOOD = """
 [worker]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.test_settings import GOOD, changed, loaded, refusal
-from workers.mechanisms.config import KnownBaseConfig
+from workers.mechanisms.config.histogram import KnownBaseConfig
 
 
 def with_buckets(buckets: str) -> str:

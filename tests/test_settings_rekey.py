@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.test_settings import GOOD, loaded, with_users
-from workers.errors import SettingsError
+from workers.runtime.errors import SettingsError
 
 
 def rekeyed() -> str:

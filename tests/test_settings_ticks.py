@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.test_settings import GOOD, changed, loaded, refusal
 from workers.dashboard.config import load_dashboard
-from workers.durations import MILLISECONDS, parse_duration
-from workers.settings.ticks import count_ticks
+from workers.settings.durations import MILLISECONDS, count_ticks, parse_duration
 
 EVERY = 'keys = ["s1", "s2"]', 'keys = ["s1", "s2"]\nthreshold = "every"\nevery = '
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.test_settings import GOOD, changed, loaded, refusal
-from workers.backtest.grid import make_grid, settings_text
-from workers.errors import SettingsError
 from workers.mechanisms.registry import MECHANISMS
+from workers.replay.backtest.grid import make_grid, settings_text
+from workers.runtime.errors import SettingsError
 
 TREE = 'counter = "tree"\n'
 #: What each other mechanism needs beside the settings of the good file.

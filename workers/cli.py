@@ -27,12 +27,12 @@ from typing import Any
 import click
 
 from workers.commands.failures import explain, say_as_text
-from workers.commands.init import init
+from workers.commands.init.init import init
 from workers.commands.key import key
-from workers.commands.of_events import check, rejects
 from workers.commands.options import PATH, PORT, config_option
 from workers.commands.options import load_settings as _load
 from workers.commands.options import only_one_line as _only_one_line
+from workers.commands.rejects.options import check, rejects
 from workers.commands.retire import retire
 
 # The `sqrt` counter multiplies small matrices at each tick: BLAS threads cost four times what they
@@ -50,7 +50,7 @@ N = click.IntRange(1, 1_000)
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     """Print the installed version; the metadata is read only when asked for."""
     if wanted and not context.resilient_parsing:
-        from workers.version import version
+        from workers.runtime.process import version
 
         click.echo(f"quietcount {version() or '(a checkout that is not installed)'}")
         context.exit()
@@ -71,7 +71,7 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj["debug"] = debug
     # Before a command reads a key, a secret or an event.
     if not debug:
-        from workers.memory import forbid_core_dumps
+        from workers.runtime.process import forbid_core_dumps
 
         forbid_core_dumps()
     elif context.invoked_subcommand != "run":  # which says it in the form of its log
@@ -109,9 +109,9 @@ def run(
         _log_as(log_format or settings.worker.log_format, state)
         if state["debug"]:
             logging.getLogger(__name__).warning(CORE_DUMPS_ON)
-        from workers.app import run as run_worker
-        from workers.compiling import ensure_compiled
-        from workers.compiling import logger as compiling
+        from workers.agents.worker import run as run_worker
+        from workers.commands.compiling import ensure_compiled
+        from workers.commands.compiling import logger as compiling
 
         ensure_compiled(compiling.info)
         status = run_worker(settings, metrics_port=metrics_port, embedded=embedded)
@@ -159,7 +159,7 @@ def demo(
     """Show live private histograms next to the exact ones, here and in a browser, on an embedded
     Kafka."""
     _only_one_line(context)
-    from workers.demo import run as run_demo
+    from workers.commands.demo.demo import run as run_demo
 
     return run_demo(seconds, rate, bootstrap, picture, port)
 
@@ -307,7 +307,7 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
     """
     settings = _load(config)
     _only_one_line(context)
-    from workers.audit import audit as audit_topics
+    from workers.commands.audit import audit as audit_topics
 
     return audit_topics(settings, exact)
 
@@ -337,7 +337,7 @@ def dashboard(context: click.Context, config: Path, port: int, host: str, token_
     histograms' names. SIGTERM or Ctrl-C stops it with exit code 0.
     """
     from workers.commands.dashboard import run_dashboard
-    from workers.logs import log_to_stderr
+    from workers.runtime.logs import log_to_stderr
 
     log_to_stderr(debug=context.find_root().obj["debug"])
     return run_dashboard(config, host=host, port=port, token_file=token_file)
@@ -398,7 +398,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 
 def _log_as(form: str, state: dict[str, Any]) -> None:
     """Set up logging for `run`; with JSON the message that ends the command is JSON too."""
-    from workers.logs import last_words, log_to_stderr
+    from workers.runtime.logs import last_words, log_to_stderr
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")
     state["say"] = last_words if form == "json" else say_as_text

@@ -9,9 +9,10 @@ import numpy as np
 from bench.plots.style import BLACK, BLUE, GREY, ORANGE, RED, Line, below, grid, plain, save
 from bench.utility_cases import config, labels
 from bench.utility_run import Run
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.plan.theorems.theorems import Data, promises
+from workers.privacy.theorems.promise import Data
+from workers.privacy.theorems.theorems import promises
 
 COLUMNS, SEEDS = 8, 3
 LINES = {

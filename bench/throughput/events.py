@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel_with_arrays
-from workers.kernels.placement import murmur2
+from workers.arrays.compiled import kernel_with_arrays
+from workers.kafka.placement import murmur2
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]

@@ -26,11 +26,11 @@ from bench.throughput.producing import TICK_S, blocks
 from tests.forked import QUIETCOUNT
 from tests.worker.harness import Site, Worker, unk, until
 from workers.agents import contribute
-from workers.agents.contributions import decode
-from workers.agents.merge import ReleaseProgress
-from workers.histogram.packing import unpack
 from workers.kafka.reading import read_partition
-from workers.state.progress import PROGRESS
+from workers.pipeline.contributions import decode
+from workers.pipeline.ledger_blocks import unpack
+from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.progress import PROGRESS
 
 PATIENCE_S = 1_800.0
 #: Pairs of stream key and item of one user in an epoch, where users are protected.
@@ -167,7 +167,7 @@ def _first_commits(place: Site) -> tuple[int, int, int]:
     """Return when every partition had committed once, how many events those held, and how many commits there were."""
     commits: dict[int, list[tuple[int, int]]] = {}
     for message in place.read(place.settings.contribute_state_topic):
-        if message.key() == contribute.PROGRESS:
+        if message.key() == PROGRESS:
             progress = msgspec.json.decode(message.value() or b"", type=contribute.ContributeProgress)
             commits.setdefault(message.partition() or 0, []).append((message.timestamp()[1], progress.offset))
     first_ms = max(min(of_one)[0] for of_one in commits.values())

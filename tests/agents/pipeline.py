@@ -10,13 +10,13 @@ import msgspec
 
 from tests.bounding import Items, bound
 from tests.events.reading import columns, reader
-from workers.agents.intake import Intake
-from workers.agents.merge import Merge, ReleaseProgress
-from workers.histogram.histogram import Histogram
-from workers.histogram.snapshots import Snapshot
-from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.intake import Intake
+from workers.pipeline.merge import Merge, ReleaseProgress
+from workers.pipeline.snapshots import Snapshot
 
 KEY = NoiseKey(bytes(range(32)))
 Event = tuple[str, Items, int]

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events.reading import rows
-from workers.agents.contributions import Message, Section, decode, messages
-from workers.errors import StateRefused
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.contributions import Message, Section, decode, messages
+from workers.runtime.errors import StateRefused
 
 KEY = NoiseKey(bytes(32))
 LANE = Lane(1000, 0, 3, 1)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.events.reading import columns
-from workers.agents import tallies
-from workers.agents.contributions import Section
-from workers.agents.intake import Intake
-from workers.histogram.owners import owner_of
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline import tallies
+from workers.pipeline.contributions import Section
+from workers.pipeline.histogram import owner_of
+from workers.pipeline.intake import Intake
 
 KEY = NoiseKey(bytes(32))
 LANES = [Lane(10, 0, 2, 1), Lane(10, 20, 1, 3), Lane(7, 3, 2, 1)]

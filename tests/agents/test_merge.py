@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.agents.pipeline import KEY, Event, Partition, contribute, exact, unk
-from workers.agents import merge
-from workers.errors import StateRefused
-from workers.histogram.histogram import Histogram
-from workers.histogram.owners import owner_of
-from workers.mechanisms.config import EPOCH, KnownBaseConfig
+from workers.mechanisms.config.histogram import EPOCH, KnownBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
+from workers.pipeline import merge
+from workers.pipeline.histogram import Histogram, owner_of
+from workers.runtime.errors import StateRefused
 
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["k1", "k2", "k3"]), st.lists(st.sampled_from("abcde"), max_size=3), st.integers(0, 150)),

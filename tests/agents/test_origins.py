@@ -11,15 +11,15 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.kafka.test_decoding import columns
 from tests.kernels.uncompiled import uncompiled
-from workers.agents.intake import Intake
-from workers.agents.origins import HEADER, Mark, Origins, arrived, header_of, read_headers
-from workers.errors import StateRefused
 from workers.events.columns import Coder, Events, Names
 from workers.events.reader import Reject
+from workers.events.user_reader import NO_TIME, origins
 from workers.kafka.records import Records
-from workers.kernels.reading.whose import NO_TIME, origins
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.intake import Intake
+from workers.pipeline.rekey_markers import HEADER, Mark, Origins, arrived, header_of, read_headers
+from workers.runtime.errors import StateRefused
 
 Header = tuple[str, bytes | None]
 
@@ -43,7 +43,7 @@ def test_headers_are_read_as_they_were_written_and_others_say_nothing(
 ) -> None:
     """A header of the producer's own, whatever it is called and however long, must not be taken for ours."""
     if not compiled:
-        monkeypatch.setattr("workers.agents.origins.origins", uncompiled(origins))
+        monkeypatch.setattr("workers.pipeline.rekey_markers.origins", uncompiled(origins))
     cases: list[tuple[list[Header], int, bytes | None]] = [
         ([], NO_TIME, None),
         ([(HEADER, header_of(NO_TIME, b"session"))], NO_TIME, b"session"),

@@ -13,7 +13,7 @@ from workers.agents import rejects as module
 from workers.agents.rejects import REJECTS_BYTES_MAX, Rejects
 from workers.events.reader import Reject
 from workers.kafka.records import Records
-from workers.metrics import Metrics
+from workers.runtime.metrics import Metrics
 
 MB = 1 << 20
 

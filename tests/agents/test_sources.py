@@ -10,9 +10,9 @@ import pytest
 
 from tests.monitor.scene import Scene
 from workers.agents.contribute import VERSION, ContributeProgress, ContributeShard
-from workers.agents.sources import SOURCES, Sources, SourceTopic, refuse_other_set, stored_set
-from workers.errors import StateRefused
-from workers.state.progress import PROGRESS
+from workers.pipeline.progress import PROGRESS
+from workers.pipeline.sources import SOURCES, Sources, SourceTopic, refuse_other_set, stored_set
+from workers.runtime.errors import StateRefused
 
 EU, US = SourceTopic("orders-eu", 2, "id-eu"), SourceTopic("orders-us", 3, "id-us")
 BOTH = Sources((EU, US), plain=False)

@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from workers.agents.tallies import Tally
+from workers.arrays.texts import Texts
 from workers.events.columns import NO_AMOUNTS, EventColumns
 from workers.events.vocabulary import Vocabulary
-from workers.mechanisms.texts import Texts
+from workers.pipeline.tallies import Tally
 
 
 def count_of(tally: Tally) -> Counter[tuple[int, int]]:

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 from tests.agents.pipeline import Event, Partition, contribute, unk
-from workers import turns as module
-from workers.agents.backlog import apart_s, is_behind
 from workers.agents.release import ReleaseShard
-from workers.agents.watermark import Watermark
-from workers.changes import Change
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing, Records
 from workers.kafka.store import Changelog, Store
-from workers.mechanisms.config import EPOCH
-from workers.turns import SHORT_ROWS, Turns
+from workers.mechanisms.config.histogram import EPOCH
+from workers.pipeline.watermark import Watermark, apart_s, is_behind
+from workers.runtime import gil_lock as module
+from workers.runtime.gil_lock import SHORT_ROWS, Turns
+from workers.runtime.sizes import Change
 
 TICK_MS = 1000
 

@@ -17,21 +17,21 @@ from hypothesis import strategies as st
 
 from tests.events import reading
 from tests.events.reading import ANY, event_reader, one
-from workers.agents import user_epoch
-from workers.agents import users as module
-from workers.agents.contributions import Message
-from workers.agents.intake import Intake
-from workers.agents.users import Users
-from workers.errors import StateRefused
 from workers.events.columns import Events
 from workers.events.source_reader import SourceReader
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
 from workers.kafka.store import Changelog, Store
-from workers.mechanisms.config import KnownBaseConfig, Lane, UnkBaseConfig
+from workers.mechanisms.config.histogram import KnownBaseConfig, Lane, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, PER_ITEM, build, protects_users
-from workers.settings import EventsSettings
+from workers.pipeline import users as module
+from workers.pipeline import users as user_epoch
+from workers.pipeline.contributions import Message
+from workers.pipeline.intake import Intake
+from workers.pipeline.users import Users
+from workers.runtime.errors import StateRefused
+from workers.settings.settings import EventsSettings
 
 KEY = NoiseKey(bytes(32))
 LANE = Lane(10, 0, 3, 1, 2, 4)

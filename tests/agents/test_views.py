@@ -9,15 +9,15 @@ from typing import Any
 
 from tests.events.reading import one
 from tests.events.shapes_corpus import document
-from workers.agents.contributions import Message
-from workers.agents.factory import declared_keys, lanes
-from workers.agents.intake import Intake
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.settings import Settings, settings_of
+from workers.pipeline.contributions import Message
+from workers.pipeline.factory import declared_keys, lanes
+from workers.pipeline.intake import Intake
+from workers.settings.settings import Settings, settings_of
 
 KEY = NoiseKey(bytes(32))
 EVENTS = {"key": "shop", "items": "lines[].sku", "count": "lines[].qty", "timestamp": "ts", "missing": "empty"}

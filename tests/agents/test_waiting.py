@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from workers.agents import waiting as module
-from workers.agents.contributions import Section
-from workers.agents.waiting import Waiting
-from workers.errors import CopyFailed
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
+from workers.pipeline import waiting as module
+from workers.pipeline.contributions import Section
+from workers.pipeline.waiting import Waiting
+from workers.runtime.errors import CopyFailed
 
 LANE = Lane(1000, 0, 3, 1)
 

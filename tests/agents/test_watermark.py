@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from tests.agents.pipeline import KEY
 from tests.events.reading import columns, reader
-from workers.agents.backlog import BACKLOG_TICKS_MAX
-from workers.agents.intake import Intake
-from workers.agents.watermark import Watermark
-from workers.kernels.reading.whose import NO_TIME
-from workers.mechanisms.config import Lane
+from workers.events.user_reader import NO_TIME
+from workers.mechanisms.config.histogram import Lane
+from workers.pipeline.intake import Intake
+from workers.pipeline.watermark import BACKLOG_TICKS_MAX, Watermark
 
 NOW_MS = 1_795_296_236_000
 DAY_MS = 86_400_000

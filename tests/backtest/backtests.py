@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.replay.site import T0
-from workers.backtest.grid import make_grid, runs_of
-from workers.backtest.results import Results
-from workers.backtest.sweep import Backtest
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.replay.backtest.grid import make_grid, runs_of
+from workers.replay.backtest.results import Results
+from workers.replay.backtest.sweep import Backtest
 from workers.replay.offline import Summary
 from workers.replay.sources_lines import JsonLines
-from workers.settings import Settings
+from workers.settings.settings import Settings
 
 KEY = NoiseKey(bytes(range(32)))
 LABELS = [f"i{i:02}" for i in range(30)]

@@ -10,8 +10,8 @@ import pytest
 
 from tests.replay.site import settings_of
 from tests.worker.harness import Bare, unk
-from workers.backtest.grid import COMBINATIONS_MAX, COUNTED, Grid, make_grid, settings_text
-from workers.errors import SettingsError
+from workers.replay.backtest.grid import COMBINATIONS_MAX, COUNTED, Grid, make_grid, settings_text
+from workers.runtime.errors import SettingsError
 
 
 def grid_of(directory: Path, *varies: str, histograms: list[dict[str, object]] | None = None) -> Grid:

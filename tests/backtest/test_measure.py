@@ -15,11 +15,11 @@ import pytest
 from tests.backtest.backtests import LABELS, backtest, bounded, events, numbers
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import ROOT, known, unk
-from workers.backtest.numbers import Delays
-from workers.backtest.results import Results
-from workers.backtest.truth import SIZES
-from workers.backtest.view import kendall
-from workers.settings import load
+from workers.replay.backtest.measure import Delays
+from workers.replay.backtest.results import Results
+from workers.replay.backtest.truth import SIZES
+from workers.replay.backtest.view import kendall
+from workers.settings.settings import load
 
 TOP = 5
 Counts = Mapping[str, int]

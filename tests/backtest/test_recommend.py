@@ -11,9 +11,9 @@ import pytest
 from tests.backtest.backtests import backtest, events
 from tests.replay.site import settings_of
 from tests.worker.harness import unk
-from workers.backtest.outcomes import Outcome, Spread, outcomes
-from workers.backtest.recommend import Recommendation, recommend
-from workers.backtest.results import RunRow, read, write
+from workers.replay.backtest.outcomes import Outcome, Spread, outcomes
+from workers.replay.backtest.recommend import Recommendation, recommend
+from workers.replay.backtest.results import RunRow, read, write
 
 
 def outcome(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workers.backtest.results import (
+from workers.replay.backtest.results import (
     BOARDS,
     REJECTS,
     RESULTS,
@@ -21,7 +21,7 @@ from workers.backtest.results import (
     read,
     write,
 )
-from workers.errors import SettingsError
+from workers.runtime.errors import SettingsError
 
 
 def some() -> Results:

@@ -15,17 +15,17 @@ import pytest
 from tests.backtest.backtests import KEY, LABELS, backtest, events, numbers, text_of
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import known, unk
-from workers.backtest import sweep
-from workers.backtest.grid import Run, make_grid, runs_of
-from workers.backtest.pool import Pool
-from workers.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Results, Series, read
-from workers.backtest.sweep import Backtest, Thinned
 from workers.cli import execute
-from workers.errors import StateRefused
+from workers.replay.backtest import sweep
+from workers.replay.backtest.grid import Run, make_grid, runs_of
+from workers.replay.backtest.pool import Pool
+from workers.replay.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Results, Series, read
+from workers.replay.backtest.sweep import Backtest, Thinned
 from workers.replay.offline import Summary
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
-from workers.settings import Settings
+from workers.runtime.errors import StateRefused
+from workers.settings.settings import Settings
 
 VARIES = ("items.epsilon=2,20", "items.max_items=1,3", "items.tick=1s,3s", "items.horizon=9,64")
 
@@ -201,7 +201,7 @@ def test_two_runs_give_the_same_files(tmp_path: Path) -> None:
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take seconds; that they are the same twice is tested with them."""
-    monkeypatch.setattr("workers.report.report.write_report", lambda directory: [])
+    monkeypatch.setattr("workers.replay.report.report.write_report", lambda directory: [])
 
 
 class Interrupted(JsonLines):

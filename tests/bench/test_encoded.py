@@ -19,7 +19,7 @@ from bench.throughput.formats import expected, histograms
 from bench.throughput.producing import batches, blocks
 from tests.kernels.uncompiled import WAYS
 from workers.events.formats.protobuf_schema import ProtobufSchema
-from workers.registry.schema import Schema
+from workers.events.schemas import Schema
 
 NUMBER, END_MS, SCHEMA_ID = 3_000, 1_767_225_600_000, 70_001
 AVRO = fastavro.parse_schema(json.loads(AVRO_SCHEMA))

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from bench.sqlp import CANDIDATES, C, _last, settings
-from workers.mechanisms.config import UnkBaseConfig
+from workers.mechanisms.config.histogram import UnkBaseConfig
 
 
 def snapshot(tick: int, items: list[list[object]], **pages: int) -> bytes:

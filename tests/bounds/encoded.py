@@ -15,8 +15,7 @@ from google.protobuf import message_factory
 
 from tests.bounds.shapes import NOW_MS
 from workers.events.formats.protobuf_schema import ProtobufSchema
-from workers.registry.registry import Waiting
-from workers.registry.schema import Schema
+from workers.events.schemas import Schema, Waiting
 
 FORMS = ("avro", "protobuf", "json_schema")
 _LINE = {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "long"}]}

@@ -26,14 +26,15 @@ from tests.bounds.encoded import OneSchema, encode_all
 from tests.bounds.shapes import CODECS, NOW_MS, Shape
 from tests.worker.harness import known, toml, unk
 from workers.agents.rekey import RekeyShard
-from workers.app import Factory
-from workers.check.examine import examine
-from workers.check.sample import Part, Sample
-from workers.errors import SettingsError
+from workers.agents.topics import SourcePartition, Topics
+from workers.agents.worker import Factory
+from workers.commands.check.examine import examine
+from workers.commands.check.sample import Part, Sample
 from workers.events.formats.json_schema import FramedJson
 from workers.events.formats.reader import FormatReader, form_of
 from workers.events.json import Json
 from workers.events.logs import Format
+from workers.events.schemas import Nobody
 from workers.events.tree import Node
 from workers.kafka.clients import Connection
 from workers.kafka.decoding import PART_RECORDS, ColumnRecords, RecordSet
@@ -41,11 +42,10 @@ from workers.kafka.records import Outgoing, Records
 from workers.kafka.shard import Shard
 from workers.kafka.topics import Existing
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.registry.registry import Nobody
 from workers.replay.offline import replay
 from workers.replay.sources import open_source
-from workers.settings import Settings, load
-from workers.topics import SourcePartition, Topics
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings, load
 
 KEY = NoiseKey(bytes(range(32)))
 #: A producer's largest request, uncompressed: where a record batch ends.

@@ -12,7 +12,7 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from tests.worker.harness import Site
-from workers.durations import parse_duration
+from workers.settings.durations import parse_duration
 
 
 class Epoch(NamedTuple):

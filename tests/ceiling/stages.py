@@ -9,13 +9,13 @@ from typing import Any
 from tests.kafka.harness import settled
 from tests.worker.harness import Site
 from workers.agents.release import ReleaseShard
-from workers.app import Factory
-from workers.errors import CeilingReached, QuietcountError
-from workers.kafka.ends import End
+from workers.agents.topics import check_topics
+from workers.agents.worker import Factory
+from workers.kafka.offsets import End
 from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Records
 from workers.kafka.shard import Shard
-from workers.topics import check_topics
+from workers.runtime.errors import CeilingReached, QuietcountError
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from tests.ceiling.oracle import epsilon_of
 from tests.spending.test_spent import life, settings, state
-from workers.ceiling.ceiling import Ceiling, most_epochs
-from workers.ceiling.charges import EVER, Charge, charges_of, merged
-from workers.ceiling.others import overlap
-from workers.ceiling.refusing import check_ceiling
 from workers.cli import execute
-from workers.errors import SettingsError
-from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
-from workers.mechanisms.ticks import TickGrid
-from workers.plan.adding_up import Part, epsilon_at, together
-from workers.settings import PrivacySettings, Settings
+from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.config.ticks import TickGrid
+from workers.privacy.ceiling.ceiling import Ceiling, most_epochs
+from workers.privacy.ceiling.charges import EVER, Charge, charges_of, merged
+from workers.privacy.ceiling.others import overlap
+from workers.privacy.ceiling.refusing import check_ceiling
+from workers.privacy.total import Part, epsilon_at, together
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import PrivacySettings, Settings
 from workers.settings.topic_names import TopicNames
 
 PART = Part(rho=0.01, epsilon=0.9, delta=1e-6, failures={"discovery": 5e-7, "sampling": 1e-12})

@@ -14,15 +14,14 @@ from rich.console import Console
 
 from tests.ceiling.test_ceiling import daily, with_ceiling
 from tests.spending.test_spent import settings, state, words
-from workers.ceiling.charges import charges_of
 from workers.cli import execute
 from workers.commands.budget import show, show_all
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.plan.adding_up import Part, epsilon_at, together
-from workers.plan.total import Built, total_of
-from workers.settings import Settings
-from workers.spending.spent import budget_of, budget_of_all
+from workers.privacy.ceiling.charges import charges_of
+from workers.privacy.spending.spent import budget_of, budget_of_all
+from workers.privacy.total import Built, Part, epsilon_at, together, total_of
+from workers.settings.settings import Settings
 
 ALL: dict[str, Any] = {"max_items_per_user": 1}
 

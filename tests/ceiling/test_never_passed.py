@@ -18,15 +18,14 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 from tests.ceiling.oracle import Epoch, days_of, published, worst
 from tests.ceiling.stages import DAY_MS, FIRST_MS, HOUR_MS, Stages, daily, day, order
 from tests.worker.harness import Bare, Site, until
-from workers.ceiling.guard import CeilingGuard
-from workers.ceiling.refusing import check_ceiling
 from workers.cli import execute
-from workers.errors import CeilingReached, Fenced
 from workers.kafka.reading import read_partition
-from workers.mechanisms.config import UnkBaseConfig
+from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
-from workers.plan.adding_up import epsilon_at
-from workers.plan.total import Built
+from workers.privacy.ceiling.guard import CeilingGuard
+from workers.privacy.ceiling.refusing import check_ceiling
+from workers.privacy.total import Built, epsilon_at
+from workers.runtime.errors import CeilingReached, Fenced
 
 DELTA = 1e-4
 PERIOD_MS = 3 * DAY_MS

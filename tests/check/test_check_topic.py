@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.worker.harness import Site, unk, until
-from workers.check.examine import examine
-from workers.check.sample import of_topics
 from workers.cli import execute
+from workers.commands.check.examine import examine
+from workers.commands.check.sample import of_topics
 from workers.kafka.reading import bounds_of, reader
 
 

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 from tests.worker.harness import known, toml, unk
-from workers.check.examine import Examined, examine
-from workers.check.sample import of_file, shares
 from workers.cli import execute
-from workers.commands.check import show
+from workers.commands.check.check import show
+from workers.commands.check.examine import Examined, examine
+from workers.commands.check.sample import of_file, shares
 from workers.mechanisms.registry import build
-from workers.settings import Settings, load
+from workers.settings.settings import Settings, load
 
 AT = time.time_ns() // 1_000_000 - 3_600_000
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.check.fields import NAMES_MAX, PATHS_MAX, Fields
-from workers.shapes.paths import parse
+from workers.commands.check.fields import NAMES_MAX, PATHS_MAX, Fields
+from workers.mechanisms.config.views import parse
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),

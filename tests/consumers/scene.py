@@ -20,7 +20,7 @@ from confluent_kafka import Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.worker.harness import PATIENCE_S, Bare, Site, known, unk, until
-from workers.histogram import answers
+from workers.pipeline import snapshots
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "consumers"
 LABELS = [
@@ -156,7 +156,7 @@ def joined(documents: Sequence[Document]) -> dict[Place, Document]:
         items = (
             {"items": [item for page in pages_of for item in page["items"]]}
             if "items" in first
-            else answers.joined(pages_of)
+            else snapshots.joined(pages_of)
         )
         found[place] = first | items
     return found

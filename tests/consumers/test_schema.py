@@ -17,12 +17,12 @@ from jsonschema.protocols import Validator
 
 from tests.consumers.scene import Scene
 from tests.plan.test_examples import EXAMPLES, events
-from workers.mechanisms.buckets import Buckets
+from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS
 from workers.replay.offline import replay
 from workers.replay.sources_lines import JsonLines
-from workers.settings import Settings, load
+from workers.settings.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDER_STATISTICS = ["max", "min", "quantile:0.5", "top_k:2", "argmax", "top_k_select:2", "histogram"]

@@ -11,14 +11,13 @@ from tests.contract.coupling import Adapter, Events, Moves, Test, World
 from tests.contract.probe import Block
 from tests.contract.stage import KEY, KEYS, Histogram, Run, Tick
 from tests.contract.variants import Variant
-from workers.histogram.histogram import KEY_LABEL
 from workers.mechanisms.misra_gries.misra_gries import USE, MisraGries
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.misra_gries.state import SketchState
-from workers.mechanisms.one_shot.release import USE_ITEMS, USE_THRESHOLD
+from workers.mechanisms.one_shot.algorithms import USE_ITEMS, USE_THRESHOLD
 from workers.mechanisms.running.meta import Meta
-from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.mechanisms.running.sparse_state import TEST, THRESHOLD, SparseState
+from workers.mechanisms.running.sparse_gumb import TEST, THRESHOLD, SparseGumb, SparseState
+from workers.pipeline.histogram import KEY_LABEL
 
 Cell = tuple[int, int]
 NAME = KEYS[0]

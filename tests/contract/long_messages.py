@@ -13,33 +13,32 @@ import numpy as np
 from tests.events.reading import rows as tallied
 from tests.kafka.bombs import varint
 from workers.agents import contribute
-from workers.agents.contributions import messages
-from workers.agents.merge import ReleaseProgress
-from workers.agents.rejected import read_reject, rejected
 from workers.agents.rekey import Sent
-from workers.agents.users import Users
-from workers.histogram import key_blocks, ledger_blocks
-from workers.histogram.labels import LabelCache
-from workers.histogram.life import Life
-from workers.histogram.paging import pages
-from workers.histogram.snapshots import ReleasedTick, snapshots
+from workers.arrays.texts import Texts
+from workers.commands.rejects.retry import RECORDS_MAX, note, sent_again
+from workers.events.user_reader import NO_TIME
 from workers.kafka.records import Headers, Outgoing
 from workers.kafka.store import Changelog, Store
-from workers.kernels.reading.whose import NO_TIME
-from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release, State
-from workers.mechanisms.misra_gries.domain import DomainTags
-from workers.mechanisms.misra_gries.state import SketchState
+from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.pay import PayState
 from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.state import KeyState, MaxState
-from workers.mechanisms.running.meta_state import MetaState
-from workers.mechanisms.running.sparse_state import SparseState
-from workers.mechanisms.sizes import MESSAGE_BYTES
-from workers.mechanisms.texts import Texts
-from workers.rejects.retry import RECORDS_MAX, note, sent_again
+from workers.mechanisms.running.meta import MetaState
+from workers.mechanisms.running.sparse_gumb import SparseState
+from workers.pipeline import ledger_blocks
+from workers.pipeline.contributions import messages
+from workers.pipeline.histogram import Life
+from workers.pipeline.labels import LabelCache
+from workers.pipeline.ledger_blocks import pages
+from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.rejected import read_reject, rejected
+from workers.pipeline.snapshots import ReleasedTick, snapshots
+from workers.pipeline.users import Users
+from workers.runtime.sizes import MESSAGE_BYTES
 
 KEY = NoiseKey(bytes(range(32)))
 LARGEST = 2**63 - 1
@@ -296,7 +295,7 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
     "contributions: most sections": lambda: contributions(1, 1, 20_000, str, str),
     "contributions: stream keys without rows": lambda: contributions(2_000, 0, 1, str),
     "ledger: longest labels": of_ledger,
-    "stream keys": lambda: state(key_blocks.changes([longest(i) for i in range(2_100)], [TICK] * 2_100, 0)),
+    "stream keys": lambda: state(ledger_blocks.key_changes([longest(i) for i in range(2_100)], [TICK] * 2_100, 0)),
     "snapshots of rows": snapshot_of_rows,
     "snapshots of items": snapshot_of_items,
     "answers to all queries": answers_to_all_queries,

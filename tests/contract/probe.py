@@ -21,13 +21,13 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.ledger import Rows, Tags
+from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace, geometric
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.one_shot.release import Cell
+from workers.mechanisms.one_shot.algorithms import Cell
 
 Block = tuple[int, int]
 BOTTOM = "bottom"

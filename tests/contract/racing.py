@@ -33,8 +33,8 @@ import workers
 from tests.contract.stage import KEYS, Run, Tick
 from tests.contract.test_purity import exactly
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, Variant
-from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.mechanism import Mechanism
+from workers.runtime.frozen import Frozen
 
 #: The shortest that Python takes: a thread may be interrupted after every microsecond.
 SMALLEST_INTERVAL_S = 1e-6

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.bounding import bound
-from workers.histogram import ledger_blocks
-from workers.histogram.histogram import KEY_LABEL
-from workers.mechanisms.ledger import Contributions, Tags
+from workers.arrays.tag_index import Tags
+from workers.arrays.texts import Texts
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
+from workers.pipeline import ledger_blocks
+from workers.pipeline.histogram import KEY_LABEL
 
 KEY = NoiseKey(b"c" * 32)
 KEYS = ("s1", "s2")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.long_messages import TICK, longest, max_state, pay_state
-from workers.errors import StateRefused
-from workers.histogram import key_blocks
-from workers.histogram.paging import joined, pages
 from workers.mechanisms.one_shot.pay import PayState
 from workers.mechanisms.order_statistics.state import MaxState
+from workers.pipeline import ledger_blocks
+from workers.pipeline.ledger_blocks import joined, pages
+from workers.runtime.errors import StateRefused
 
 
 def test_a_partition_of_many_columns_is_restored_from_its_pages() -> None:
@@ -53,17 +53,17 @@ def test_stream_keys_are_stored_by_parts_and_none_is_left_behind(commits: tuple[
     )
     stored = 0
     for n in commits:
-        store.update(key_blocks.changes(keys[:n], since[:n], stored))
+        store.update(ledger_blocks.key_changes(keys[:n], since[:n], stored))
         stored = n
-        found = [pair for _, value in sorted(store.items()) for pair in key_blocks.decode(value)]
+        found = [pair for _, value in sorted(store.items()) for pair in ledger_blocks.decode(value)]
         assert found == list(zip(keys[:n], since[:n], strict=True))
-    assert store == dict(key_blocks.changes(keys, since, 0))
-    assert not list(key_blocks.changes(keys, since, len(keys)))
+    assert store == dict(ledger_blocks.key_changes(keys, since, 0))
+    assert not list(ledger_blocks.key_changes(keys, since, len(keys)))
 
 
 def test_short_keys_are_stored_as_they_always_were() -> None:
     """A worker of before reads the same bytes, but where it would have failed to write them."""
-    assert dict(key_blocks.changes(["s1", "s2"], [4, 7], 0)) == {"keys/00000000": b'[["s1",4],["s2",7]]'}
+    assert dict(ledger_blocks.key_changes(["s1", "s2"], [4, 7], 0)) == {"keys/00000000": b'[["s1",4],["s2",7]]'}
 
 
 def test_a_long_value_is_joined_from_its_pages_or_refused() -> None:

@@ -12,22 +12,23 @@ from confluent_kafka import KafkaException
 
 from tests.contract.long_messages import MESSAGES, SENT_ON, STATES, longest, table
 from tests.kafka.harness import create_topic, end_of, read, settled, unique
-from workers.agents import contributions, rekey, user_epoch
-from workers.errors import MessageTooLong
-from workers.histogram import answers, key_blocks, ledger_blocks, paging
+from workers.agents import rekey
 from workers.kafka.clients import Connection
 from workers.kafka.records import Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.one_shot import pay
 from workers.mechanisms.order_statistics import state as max_state
-from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES, TOPIC_BYTES, VALUE_BYTES, cuts
+from workers.pipeline import contributions, ledger_blocks, snapshots, users
+from workers.runtime.errors import MessageTooLong
+from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, TOPIC_BYTES, VALUE_BYTES, cuts
 
 ROOT = Path(__file__).resolve().parents[2] / "workers"
 #: Where messages are made that a producer sends; `demo` has its own events, of a few hundred bytes each.
 # `agents/rekey.py` sends records on as they came, and rejects those that its own bound does not let pass.
 MADE_IN = {
-    "agents/rejected.py", "agents/contribute.py", "agents/rekey.py", "rejects/retry.py", "agents/release.py", "kafka/transaction.py",
+    "pipeline/rejected.py", "agents/contribute.py", "agents/rekey.py", "commands/rejects/retry.py", "agents/release.py",
+    "kafka/transaction.py",
 }  # fmt: skip
 
 
@@ -151,18 +152,18 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
     ("module", "name", "planted", "kind"),
     [
         (ledger_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "ledger: longest labels"),
-        (key_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "stream keys"),
-        (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "snapshots of rows"),
-        (answers, "cuts", lambda sizes, room: cuts(sizes, 2 * room), "snapshots of items"),
-        (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "answers to all queries"),
-        (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "labels for a budget"),
+        (ledger_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "stream keys"),
+        (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "snapshots of rows"),
+        (snapshots, "cuts", lambda sizes, room: cuts(sizes, 2 * room), "snapshots of items"),
+        (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "answers to all queries"),
+        (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "labels for a budget"),
         (rekey, "OURS_BYTES_MAX", 0, SENT_ON),
         (contributions, "_ROW_BYTES", 18, "contributions: shortest rows"),
         (contributions, "_SECTION_BYTES", 0, "contributions: most sections"),
         (max_state, "VALUE_BYTES", 1 << 30, "state: MaxState"),
         (pay, "_BLOCK_KEYS", 1 << 30, "state: PayState"),
-        (user_epoch, "BLOCK_ROWS", 1 << 30, "users' pairs"),
-        (paging.pages, "__defaults__", (1 << 30,), "progress of stage 2"),
+        (users, "BLOCK_ROWS", 1 << 30, "users' pairs"),
+        (ledger_blocks.pages, "__defaults__", (1 << 30,), "progress of stage 2"),
     ],
 )
 def test_an_encoder_that_does_not_cut_by_bytes_is_found(

@@ -35,7 +35,7 @@ from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.one_shot.algorithms import LIMITED
-from workers.mechanisms.one_shot.mechanism import OneShot
+from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.unk_base import UnkBase

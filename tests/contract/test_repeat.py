@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from tests.agents.pipeline import Event, Partition, contribute
-from workers.agents.factory import mechanisms
-from workers.errors import QuietcountError
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.settings import load
+from workers.pipeline.factory import mechanisms
+from workers.runtime.errors import QuietcountError
+from workers.settings.settings import load
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "mechanisms"
 # One for each mechanism, and of the option that keeps other state.

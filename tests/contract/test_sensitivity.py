@@ -23,18 +23,17 @@ from tests.contract.stage import KEYS, Histogram, Tick, bounded
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built
 from tests.contract.worst import fourfold, worst
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.ledger import Ledger, tick_rows
+from workers.mechanisms.misra_gries.misra_gries import pure_scale
 from workers.mechanisms.misra_gries.pure import PureMisraGries
-from workers.mechanisms.misra_gries.release import pure_scale
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.noise.gaussian import round_up_sigma_squared
-from workers.mechanisms.one_shot import mechanism as one_shot_mechanism
-from workers.mechanisms.one_shot.release import OneShotNoise
+from workers.mechanisms.one_shot import one_shot
+from workers.mechanisms.one_shot.algorithms import OneShotNoise
 from workers.mechanisms.order_statistics.column_sums import counter_of
 from workers.mechanisms.order_statistics.engine import MaxNoise
 from workers.mechanisms.registry import MECHANISMS
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.mechanisms.tick_rows import tick_rows
 
 LABELS = [*DOMAIN, *OTHERS]
 # Edges of cells: the first and last tick, and those of blocks of 3, 4, 8 and 9.
@@ -102,7 +101,7 @@ def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -
         patch.object(Ledger, "merge", twice(Ledger.merge)),
         patch.object(Sketch, "feed", twice(Sketch.feed)),
         patch.object(Sketch, "add", twice(Sketch.add)),
-        patch.object(one_shot_mechanism, "tick_rows", lambda parts: tick_rows([*parts, *parts])),
+        patch.object(one_shot, "tick_rows", lambda parts: tick_rows([*parts, *parts])),
         pytest.raises(AssertionError),
     ):
         check(adapter_of(variant), *worst(variant), seed=1)

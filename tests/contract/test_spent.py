@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.agents.pipeline import Event, Partition, contribute
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS
 
 TICKS = 24

@@ -12,8 +12,8 @@ import pytest
 from tests.contract.stage import KEY, Run
 from tests.contract.test_purity import stream_of
 from tests.contract.variants import PER_TICK, TICKS, VARIANTS, Variant, built
-from workers.errors import StateRefused
 from workers.mechanisms.registry import MECHANISMS
+from workers.runtime.errors import StateRefused
 
 AFTER = 9
 

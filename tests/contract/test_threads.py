@@ -23,16 +23,16 @@ from tests.contract.soak import Soak
 from tests.contract.stage import KEY
 from tests.contract.variants import VARIANTS, Variant
 from tests.events.reading import ANY, event_reader, one
-from workers.agents.contributions import decode
-from workers.agents.intake import Intake
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
 from workers.mechanisms.running.known_base import KnownBase
-from workers.settings import EventsSettings
+from workers.pipeline.contributions import decode
+from workers.pipeline.intake import Intake
+from workers.settings.settings import EventsSettings
 
 ROOT = Path(__file__).parents[2]
 OWNERS = 8

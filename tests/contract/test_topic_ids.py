@@ -23,18 +23,26 @@ from tests.agents.pipeline import KEY, unk
 from tests.monitor.scene import Scene
 from tests.test_settings import GOOD
 from workers.agents.contribute import VERSION, ContributeProgress
-from workers.agents.sources import Place, SourceTopic
+from workers.agents.topics import Topics
 from workers.cli import execute
-from workers.errors import SettingsError, StateRefused
-from workers.histogram.histogram import Histogram
 from workers.kafka import topics as module
 from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
-from workers.kafka.topic_ids import ZERO_ID, checked_id, lacks_ids, stream_name
-from workers.kafka.topics import Existing, create_missing, describe, plan_topics
+from workers.kafka.topics import (
+    ZERO_ID,
+    Existing,
+    checked_id,
+    create_missing,
+    describe,
+    lacks_ids,
+    plan_topics,
+    stream_name,
+)
 from workers.mechanisms.registry import build
-from workers.state.progress import PROGRESS
-from workers.topics import Topics
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.progress import PROGRESS
+from workers.pipeline.sources import Place, SourceTopic
+from workers.runtime.errors import SettingsError, StateRefused
 
 ZERO = Uuid(0, 0)
 NAMES = (

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.test_price import partitions, tail
 from tests.contract.variants import TICKS, Variant
-from workers.mechanisms.config import KnownBaseConfig
+from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.mechanism import ticks_of_item
 from workers.mechanisms.one_shot.config import PositiveGaussConfig
 from workers.mechanisms.registry import build
@@ -44,7 +44,7 @@ def test_an_item_in_parts_shows_as_rarely_as_is_charged(variant: Variant) -> Non
 def test_parts_that_are_not_charged_are_seen(variant: Variant) -> None:
     """The control: thresholds of an event, which has its item in one tick."""
     with (
-        patch("workers.mechanisms.one_shot.mechanism.ticks_of_item", lambda config, unit: 1),
+        patch("workers.mechanisms.one_shot.one_shot.ticks_of_item", lambda config, unit: 1),
         patch("workers.mechanisms.running.meta.ticks_of_item", lambda config, unit: 1),
     ):
         mechanism = variant.build()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.dashboard.feeding import recent
-from workers.histogram.quantiles import Numeric
-from workers.mechanisms.buckets import Buckets
+from workers.mechanisms.config.buckets import Buckets
+from workers.pipeline.quantiles import Numeric
 
 
 def numbers(

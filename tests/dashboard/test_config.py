@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workers.dashboard.config import HistogramTopic, load_dashboard, read_token
-from workers.errors import SettingsError
+from workers.runtime.errors import SettingsError
 
 LEAST = """
 [worker]

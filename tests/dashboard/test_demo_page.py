@@ -13,8 +13,7 @@ import pytest
 from tests.dashboard.browser import Window, browser
 from tests.test_demo import PATIENCE_S, demo, until, workers_of
 from workers.cli import execute
-from workers.demo.boards import Board, Row
-from workers.demo.truth import Truth
+from workers.commands.demo.exact import Board, Row, Truth
 
 
 def board(tick: int, key: str = "JFK") -> Board:

@@ -14,10 +14,9 @@ from tests.dashboard.feeding import PATIENCE_S, embedded, message
 from tests.worker.harness import ROOT, until
 from workers.dashboard.api import VIEWERS
 from workers.dashboard.api_history import ENTRIES
-from workers.dashboard.history import MAX_BYTES, TICKS
-from workers.dashboard.hub import TOPS
+from workers.dashboard.hub import MAX_BYTES, TICKS, TOPS
 from workers.dashboard.server import Background, Dashboard
-from workers.dashboard.store.files import ROWS
+from workers.dashboard.store.questions import ROWS
 from workers.dashboard.store.store import ANSWER_S, WAITING
 
 DOCUMENT = (ROOT / "docs" / "api.md").read_text()

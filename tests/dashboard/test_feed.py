@@ -14,8 +14,7 @@ from tests.admin import admin_of
 from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic, on_a_broker
 from workers.dashboard import feed as feed_module
 from workers.dashboard.feed import Feed
-from workers.dashboard.history import TICKS
-from workers.dashboard.hub import Hub
+from workers.dashboard.hub import TICKS, Hub
 from workers.dashboard.snapshots import Stream
 from workers.kafka.clients import Connection
 

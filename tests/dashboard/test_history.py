@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.dashboard.feeding import snapshot
-from workers.dashboard.history import History
+from workers.dashboard.hub import History
 from workers.dashboard.snapshots import SeenSnapshot, Stream
 
 ONE = Stream("products", "s1")

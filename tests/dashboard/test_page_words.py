@@ -15,11 +15,10 @@ from tests.plan.test_noise import config
 from tests.plan.test_words import GRID, WHETHER
 from workers.dashboard.server import Background, Dashboard
 from workers.mechanisms.accounting import rho_of
-from workers.mechanisms.config import UnkBaseConfig
+from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
-from workers.plan.person.table import rows_of
-from workers.plan.person.words import grade, measures, up_to, verdict
-from workers.plan.total import Built, total_of
+from workers.privacy.phrasing import grade, measures, up_to, verdict
+from workers.privacy.total import Built, rows_of, total_of
 
 SOURCE = Path(__file__).parent.parent.parent / "workers" / "dashboard" / "page" / "promise.js"
 

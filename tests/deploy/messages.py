@@ -23,48 +23,46 @@ INTERNAL = {
     # Of schemas: they become the reason of a reject, or a refused setting that says it in other words.
     "workers/events/formats/avro_schema.py",
     "workers/events/formats/protobuf_schema.py",
-    "workers/kernels/blake2b.py",
+    "workers/arrays/blake2b.py",
     "workers/mechanisms/ledger.py",
-    "workers/mechanisms/tag_index.py",
-    "workers/mechanisms/texts.py",
-    "workers/agents/contributions.py",  # said in brackets: "holds a damaged section (...)"
-    "workers/agents/intake.py",
+    "workers/arrays/tag_index.py",
+    "workers/arrays/texts.py",
+    "workers/pipeline/contributions.py",  # said in brackets: "holds a damaged section (...)"
+    "workers/pipeline/intake.py",
     "workers/dashboard/feed.py",
     "workers/events/json.py",  # reasons of rejects
     "workers/events/json_objects.py",
     "workers/events/tree.py",
-    "workers/demo/flights.py",
+    "workers/commands/demo/generator.py",
     "workers/kafka/embedded.py",
     "workers/mechanisms/running/discovery.py",
     "workers/mechanisms/noise/keyed.py",
-    "workers/mechanisms/one_shot/release.py",
-    "workers/mechanisms/order_statistics/intervals.py",
+    "workers/mechanisms/one_shot/algorithms.py",
+    "workers/mechanisms/order_statistics/engine.py",
     "workers/mechanisms/noise/selection.py",
     "workers/mechanisms/misra_gries/sketch.py",
-    "workers/mechanisms/misra_gries/release.py",
-    "workers/plan/adding_up.py",
-    "workers/plan/person/group.py",
-    "workers/plan/theorems/promise.py",
-    "workers/plan/theorems/theorems.py",
-    "workers/backtest/numbers.py",
+    "workers/mechanisms/misra_gries/misra_gries.py",
+    "workers/privacy/total.py",
+    "workers/privacy/theorems/promise.py",
+    "workers/privacy/theorems/theorems.py",
+    "workers/replay/backtest/measure.py",
     "workers/kafka/store.py",
 }
 #: Where sentences are gathered in a list and said elsewhere.
-GATHERED = {"workers/kafka/topics.py", "workers/monitor/health.py"}
+GATHERED = {"workers/kafka/topics.py", "workers/agents/monitor.py"}
 #: Functions and tables whose strings are said elsewhere.
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
-    "workers/histogram/life.py": {"refusal_of_left_out"},
-    "workers/audit.py": {"_unlike"},
+    "workers/pipeline/histogram.py": {"refusal_of_left_out"},
+    "workers/commands/audit.py": {"_unlike"},
     "workers/commands/topics.py": {"_no_events"},
-    "workers/plan/person/words.py": {"cautions"},
+    "workers/privacy/phrasing.py": {"cautions"},
     "workers/settings/topic_names.py": {"topic_complaints"},
-    "workers/settings/__init__.py": {"_complaints", "_user_complaints"},
-    "workers/shapes/conditions.py": {"_complaints"},
-    "workers/shapes/views.py": {"path_complaints", "complaints", "_of_view", "_of_condition"},
+    "workers/settings/settings.py": {"_complaints", "_user_complaints"},
+    "workers/mechanisms/config/views.py": {"path_complaints", "_complaints", "complaints", "_of_view", "_of_condition"},
 }
 #: Functions that make an exception of the sentence that they are given, and what they put before it.
-PLACED = {("workers/shapes/paths.py", "_wrong"): "at character …, …"}
+PLACED = {("workers/mechanisms/config/views.py", "_wrong"): "at character …, …"}
 LEVELS = {"warning", "error", "critical", "exception"}
 
 

@@ -17,8 +17,8 @@ import yaml
 
 from tests.deploy.messages import ROOT
 from workers.kafka.topics import plan_topics
-from workers.mechanisms.sizes import TOPIC_BYTES
-from workers.settings import Settings, rekey_topics, settings_of
+from workers.runtime.sizes import TOPIC_BYTES
+from workers.settings.settings import Settings, rekey_topics, settings_of
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from workers.agents.contributions import Rows
+from workers.arrays.texts import Texts
 from workers.events.columns import EventColumns, Events
 from workers.events.reader import EventReader, Reject
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
-from workers.settings import EventsSettings, shape_of
+from workers.pipeline.contributions import Rows
+from workers.settings.settings import EventsSettings, shape_of
 
 T = TypeVar("T")
 # Every stream key may be named.

@@ -21,8 +21,9 @@ from typing import Any
 from tests.events.reading import one
 from tests.events.reference import Found, Looked, Refused, event, plain, steps_of
 from tests.events.shapes_values import ODD, One, a_count, a_label, a_number, a_time, a_user, dumped, many, some_of
-from workers.events.reader import EventReader, EventSpans, Records, Reject
-from workers.settings import Settings, settings_of
+from workers.events.reader import EventReader, EventSpans, Reject
+from workers.kafka.records import Records
+from workers.settings.settings import Settings, settings_of
 
 BATCH = 250
 NAMES = ("a", "b", "c", "ab", "shop", "item", "n", "é", "x.y", "$t", "a b", "[]", "schlüssel", "long" * 8)

@@ -15,17 +15,15 @@ from hypothesis import strategies as st
 
 from tests.bounding import bound
 from tests.events.reading import columns, reader, shape
-from workers.agents.intake import Intake
 from workers.events import pairs, vocabulary
 from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, Events, Names
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.vocabulary import Vocabulary
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.config.views import Condition, Shape, View, parse
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.shapes.conditions import Condition
-from workers.shapes.paths import parse
-from workers.shapes.views import Shape, View
+from workers.pipeline.intake import Intake
 
 KEY = NoiseKey(bytes(32))
 

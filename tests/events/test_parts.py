@@ -19,21 +19,20 @@ from tests.events.reading import event_reader
 from tests.kernels.json_corpus import Row, corpus, read_back, readers, settings
 from tests.monitor.scene import Scene
 from workers.agents.contribute import ContributeProgress, ContributeShard
-from workers.agents.contributions import decode
-from workers.changes import Change
 from workers.events import logs
 from workers.events.formats.json_schema import FramedJson
 from workers.events.json import Json
+from workers.events.log import DECLINED_EACH
 from workers.events.project import bucket, number_of
-from workers.events.reader import EventReader, Records, Reject
+from workers.events.reader import EventReader, Reject
 from workers.events.user_reader import UserReader
-from workers.kafka.records import Batch, Outgoing
-from workers.kernels.reading.log import DECLINED_EACH
+from workers.kafka.records import Batch, Outgoing, Records
+from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.settings import EventsSettings, shape_of
-from workers.shapes.paths import Path
-from workers.shapes.views import ALL_KEYS, Shape, View
-from workers.state.progress import PROGRESS
+from workers.pipeline.contributions import decode
+from workers.pipeline.progress import PROGRESS
+from workers.runtime.sizes import Change
+from workers.settings.settings import EventsSettings, shape_of
 
 FOREVER = 1 << 62
 KEY = NoiseKey(bytes(32))

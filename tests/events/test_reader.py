@@ -11,11 +11,12 @@ import pytest
 from tests.events.reading import event_reader, one
 from tests.kernels.json_corpus import read_back
 from workers.events.json import NESTED_MAX
+from workers.events.layout import ITEMS
+from workers.events.log import LIST, VALUE
 from workers.events.logs import Bools, Bytes, Logs, Longs
-from workers.events.reader import EventReader, Records
-from workers.kernels.reading.log import LIST, VALUE
-from workers.kernels.reading.wanted import ITEMS
-from workers.settings import EventsSettings
+from workers.events.reader import EventReader
+from workers.kafka.records import Records
+from workers.settings.settings import EventsSettings
 
 SETTINGS = EventsSettings(topic="orders", key="shop", items="products", timestamp="ts")
 GOOD = b'{"shop":"s1","products":["a","b"],"ts":1000}'

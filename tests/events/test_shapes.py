@@ -12,9 +12,10 @@ from tests.events.reading import one
 from tests.events.shapes_corpus import BATCH, Case, Maker, difference, settings_or_none, told
 from tests.events.shapes_values import dumped
 from tests.kernels.uncompiled import plain_python
+from workers.events import json_parts, log, log_values, view_kernels
 from workers.events import reader as module
-from workers.events.reader import EventReader, Records
-from workers.kernels.reading import conditions, json_parts, labels, log, log_values, views
+from workers.events.reader import EventReader
+from workers.kafka.records import Records
 
 
 def test_three_readers_agree_over_random_shapes() -> None:
@@ -160,7 +161,7 @@ def test_readers_agree_on_both_sides_of_each_bound() -> None:
 
 def plain_see(old: str = "", new: str = "") -> Any:
     """Return the kernel `see` as plain Python, with `old` replaced by `new` in the source of what says what views see."""
-    return plain_python((json_parts, log, log_values, conditions, labels, views), old, new)[views]["see"]
+    return plain_python((json_parts, log, log_values, view_kernels), old, new)[view_kernels]["see"]
 
 
 @functools.cache

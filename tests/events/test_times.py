@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.agents.pipeline import KEY, unk
 from tests.events.reading import ANY, FIELDS, columns, event_reader, one, reader
-from workers.agents.intake import Intake
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
+from workers.pipeline.intake import Intake
 
 NOW_MS = 1_795_296_236_471
 DAY_MS = 86_400_000

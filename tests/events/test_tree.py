@@ -7,10 +7,10 @@ import pytest
 
 from tests.kernels.json_log_corpus import Scanner, tree
 from workers.events.json_tree import JsonTree
+from workers.events.log import WHOLE
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
-from workers.kernels.reading.log import WHOLE
-from workers.mechanisms.frozen import check_frozen
+from workers.runtime.frozen import check_frozen
 
 
 def test_paths_that_begin_alike_share_what_they_begin_with() -> None:

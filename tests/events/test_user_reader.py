@@ -13,13 +13,11 @@ from tests.kernels.uncompiled import uncompiled
 from workers.events.json import Json
 from workers.events.layout import Layout
 from workers.events.project import Projection
-from workers.events.times import AHEAD
-from workers.events.user_reader import UserReader, Whose
+from workers.events.reader import AHEAD
+from workers.events.user_reader import NO_TIME, UserReader, Whose, whose
 from workers.kafka.records import Records
-from workers.kernels.reading.whose import NO_TIME, whose
-from workers.settings import EventsSettings, shape_of
-from workers.shapes.conditions import conditions
-from workers.shapes.views import Shape
+from workers.mechanisms.config.views import Shape, conditions
+from workers.settings.settings import EventsSettings, shape_of
 
 FOREVER = 1 << 62
 SHAPE = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user")

@@ -14,13 +14,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.guessing.topics import NOW_MS, events, iso, sample_of
+from workers.commands.init.draft import Answers, Draft, Guess
+from workers.commands.init.formats import NothingToCount, decoded
+from workers.commands.init.pace import pace_of
+from workers.commands.init.sample import Sample
+from workers.commands.init.writing import Place, settings_text
 from workers.events.project import Projection
-from workers.guessing.draft import Answers, Draft, Guess
-from workers.guessing.formats import NothingToCount, decoded
-from workers.guessing.pace import pace_of
-from workers.guessing.sample import Sample
-from workers.guessing.writing import Place, settings_text
-from workers.settings import Settings, settings_of
+from workers.settings.settings import Settings, settings_of
 
 Json = dict[str, Any]
 # As no name of a field, setting or comment has it.

@@ -18,9 +18,9 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 from tests.admin import admin_of
 from tests.guessing.topics import events, partition_of
 from workers.cli import execute
-from workers.guessing.sample import sample_of
+from workers.commands.init.sample import sample_of
 from workers.kafka.clients import Connection
-from workers.settings import load
+from workers.settings.settings import load
 
 
 def made(bootstrap: str, records: Iterable[tuple[str | None, object]], partitions: int = 2, *, abort: bool = False) -> str:

@@ -10,13 +10,13 @@ import pytest
 
 from tests.guessing.test_any_topic import written
 from tests.guessing.topics import NOW_MS, Event, draft_of, events, iso, sample_of
-from workers.guessing.draft import Answers, Draft
-from workers.guessing.fields import Form, survey
-from workers.guessing.formats import NothingToCount
-from workers.guessing.pace import config_of, pace_of
-from workers.guessing.ranges import Range, around, range_of
-from workers.guessing.times import grace_of
-from workers.guessing.writing import worker_name
+from workers.commands.init.draft import Answers, Draft
+from workers.commands.init.fields import Form, survey
+from workers.commands.init.formats import NothingToCount
+from workers.commands.init.pace import config_of, pace_of
+from workers.commands.init.ranges import Range, around, range_of
+from workers.commands.init.times import grace_of
+from workers.commands.init.writing import worker_name
 from workers.mechanisms.registry import build
 
 

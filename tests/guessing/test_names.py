@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.guessing.names import Who, who
-from workers.shapes.paths import parse
+from workers.commands.init.names import Who, who
+from workers.mechanisms.config.views import parse
 
 NAMES: dict[Who | None, str] = {
     Who.PERSON: (

@@ -15,9 +15,9 @@ from tests.guessing.test_any_topic import loaded, written
 from tests.guessing.test_command import made, on_a_terminal
 from tests.guessing.topics import NOW_MS, Keyed, sample_of
 from workers.cli import execute
-from workers.guessing.draft import Answers
-from workers.guessing.formats import NothingToCount
-from workers.settings import load
+from workers.commands.init.draft import Answers
+from workers.commands.init.formats import NothingToCount
+from workers.settings.settings import load
 
 Event = dict[str, Any]
 

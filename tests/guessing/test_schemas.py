@@ -15,13 +15,12 @@ from google.protobuf import message_factory
 
 from tests.guessing.topics import sample_of
 from tests.registry_server import RegistryServer, registry_server
-from workers.errors import SettingsError
+from workers.commands.init import schemas
+from workers.commands.init.draft import Answers, Guess
+from workers.commands.init.formats import NothingToCount, decoded
 from workers.events.formats.protobuf_schema import ProtobufSchema
-from workers.guessing import schemas
-from workers.guessing.draft import Answers, Guess
-from workers.guessing.formats import NothingToCount, decoded
-from workers.registry.registry import Access
-from workers.registry.schema import Schema
+from workers.events.schemas import Access, Schema
+from workers.runtime.errors import SettingsError
 
 ORDER = """{"type": "record", "name": "Order", "fields": [
     {"name": "shop", "type": ["null", "string"]},

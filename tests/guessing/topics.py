@@ -10,9 +10,9 @@ from typing import Any
 
 from aiokafka.partitioner import murmur2
 
-from workers.guessing.draft import Answers, Draft, Guess
-from workers.guessing.formats import decoded
-from workers.guessing.sample import Record, Sample
+from workers.commands.init.draft import Answers, Draft, Guess
+from workers.commands.init.formats import decoded
+from workers.commands.init.sample import Record, Sample
 
 NOW_MS = 1_795_300_000_000
 SPAN_MS = 6 * 3_600_000

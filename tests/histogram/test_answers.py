@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from tests.histogram.test_snapshots import tick
 from workers.dashboard.snapshots import Pages as DashboardPages
-from workers.histogram.answers import joined, parts
-from workers.histogram.labels import LabelCache
-from workers.histogram.snapshots import snapshots
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers
+from workers.pipeline.labels import LabelCache
+from workers.pipeline.snapshots import joined, parts, snapshots
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "consumers" / "snapshots.py"
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from workers.agents.factory import histograms, mechanisms
-from workers.errors import StateRefused
-from workers.histogram.histogram import Histogram
-from workers.histogram.life import Life
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.settings import load
+from workers.pipeline.factory import histograms, mechanisms
+from workers.pipeline.histogram import Histogram, Life
+from workers.runtime.errors import StateRefused
+from workers.settings.settings import load
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "mechanisms"
 

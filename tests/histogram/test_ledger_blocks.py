@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mechanisms.test_ledger import TALLIES, as_dict, contributions
-from workers.errors import StateRefused
-from workers.histogram import ledger_blocks
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.sizes import VALUE_BYTES
-from workers.mechanisms.texts import Texts
+from workers.pipeline import ledger_blocks
+from workers.runtime.errors import StateRefused
+from workers.runtime.sizes import VALUE_BYTES
 
 NAMES = ["a", "b", "shop"]
 

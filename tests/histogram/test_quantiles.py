@@ -15,12 +15,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.histogram.quantiles import NORMAL_95, Numeric
-from workers.mechanisms.buckets import Buckets, parse_buckets
-from workers.mechanisms.config import KnownBaseConfig
+from workers.mechanisms.config.buckets import Buckets, parse_buckets
+from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
-from workers.mechanisms.sizes import VALUE_BYTES
+from workers.pipeline.quantiles import NORMAL_95, Numeric
+from workers.runtime.sizes import VALUE_BYTES
 
 EDGES = (0.0, 10.0, 50.0, 100.0)
 NUMBERS = Numeric(Buckets(EDGES), (0.5,))

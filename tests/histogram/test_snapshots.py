@@ -10,15 +10,15 @@ import orjson
 import pytest
 
 from tests.kernels.uncompiled import WAYS
-from workers.histogram.labels import LabelCache
-from workers.histogram.quantiles import Numeric
-from workers.histogram.snapshots import ReleasedTick, snapshots
-from workers.kernels.text_columns import TOO_LONG, UNMET, items_as_numbers, numbers_as_json
-from workers.mechanisms.buckets import Buckets
+from workers.arrays.text_columns import TOO_LONG, UNMET, items_as_numbers, numbers_as_json
+from workers.arrays.texts import Texts, fixed
+from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts, fixed
+from workers.pipeline.labels import LabelCache
+from workers.pipeline.quantiles import Numeric
+from workers.pipeline.snapshots import ReleasedTick, snapshots
 
 
 def tick(release: Any) -> ReleasedTick:

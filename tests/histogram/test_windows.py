@@ -11,10 +11,10 @@ import pytest
 from msgspec import structs
 
 from tests.agents.pipeline import KEY, Partition, contribute, unk
-from workers.histogram.histogram import Histogram
-from workers.histogram.windows import Windows
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.snapshots import Windows
 
 # As many items as differences are looked at: a sample variance of n = 20,000 has relative sd sqrt(2/n) = 0.01; five of them are 5 %
 # (6e-7), which half and double the variance miss by far. Noise is far above one count, so rounding does not show.

@@ -17,14 +17,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from workers.changes import Change
 from workers.kafka.clients import Connection
-from workers.kafka.ends import End
 from workers.kafka.handover import Handover
+from workers.kafka.offsets import End
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.transport import BatchSchema, create_app, run_app
+from workers.runtime.sizes import Change
 
 #: Stage 1 commits when this many records are pending, so that a test has many transactions.
 COMMIT_RECORDS = 500

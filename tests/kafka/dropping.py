@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from workers.errors import KafkaAway
 from workers.kafka import transaction
 from workers.kafka.clients import Connection
 from workers.kafka.transaction import Transactions
+from workers.runtime.errors import KafkaAway
 
 TIMEOUT_MS = 1_000
 

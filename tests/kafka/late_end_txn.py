@@ -37,11 +37,11 @@ from tests.kafka.proxy import (
     Request,
     proxied_broker,
 )
-from workers.errors import Fenced, KafkaAway
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
+from workers.runtime.errors import Fenced, KafkaAway
 
 COPIES = 2
 PARTITIONS = 2

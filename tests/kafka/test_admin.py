@@ -34,7 +34,7 @@ print("done")
 SILENT = """
 from confluent_kafka import KafkaError, KafkaException
 from workers.kafka.embedded import EmbeddedCluster
-from workers.state import groups
+from workers.agents import state as groups
 
 groups._SOON = (KafkaError._UNSUPPORTED_FEATURE,)
 with EmbeddedCluster() as cluster:

@@ -7,8 +7,8 @@ import ssl
 import pytest
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
-from workers.errors import SettingsError
 from workers.kafka.clients import Connection, faust_credentials
+from workers.runtime.errors import SettingsError
 from workers.settings.files import CLIENT_OURS
 
 SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.password": "hush-hush"}

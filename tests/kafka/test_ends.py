@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.kafka.clients import Connection
-from workers.kafka.ends import MOST_ENDS, End, Ends
-from workers.kafka.lag import Reading
+from workers.kafka.offsets import MOST_ENDS, End, Ends, Reading
 from workers.kafka.records import Batch, Records
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store

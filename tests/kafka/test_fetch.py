@@ -11,9 +11,8 @@ import pytest
 from faust.transport.drivers import aiokafka as driver
 
 from workers.kafka.clients import Connection
-from workers.kafka.fetch import ConsumerThread
 from workers.kafka.handover import Handover
-from workers.kafka.transport import create_app
+from workers.kafka.transport import ConsumerThread, create_app
 
 #: Far longer than a test may take: whoever waits that long was not woken.
 NEVER_S = 600.0

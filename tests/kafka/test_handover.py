@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from workers.errors import CopyFailed, Fenced, KafkaAway, QuietcountError, SettingsError, StateRefused
 from workers.kafka.clients import Connection
-from workers.kafka.ends import End
 from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover, Partition
-from workers.kafka.lag import Reading
+from workers.kafka.offsets import End, Reading
 from workers.kafka.records import Batch, FetchedRecords, Records
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
+from workers.runtime.errors import CopyFailed, Fenced, KafkaAway, QuietcountError, SettingsError, StateRefused
 
 EVENTS: list[Partition] = [("events", 0), ("events", 1)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.kafka.lag import _MOST, Lag, Reading
+from workers.kafka.offsets import _MOST, Lag, Reading
 
 
 def test_a_busy_shard_that_keeps_up_is_never_far_behind() -> None:

@@ -28,11 +28,11 @@ from tests.kafka.proxy import (
     proxied_broker,
 )
 from tests.kafka.test_shard import Cluster, say
-from workers.errors import Fenced, KafkaAway
 from workers.kafka import transaction
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Shard
 from workers.kafka.transaction import Transactions
+from workers.runtime.errors import Fenced, KafkaAway
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from tests.broker import local_broker
 from tests.kafka.harness import create_topic, read, settled, unique
-from workers.changes import Change
-from workers.errors import Fenced, SettingsError
 from workers.kafka.clients import Connection
-from workers.kafka.lag import Reading
+from workers.kafka.offsets import Reading
 from workers.kafka.records import Batch, Outgoing, Records
 from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.store import Changelog, Store
 from workers.kafka.transaction import Transactions
+from workers.runtime.errors import Fenced, SettingsError
+from workers.runtime.sizes import Change
 
 
 class Keeper(Shard):

@@ -9,13 +9,13 @@ import pytest
 
 from tests.admin import admin_of
 from tests.kafka.harness import create_topic, unique, wait_until
-from workers.changes import Change
-from workers.errors import CopyFailed, StateRefused
 from workers.kafka import reading
 from workers.kafka import store as module
 from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import current_id
+from workers.runtime.errors import CopyFailed, StateRefused
+from workers.runtime.sizes import Change
 
 LOG = Changelog("state", 0)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.kafka.harness import create_topic, unique
-from workers.errors import SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import PARTITIONS, EmbeddedCluster
 from workers.kafka.topics import Existing, cautions, create_missing, describe, missing, plan_topics, problems
+from workers.runtime.errors import SettingsError
 
 
 def partitions(**existing: int) -> dict[str, int]:

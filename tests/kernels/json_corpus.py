@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from tests.events.reading import event_reader
-from workers.events.reader import EventReader, EventSpans, Records, Reject
-from workers.settings import EventsSettings
-from workers.shapes.paths import Path
+from workers.events.reader import EventReader, EventSpans, Reject
+from workers.kafka.records import Records
+from workers.mechanisms.config.views import Path
+from workers.settings.settings import EventsSettings
 
 Row = tuple[int, int, bytes | None, bytes | None, list[bytes], list[int]]
 

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from tests.kernels.json_corpus import SPACES, Generator
+from workers.arrays.texts import fixed
+from workers.events import json_scanner
 from workers.events.json_objects import JsonDecoder, decimal
+from workers.events.json_parts import depths
 from workers.events.json_tree import JsonTree
+from workers.events.log import DECLINED, EXPONENT, FALSE, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
-from workers.kernels.reading import json_log
-from workers.kernels.reading.json_parts import depths
-from workers.kernels.reading.log import DECLINED, EXPONENT, FALSE, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE
-from workers.mechanisms.texts import fixed
 
 Logs = Callable[..., tuple[int, int, int]]
 # A row of a log: slot, kind, and the text, the word or the number that is there.
@@ -238,7 +238,7 @@ class Scanner:
         self.root = root
         self._tree = JsonTree(root)
         self._stack, self._seen = self._tree.scratch()
-        self._logs = logs or json_log.logs
+        self._logs = logs or json_scanner.logs
         self._room = 2
 
     def read(self, records: Records) -> list[list[Row] | None]:

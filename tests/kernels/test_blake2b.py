@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.kernels import blake2b
-from workers.kernels.blake2b import State, digests, start
+from workers.arrays import blake2b
+from workers.arrays.blake2b import State, digests, start
 from workers.mechanisms.noise.keyed import NoiseKey
 
 BYTES = np.random.default_rng(12).integers(0, 256, 8_000, dtype=np.uint8)

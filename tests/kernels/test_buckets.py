@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.kernels.uncompiled import WAYS
-from workers.kernels import buckets as kernels
-from workers.kernels.reading.labels import bucket_of
-from workers.mechanisms.texts import fixed
+from workers.arrays import buckets
+from workers.arrays.texts import fixed
+from workers.events.view_kernels import bucket_of
 
 Floats = NDArray[np.float64]
 EDGES = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=12, unique=True).map(sorted)
@@ -38,9 +38,9 @@ def test_each_number_is_in_the_interval_that_holds_it(edges: list[float], values
     wanted = [expected(value, edges) for value in values]
     for way in WAYS:
         found = np.empty(len(values), dtype=np.int64)
-        with patch.object(kernels, "bucket", way(kernels.bucket)):
-            way(kernels.buckets)(fixed(np.array(values)), fixed(np.array(edges)), found)
-            assert [way(kernels.bucket)(value, fixed(np.array(edges))) for value in values] == wanted
+        with patch.object(buckets, "bucket", way(buckets.bucket)):
+            way(buckets.buckets)(fixed(np.array(values)), fixed(np.array(edges)), found)
+            assert [way(buckets.bucket)(value, fixed(np.array(edges))) for value in values] == wanted
         assert found.tolist() == wanted
 
 
@@ -54,11 +54,11 @@ def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(edges: lis
 
 
 def quantile_in_columns(counts: Floats, sd: float, q: float, normal: float) -> tuple[int, float, int, float, int, float]:
-    """The same in whole columns of numbers, by what `histogram.quantiles` says."""
+    """The same in whole columns of numbers, by what `pipeline.quantiles` says."""
     n, below = len(counts) - 1, np.cumsum(counts)
     total = float(below[-1])
     if total <= normal * sd * math.sqrt(n + 1):
-        return kernels.OPEN, 0.0, kernels.OPEN, 0.0, kernels.OPEN, 0.0
+        return buckets.OPEN, 0.0, buckets.OPEN, 0.0, buckets.OPEN, 0.0
     g, edges = below[:-1] - q * total, np.arange(1.0, n + 1)
     reach = normal * (sd * np.sqrt(edges * ((1 - q) * (1 - q)) + (n - edges + 1) * (q * q)))
 
@@ -73,8 +73,8 @@ def quantile_in_columns(counts: Floats, sd: float, q: float, normal: float) -> t
         return (low + high) / 2
 
     upper, lower = g + reach >= 0, g - reach <= 0
-    low = kernels.OPEN if upper[0] else int(np.argmax(upper)) if upper.any() else kernels.EDGE
-    high = kernels.OPEN if lower[-1] else n - int(np.argmax(lower[::-1])) if lower.any() else kernels.EDGE
+    low = buckets.OPEN if upper[0] else int(np.argmax(upper)) if upper.any() else buckets.EDGE
+    high = buckets.OPEN if lower[-1] else n - int(np.argmax(lower[::-1])) if lower.any() else buckets.EDGE
     ends = low, passes(low, 1) if low > 0 else 0.0, high, passes(high, -1) if high > 0 else 0.0
     bucket = int(np.argmin(np.concatenate(([0.0], np.cumsum(g)))))
     if bucket in (0, n):
@@ -98,6 +98,6 @@ def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(counts: list[int],
     column = np.array(counts, dtype=np.float64)
     wanted = quantile_in_columns(column, sd, q, 1.96)
     for way in WAYS:
-        parts = {name: way(getattr(kernels, name)) for name in ("root", "sd_below")}
-        with patch.multiple(kernels, **parts):
-            assert way(kernels.quantile)(fixed(column), sd, q, 1.96, np.empty(len(column) - 1)) == wanted
+        parts = {name: way(getattr(buckets, name)) for name in ("root", "sd_below")}
+        with patch.multiple(buckets, **parts):
+            assert way(buckets.quantile)(fixed(column), sd, q, 1.96, np.empty(len(column) - 1)) == wanted

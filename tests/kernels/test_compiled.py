@@ -7,6 +7,7 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler import Flags
 
 from tests.worker.harness import ROOT
-from workers.compiling import _flags_at_once
-from workers.kernels import compiled
-from workers.mechanisms.texts import fixed
+from workers.arrays import compiled
+from workers.arrays.texts import fixed
+from workers.commands.compiling import _flags_at_once
 
 COUNTED = """
 import sys
 from numba.core import event
-from workers.compiling import compile_kernels
+from workers.commands.compiling import compile_kernels
 compile_kernels()
 with event.install_recorder("numba:compile") as recorder:
     from workers.cli import execute
@@ -38,7 +39,7 @@ sys.exit(f"compiled late: {late}" if late else code)
 WITHOUT = """
 import sys
 import numpy as np
-from workers.mechanisms.texts import Texts
+from workers.arrays.texts import Texts
 assert list(Texts.of([b"a", b"b"]).take(np.array([1]))) == [b"b"]
 found = sorted(name for name in sys.modules if name.startswith("scipy.linalg"))
 import scipy.linalg
@@ -74,11 +75,19 @@ def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
     assert last_but(halves, 2) == -1.5
 
 
+def kernel_nodes(path: Path) -> Iterator[ast.AST]:
+    """Yield the nodes of all kernels in a file."""
+    decorators = {name for name, each in vars(compiled).items() if callable(each) and "function" in getattr(each, "__annotations__", ())}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and any(getattr(d, "id", "") in decorators for d in node.decorator_list):
+            yield from ast.walk(node)
+
+
 def test_no_kernel_counts_from_the_end_of_an_array() -> None:
     """Where an index is not checked numba is kept from looking whether it is below 0: that would be a place before the array."""
     found = []
-    for path in sorted((ROOT / "workers/kernels").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path in sorted((ROOT / "workers").rglob("*.py")):
+        for node in kernel_nodes(path):
             if isinstance(node, ast.Subscript):
                 indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
                 found += [

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.kernels.uncompiled import WAYS, uncompiled
+from workers.events.formats import wire
 from workers.events.formats.reader import json_payloads
+from workers.events.formats.wire import NO_ID, NO_VALUE, UNKNOWN
 from workers.kafka.records import Records
-from workers.kernels.wire import framing
-from workers.kernels.wire.framing import NO_ID, NO_VALUE, UNKNOWN
 
 
 def cut(
@@ -22,7 +22,7 @@ def cut(
     records, n = Records.of(values), len(values)
     ids, payloads, numbers = (np.full((n, 2), -7), np.full((n, 2), -7), np.full(n, -7))
     rows = np.array(known, dtype=np.int64).reshape(-1, 2)
-    done = way(framing.cut)(records.data, records.values, named, rows, begin, ids, payloads, numbers)
+    done = way(wire.cut)(records.data, records.values, named, rows, begin, ids, payloads, numbers)
     return done, ids.tolist(), payloads.tolist(), numbers.tolist()
 
 
@@ -30,7 +30,7 @@ def cut(
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param is uncompiled:
         for name in ("message", "zigzag"):
-            monkeypatch.setattr(framing, name, uncompiled(getattr(framing, name)))
+            monkeypatch.setattr(wire, name, uncompiled(getattr(wire, name)))
     return request.param
 
 

@@ -10,21 +10,10 @@ import pytest
 from tests.events.reading import event_reader, one
 from tests.kernels.json_corpus import ESCAPES, INSIDE, VALUES, Generator, corpus, difference, mutations, readers, record
 from tests.kernels.uncompiled import plain_python
-from workers.events import json, reader
-from workers.events.reader import Records
-from workers.kernels.reading import (
-    conditions,
-    json_log,
-    json_parts,
-    json_texts,
-    json_values,
-    labels,
-    log,
-    log_values,
-    views,
-)
-from workers.mechanisms.config import LABEL_BYTES_MAX
-from workers.settings import EventsSettings
+from workers.events import json, json_parts, json_scanner, log, log_values, reader, view_kernels
+from workers.kafka.records import Records
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.settings.settings import EventsSettings
 
 EVENTS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
 
@@ -63,9 +52,9 @@ def test_the_readers_agree_about_mutated_events() -> None:
 
 def test_the_reader_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled is what one reads: nothing rests on how numba compiles it."""
-    plain = plain_python((json_parts, log, json_texts, json_values, json_log, log_values, conditions, labels, views))
-    monkeypatch.setattr(json, "logs", plain[json_log]["logs"])
-    monkeypatch.setattr(reader, "see", plain[views]["see"])
+    plain = plain_python((json_parts, log, json_scanner, log_values, view_kernels))
+    monkeypatch.setattr(json, "logs", plain[json_scanner]["logs"])
+    monkeypatch.setattr(reader, "see", plain[view_kernels]["see"])
     assert first_difference(2_000, every=5) is None
 
 

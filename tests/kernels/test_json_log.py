@@ -13,12 +13,12 @@ import pytest
 from tests.kernels.json_corpus import CONTROLS, ESCAPES, INSIDE, NOT_UTF8, UTF8, VALUES
 from tests.kernels.json_log_corpus import TREES, Row, Scanner, Shapes, difference, mutations, tree
 from tests.kernels.uncompiled import plain_python
+from workers.events import json_parts, json_scanner, log
 from workers.events.json import Json
 from workers.events.json_objects import JsonDecoder
+from workers.events.log import EXPONENT, FALSE, FULL, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE, put
 from workers.events.tree import Node, Wanted, build
 from workers.kafka.records import Records
-from workers.kernels.reading import json_log, json_parts, json_texts, json_values, log
-from workers.kernels.reading.log import EXPONENT, FALSE, FULL, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE, put
 
 EVENTS = tree("key", "items", "ts", many=["items"])
 # Where each value, hostile or not, is put instead of @.
@@ -70,7 +70,7 @@ def corpus() -> Iterator[tuple[str, list[bytes]]]:
 
 def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
     """Return the kernel `logs` as plain Python, with `old` replaced by `new` in the source of the scanner."""
-    logs: Callable[..., Any] = plain_python((json_parts, log, json_texts, json_values, json_log), old, new)[json_log]["logs"]
+    logs: Callable[..., Any] = plain_python((json_parts, log, json_scanner), old, new)[json_scanner]["logs"]
     return logs
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.kernels.uncompiled import WAYS
-from workers.kernels.reading.log import DECLINED, DECLINED_EACH, ended, longest_log, outcomes, widest
-from workers.kernels.reading.views import READ
-from workers.mechanisms.texts import fixed
+from workers.arrays.texts import fixed
+from workers.events.layout import READ
+from workers.events.log import DECLINED, DECLINED_EACH, ended, longest_log, outcomes, widest
 
 
 @pytest.mark.parametrize("way", WAYS)

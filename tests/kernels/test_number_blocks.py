@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
-from workers.histogram.packing import pack
-from workers.kernels.number_blocks import HEAD_BYTES, add_up, look_up, mark_blocks, pack_blocks, passed, xor
-from workers.mechanisms.texts import fixed
+from workers.arrays.number_blocks import HEAD_BYTES, add_up, look_up, mark_blocks, pack_blocks, passed, xor
+from workers.arrays.texts import fixed
+from workers.pipeline.ledger_blocks import pack
 
 EDGES = [0, 1, 255, 256, 65_535, 65_536, 2**31 - 1]
 WIDE = [*EDGES, 2**31, 2**32 - 1, 2**32, 2**63 - 1]

@@ -12,8 +12,8 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
 from tests.kernels.uncompiled import plain_python, uncompiled
-from workers.kernels import records
-from workers.mechanisms.texts import fixed
+from workers.arrays.texts import fixed
+from workers.kafka import records
 
 HEADER = 61
 WAYS = (vars(records), plain_python((records,))[records])

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
-from workers.histogram.packing import pack
-from workers.kernels.text_columns import columns_of
-from workers.mechanisms.texts import fixed
+from workers.arrays.text_columns import columns_of
+from workers.arrays.texts import fixed
+from workers.pipeline.ledger_blocks import pack
 
 ROWS = st.lists(st.tuples(st.integers(0, 1024), st.sampled_from([1, 255, 256, 65_536, 2**32 - 1, 2**32, 2**63 - 1])), max_size=20)
 

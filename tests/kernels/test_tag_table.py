@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.kernels.uncompiled import WAYS
-from workers.kernels import tag_table
-from workers.mechanisms.tag_index import TagIndex
+from workers.arrays import tag_table
+from workers.arrays.tag_index import TagIndex
 
 Tags = NDArray[np.uint64]
 # Halves that share a slot, or a fingerprint, or both, with others that differ from them.

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
-from workers.kernels import tallies
+from workers.arrays import tallies
 
 EVENTS = st.lists(
     st.tuples(st.integers(0, 3), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), unique_by=lambda row: row[0])),

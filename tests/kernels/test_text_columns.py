@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.kernels.text_columns import find_lines
-from workers.mechanisms.texts import fixed
+from workers.arrays.text_columns import find_lines
+from workers.arrays.texts import fixed
 
 # What differs from a newline in one bit, or carries into the next byte, is among them.
 BYTES = st.sampled_from([0, 1, 8, 9, 10, 11, 14, 26, 42, 74, 127, 128, 137, 138, 139, 255])

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS, uncompiled
+from workers.arrays import words
+from workers.arrays.texts import Texts
+from workers.events import vocabulary as kernels
 from workers.events.pairs import DigestsOfViews, PairDigests, pairs_of
 from workers.events.vocabulary import Vocabulary
-from workers.kernels import texts as kernels
-from workers.kernels import words
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
 
 TEXTS = st.lists(st.binary(max_size=20), max_size=60)
 SECRET = np.arange(16, dtype=np.uint8).view(np.uint64)

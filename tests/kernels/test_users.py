@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.agents import user_epoch
-from workers.agents.user_epoch import UserEpoch
-from workers.kernels import users as kernels
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
+from workers.pipeline import users as kernels
+from workers.pipeline import users as user_epoch
+from workers.pipeline.users import UserEpoch
 
 Event = tuple[int, list[tuple[int, int]]]  # user, rows of pair and amount
 EVENT = st.tuples(st.integers(0, 5), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4)), max_size=6))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from workers.kernels.words import (
+from workers.arrays.words import (
     digits_at,
     first_marked,
     not_plain,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from workers.kernels import words
+from workers.arrays import words
 
 
 def uncompiled(function: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from workers.mechanisms.buckets import EDGES_MAX, Buckets, parse_buckets
+from workers.mechanisms.config.buckets import EDGES_MAX, Buckets, parse_buckets
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from workers.mechanisms.counters.haar import HaarCounter
-from workers.mechanisms.frozen import Frozen, check_frozen, kept, read_only, thawed
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.runtime.frozen import Frozen, check_frozen, kept, read_only, thawed
 
 
 class Pair(Frozen):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from workers.mechanisms.config import UnkBaseConfig
+from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.noise.keyed import NoiseKey

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.mechanisms.test_ledger import contributions
-from workers.mechanisms.config import UnkBaseConfig
+from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(bytes(range(32)))
 TALLIES = st.dictionaries(

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.config import EPOCH, UnkBaseConfig
-from workers.mechanisms.counters.counter import Counter, make_counter
+from workers.mechanisms.config.histogram import EPOCH, UnkBaseConfig
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.running.unk_base import UnkBase
 

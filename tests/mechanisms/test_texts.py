@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import uncompiled
-from workers.kernels import text_columns
-from workers.mechanisms.texts import Texts
+from workers.arrays import text_columns
+from workers.arrays.texts import Texts
 
 LISTS = st.lists(st.binary(max_size=6), max_size=12)
 

@@ -6,10 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.mechanisms.ledger import Contributions
+from workers.arrays.texts import Texts
+from workers.mechanisms.ledger import Contributions, tick_rows
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
-from workers.mechanisms.tick_rows import tick_rows
 
 KEY = NoiseKey(bytes(32))
 NAMES = ("s1", "s2", "not served")

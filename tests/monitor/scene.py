@@ -6,17 +6,17 @@ from pathlib import Path
 
 from tests.events.reading import ANY, event_reader
 from workers.agents.contribute import ContributeShard, Stream
-from workers.agents.factory import histograms, lanes, mechanisms
-from workers.agents.merge import Merge
 from workers.agents.release import ReleaseShard
-from workers.agents.sources import Sources, SourceTopic
-from workers.histogram.histogram import Histogram
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
-from workers.kafka.lag import Lag, Reading
+from workers.kafka.offsets import Lag, Reading
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.settings import Settings, load
+from workers.pipeline.factory import histograms, lanes, mechanisms
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.merge import Merge
+from workers.pipeline.sources import Sources, SourceTopic
+from workers.settings.settings import Settings, load
 
 SETTINGS = """\
 [worker]

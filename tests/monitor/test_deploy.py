@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from tests.monitor.scene import NOW_MS, Scene
-from workers.monitor.health import Health
-from workers.monitor.server import registry_of
+from workers.agents.monitor import Health, registry_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.monitor.scene import NOW_MS, NOW_S, Scene
+from workers.agents.monitor import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S, Health, answers
 from workers.kafka.handover import KAFKA_AWAY
-from workers.kafka.lag import Lag, Reading
-from workers.monitor.health import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S, Health, answers
+from workers.kafka.offsets import Lag, Reading
 
 COMMIT_INTERVAL_S, TICK_S = 5.0, 10.0
 

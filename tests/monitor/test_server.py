@@ -12,9 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.monitor.scene import Scene
-from workers.errors import SettingsError
+from workers.agents.monitor import OperatorsPort
 from workers.kafka.handover import Handover
-from workers.monitor.server import OperatorsPort
+from workers.runtime.errors import SettingsError
 
 PARTITIONS = {"contribute": 2, "release": 1}
 

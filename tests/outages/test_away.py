@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from workers.errors import KafkaAway, KafkaRefuses, SettingsError
+from workers.kafka import outages
 from workers.kafka.clients import Connection
-from workers.logs import log_to_stderr
-from workers.outages import watch
-from workers.outages.away import Away
-from workers.outages.quiet import without_outages
-from workers.outages.watch import wait_for
+from workers.kafka.outages import wait_for, without_outages
+from workers.runtime.availability import Away
+from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
+from workers.runtime.logs import log_to_stderr
 
 
 def test_an_outage_is_two_lines_however_often_it_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
@@ -53,7 +52,7 @@ def answers(*given: object) -> Callable[[], str]:
 
 def test_it_waits_for_a_kafka_that_is_away_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong setting would be waited for, for ever."""
-    monkeypatch.setattr(watch, "LOOK_S", 0.0)
+    monkeypatch.setattr(outages, "LOOK_S", 0.0)
     away, waited = Away(), list[bool]()
     silent = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     assert wait_for(answers(KafkaAway("no broker"), silent, "topics"), away, lambda: waited.append(away.is_so)) == "topics"
@@ -65,14 +64,14 @@ def test_it_waits_for_a_kafka_that_is_away_and_for_nothing_else(monkeypatch: pyt
 
 def test_a_refusal_after_an_outage_is_believed_when_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that has just started may not know its users yet; one that does must not be asked for ever."""
-    monkeypatch.setattr(watch, "LOOK_S", 0.0)
+    monkeypatch.setattr(outages, "LOOK_S", 0.0)
     away = Away()
     away.lost("no broker answers")
     refuses = KafkaRefuses("wrong password")
     assert wait_for(answers(refuses, SettingsError("no such topic"), "topics"), away) == "topics"
     assert wait_for(answers(KafkaAway("no broker"), refuses, "topics"), Away()) == "topics"
     away.lost("no broker answers")
-    monkeypatch.setattr(watch, "REFUSED_S", 0.0)
+    monkeypatch.setattr(outages, "REFUSED_S", 0.0)
     with pytest.raises(KafkaRefuses):
         wait_for(answers(refuses, "topics"), away)
 
@@ -108,7 +107,7 @@ def test_what_clients_say_of_each_attempt_is_held_back_and_what_a_broker_refuses
         ),
         "aiokafka.conn": ("Unable connect to node with id 1: refused", "Topic x is not authorized for this client"),
         "workers.kafka.clients": ("Kafka client: _TRANSPORT: refused", "Kafka client: _AUTHENTICATION: no"),
-        "workers.outages.away": ("Kafka is away: x. Waiting", "Kafka is away: x. Waiting"),
+        "workers.runtime.availability": ("Kafka is away: x. Waiting", "Kafka is away: x. Waiting"),
     }
     for name, texts in said.items():
         for text in texts:
@@ -116,5 +115,5 @@ def test_what_clients_say_of_each_attempt_is_held_back_and_what_a_broker_refuses
     lines = [line.split(" ERROR   ")[-1] for line in capfd.readouterr().err.splitlines()]
     assert lines == [
         said["librdkafka"][1], "something else", said["aiokafka.conn"][1], said["workers.kafka.clients"][1],
-        *said["workers.outages.away"],
+        *said["workers.runtime.availability"],
     ]  # fmt: skip

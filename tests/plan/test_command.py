@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from workers.cli import execute
-from workers.plan import model
-from workers.plan.model import Bucket, Plan, Record
-from workers.plan.plot import ROWS, band
+from workers.privacy.plan import model
+from workers.privacy.plan.model import Bucket, Plan, Record
+from workers.privacy.plan.text import ROWS, band
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))

@@ -6,12 +6,11 @@ import pytest
 
 from tests.plan.test_figures import planned, said
 from tests.plan.test_noise import LABELS, START, config
-from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.plan.advice import _end
-from workers.plan.ends import end_choices
-from workers.plan.model import Bucket, EndChoice
-from workers.plan.plot import line
+from workers.privacy.plan.advice import _end, end_choices
+from workers.privacy.plan.model import Bucket, EndChoice
+from workers.privacy.plan.text import line
 
 
 def ends_of(own: HistogramConfig) -> tuple[EndChoice, ...]:

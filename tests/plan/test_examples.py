@@ -11,8 +11,8 @@ import pytest
 
 from tests.numbers import number_in
 from workers.cli import execute
-from workers.events.times import EARLIEST_MS
-from workers.settings import Settings, load
+from workers.events.reader import EARLIEST_MS
+from workers.settings.settings import Settings, load
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").rglob("*.toml"))
 TICKS = 3

@@ -14,20 +14,20 @@ from rich.console import Console
 from scipy.stats import norm
 
 from tests.plan.test_noise import LABELS, START, config
+from workers.arrays.texts import Texts
 from workers.mechanisms.accounting import compose, epsilon_of
-from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.order_statistics.bounded_max import BoundedMaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
+from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.texts import Texts
-from workers.plan.make import plan_of
-from workers.plan.memory import memory_of
-from workers.plan.model import HistogramPlan, Plan
-from workers.plan.text import show
-from workers.plan.total import Built, total_of
+from workers.privacy.plan.make import plan_of
+from workers.privacy.plan.memory import memory_of
+from workers.privacy.plan.model import HistogramPlan, Plan
+from workers.privacy.plan.text import show
+from workers.privacy.total import Built, total_of
 
 
 def planned(own: HistogramConfig) -> HistogramPlan:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import PositiveLaplaceConfig
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.plan.curves import HaarCurve, curve_of, rho_item_of, sqrt_curve
-from workers.plan.noise import (
+from workers.privacy.plan.curves import HaarCurve, curve_of, rho_item_of, sqrt_curve
+from workers.privacy.plan.noise import (
     curve,
     half_width_95,
     mean_absolute_error,

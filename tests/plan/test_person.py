@@ -18,17 +18,29 @@ from scipy.stats import norm
 
 from tests.plan.test_noise import config
 from workers.mechanisms.accounting import rho_of
-from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.order_statistics.bounded_max import BoundedMaxConfig
+from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import build
-from workers.plan.adding_up import Part, together
-from workers.plan.make import plan_of
-from workers.plan.model import Plan
-from workers.plan.person.group import delta_of, group_failure, lost, stated
-from workers.plan.person.table import DAY_MS, EVENTS, Charge, rows_of, spans_of
-from workers.plan.text import show
-from workers.plan.total import Built, total_of, warnings_of
-from workers.settings import load
+from workers.privacy.plan.make import plan_of
+from workers.privacy.plan.model import Plan
+from workers.privacy.plan.text import show
+from workers.privacy.total import (
+    DAY_MS,
+    EVENTS,
+    Built,
+    Charge,
+    Part,
+    delta_of,
+    group_failure,
+    lost,
+    rows_of,
+    spans_of,
+    stated,
+    together,
+    total_of,
+    warnings_of,
+)
+from workers.settings.settings import load
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "mechanisms"
 # Integer orders, as the guarantee has them; dp_accounting stops at the given ones.

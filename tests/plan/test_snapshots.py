@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from tests.agents.pipeline import Event, Partition, contribute
-from workers.mechanisms.config import EPOCH, HistogramConfig
+from workers.mechanisms.config.histogram import EPOCH, HistogramConfig
 from workers.mechanisms.registry import MECHANISMS
-from workers.plan.make import make_plan
-from workers.plan.noise import chosen_ticks
-from workers.settings import Settings, load
+from workers.privacy.plan.make import make_plan
+from workers.privacy.plan.noise import chosen_ticks
+from workers.settings.settings import Settings, load
 
 ROOT = Path(__file__).parent.parent.parent / "examples"
 EXAMPLES = sorted(ROOT.rglob("*.toml"))

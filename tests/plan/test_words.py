@@ -8,16 +8,7 @@ from fractions import Fraction
 
 import pytest
 
-from workers.plan.person.words import (
-    cautions,
-    factor,
-    grade,
-    is_void,
-    measures,
-    one_in,
-    times_right,
-    verdict,
-)
+from workers.privacy.phrasing import cautions, factor, grade, is_void, measures, one_in, times_right, verdict
 
 EPSILONS = sorted({1e-3, 0.1, 0.5, 1.0, 1.41, 4.0, 5.0, 20.0, 1e3, *(10 ** (i / 16) for i in range(-48, 49))})
 DELTAS = sorted({1e-9, 1e-5, 0.01, 0.05, 0.5, 0.999, 1.0, 1.5, *(10 ** (i / 8) for i in range(-96, 3))})

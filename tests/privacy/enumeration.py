@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, State
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
-from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 STREAM_KEY = "s"

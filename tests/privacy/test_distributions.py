@@ -11,9 +11,9 @@ import pytest
 
 from tests.costs import delta_of
 from tests.privacy.enumeration import Event, History, Law, World, also, fixed, hockey_stick, law_of, renyi
-from workers.mechanisms.frozen import thawed
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
+from workers.runtime.frozen import thawed
 
 SETTINGS: dict[str, object] = {"name": "h", "tick_ms": 1, "max_items": 1, "delta": 0.2, "keys": "public"}
 EPSILONS = (0.5, 1, 2, 3, 4, 5, 6, 7, 8)

@@ -11,7 +11,7 @@ from tests.privacy.enumeration import Event, Law, World, also, fixed, hockey_sti
 from tests.privacy.test_distributions import SETTINGS, SLACK, named
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.plan.person.group import group_failure
+from workers.privacy.total import group_failure
 
 EPSILONS = (0.25, 0.5, 1, 2, 3, 4, 6)
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from workers.mechanisms.buckets import Buckets
-from workers.mechanisms.config import END_MECHANISMS, HistogramConfig
+from workers.mechanisms.config.buckets import Buckets
+from workers.mechanisms.config.histogram import END_MECHANISMS, HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.registry import MECHANISMS, build
 

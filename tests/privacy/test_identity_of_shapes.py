@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.events.shapes_corpus import document
-from workers.agents.factory import histograms, lanes, mechanisms
-from workers.histogram.histogram import Histogram
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.settings import settings_of
+from workers.pipeline.factory import histograms, lanes, mechanisms
+from workers.pipeline.histogram import Histogram
+from workers.settings.settings import settings_of
 
 EVENTS = {"key": "shop", "items": "lines[].sku", "timestamp": "ts"}
 KNOWN: dict[str, Any] = {"mechanism": "known_base", "domain": ["a", "b"]}

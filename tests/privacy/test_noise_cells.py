@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from tests.privacy.enumeration import KEY, replaced
 from tests.privacy.test_identity_of_fields import DOMAIN, OWN, config
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.running import sparse_state
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.running import sparse_gumb
 
 TICKS = 64
 KEYS = ("s", "r")
@@ -102,13 +102,13 @@ def test_all_mechanisms_are_here() -> None:
 
 def test_a_word_used_for_two_things_is_seen() -> None:
     """Picks and thresholds on the same cells: what the check is there for."""
-    with replaced(sparse_state, PICK=sparse_state.THRESHOLD), pytest.raises(AssertionError, match="one word for"):
+    with replaced(sparse_gumb, PICK=sparse_gumb.THRESHOLD), pytest.raises(AssertionError, match="one word for"):
         run("sparse_gumb", {})
 
 
 def test_a_test_that_does_not_draw_anew_is_seen() -> None:
     """The same test noise at every tick would let a reader wait for the crossing and learn the count."""
-    drawn = sparse_state.SparseNoise.test
+    drawn = sparse_gumb.SparseNoise.test
     still = {"test": lambda noise, t, tags: drawn(noise, 1, tags)}
-    with replaced(sparse_state.SparseNoise, **still), pytest.raises(AssertionError, match="at ticks 2 and 3"):
+    with replaced(sparse_gumb.SparseNoise, **still), pytest.raises(AssertionError, match="at ticks 2 and 3"):
         run("sparse_gumb", {})

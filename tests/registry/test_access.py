@@ -20,9 +20,8 @@ from tests.kafka.harness import wait_until
 from tests.kafka.secure import _authority, _signed
 from tests.registry.test_registry import Shard, in_thread, register
 from tests.registry_server import RegistryServer
-from workers.registry.registry import Access, Nobody, Registry
-from workers.settings import _section
-from workers.settings.registry import SchemaRegistrySettings, registry_values
+from workers.events.schemas import Access, Nobody, Registry
+from workers.settings.settings import SchemaRegistrySettings, _section, registry_values
 
 
 @contextmanager

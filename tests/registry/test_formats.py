@@ -29,12 +29,11 @@ from workers.events.formats.avro_schema import parse
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_schema import ProtobufSchema
 from workers.events.formats.reader import FormatReader, json_payloads
+from workers.events.log import DECLINED
+from workers.events.schemas import Access, Nobody, Reference, Registry, Schema
 from workers.events.tree import Wanted, build
 from workers.kafka.clients import Connection
 from workers.kafka.records import Records
-from workers.kernels.reading.log import DECLINED
-from workers.registry.registry import Access, Nobody, Registry
-from workers.registry.schema import Reference, Schema
 
 _topics = iter(range(1_000_000))
 ORDER = build(

@@ -15,10 +15,9 @@ from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClien
 
 from tests.kafka.harness import wait_until
 from tests.registry_server import RegistryServer
-from workers.metrics import Metrics
-from workers.registry import registry as registries
-from workers.registry.registry import Access, Nobody, Registry
-from workers.registry.schema import Reference
+from workers.events import schemas as registries
+from workers.events.schemas import Access, Nobody, Reference, Registry
+from workers.runtime.metrics import Metrics
 
 RECORD = '{{"type": "record", "name": "{}", "fields": [{{"name": "shop", "type": "string"}}]}}'
 _names = iter(range(1_000_000))
@@ -138,7 +137,7 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known(
     registry: RegistryServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Killed and started again: known schemas go on, new ones wait, nothing is lost."""
-    caplog.set_level(logging.INFO, logger="workers.registry.registry")
+    caplog.set_level(logging.INFO, logger="workers.events.schemas")
     metrics = Metrics()
     schemas = opened(registry, metrics=metrics)
     known, new, third = register(registry), register(registry), register(registry)
@@ -160,7 +159,7 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known(
     assert waiting[0][1]
     assert waiting[0][1][0] is not None
     wait_until(lambda: "answers again" in caplog.text, "it is said")
-    lines = [record.getMessage() for record in caplog.records if record.name == "workers.registry.registry"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "workers.events.schemas"]
     assert len([line for line in lines if "does not answer" in line]) == 1
     assert metrics.registry.get_sample_value("quietcount_schema_registry_waits_total") == 1
 

@@ -16,13 +16,13 @@ import pytest
 from confluent_kafka import Message
 
 from tests.worker.harness import ROOT, Site, command, known, unk, until
-from workers.agents.rejected import read_reject, rejected
 from workers.cli import execute
-from workers.errors import Fenced
+from workers.commands.rejects import retry as retrying
+from workers.commands.rejects.listing import by_reason, sent_back
+from workers.commands.rejects.retry import retry
 from workers.kafka.transaction import Transactions
-from workers.rejects import retry as retrying
-from workers.rejects.listing import by_reason, sent_back
-from workers.rejects.retry import retry
+from workers.pipeline.rejected import read_reject, rejected
+from workers.runtime.errors import Fenced
 
 NOW = time.time_ns() // 1_000_000
 
@@ -190,7 +190,7 @@ def test_a_run_that_is_killed_anywhere_and_started_again_sends_none_twice(
         reject(site, 0, good(i), offset=i)
     killing = f"""
 import os, signal, sys
-from workers.rejects import retry
+from workers.commands.rejects import retry
 from workers.kafka.transaction import Transactions
 retry.RECORDS_MAX = 10
 where, runs = {where!r}, []

@@ -17,12 +17,12 @@ import pytest
 from tests.backtest.backtests import KEY, events, text_of
 from tests.replay.site import settings_of
 from tests.worker.harness import ROOT
-from workers.backtest import results
-from workers.backtest.grid import make_grid, runs_of
-from workers.backtest.pool import Pool
-from workers.backtest.results import Results, read
 from workers.cli import execute
 from workers.replay import interrupts
+from workers.replay.backtest import results
+from workers.replay.backtest.grid import make_grid, runs_of
+from workers.replay.backtest.pool import Pool
+from workers.replay.backtest.results import Results, read
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
@@ -65,7 +65,7 @@ def site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (directory / "report.html").touch()
         return []
 
-    monkeypatch.setattr("workers.report.report.write_report", report)
+    monkeypatch.setattr("workers.replay.report.report.write_report", report)
     path = directory / "in.jsonl"
     path.write_bytes(text_of(events(4_000)))
     settings_of(directory)

@@ -23,16 +23,16 @@ import pytest
 from tests.replay.site import T0, settings_of
 from tests.worker.harness import ROOT, Bare, known, unk
 from workers.cli import execute
-from workers.errors import StateRefused
-from workers.histogram.snapshots import ReleasedTick, Snapshot
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.snapshots import ReleasedTick, Snapshot
 from workers.replay.interrupts import Interrupts
-from workers.replay.offline import Offline, Summary, few_collections, fresh_histograms, replay
+from workers.replay.offline import Offline, ReplayHistogram, Summary, few_collections, fresh_histograms, replay
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
-from workers.replay.stages import ReplayHistogram
-from workers.settings import Settings, read_key
+from workers.runtime.errors import StateRefused
+from workers.settings.files import read_key
+from workers.settings.settings import Settings
 
 ROOT_KEY = bytes(range(32))
 

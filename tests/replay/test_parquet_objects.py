@@ -16,11 +16,11 @@ import pytest
 from tests.events import reference
 from tests.events.shapes_corpus import document
 from tests.replay.site import T0
-from workers.errors import SettingsError
 from workers.events.columns import EventColumns, Events
-from workers.replay.arrow_objects import objects_of
+from workers.replay.parquet import objects_of
 from workers.replay.sources import open_source
-from workers.settings import Settings, settings_of
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings, settings_of
 
 LINE = pa.struct([("sku", pa.string()), ("qty", pa.int32()), ("price", pa.float64())])
 ORDER = pa.struct([("shop", pa.int64()), ("lines", pa.list_(LINE)), ("total", pa.decimal128(9, 2))])

@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 from tests.events.reading import shape
 from tests.replay.site import T0, settings_of
-from workers.errors import SettingsError
 from workers.events.columns import Events
-from workers.replay import sources_lines, sources_parquet
+from workers.replay import parquet, sources_lines
 from workers.replay.source import EventBatch
 from workers.replay.sources import open_source
 from workers.replay.sources_lines import JsonLines
-from workers.settings import Settings
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
 
 LIST, MAP = pa.list_(pa.string()), pa.map_(pa.string(), pa.int32())
 STRUCTS = pa.list_(pa.struct([("n", pa.int64()), ("label", pa.string())]))
@@ -106,7 +106,7 @@ def test_parquet_gives_the_events_that_json_gives(
     }
     table = write_rows(directory / "a.parquet", kinds, arrow, group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources_parquet, "GROUP_ROWS", 1 if alone else 100)
+        patch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
         assert read(given_settings, table) == read(given_settings, lines)
 
 
@@ -115,7 +115,7 @@ def test_both_refuse_the_same_rows_for_the_same_reasons(
     base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """One row is refused, the run goes on; and it says which row, and why."""
-    monkeypatch.setattr(sources_parquet, "GROUP_ROWS", 1 if alone else 100)
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
     good = {"key": "a", "items": ["x", "y"], "ts": T0}
     long = "x" * 1025
     rows: list[dict[str, Any]] = [
@@ -150,7 +150,7 @@ def test_counts_come_from_maps_and_from_lists_of_structures(
     base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """What writes Parquet has its own idea of an object."""
-    monkeypatch.setattr(sources_parquet, "GROUP_ROWS", 1 if alone else 100)
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
     kinds = {"key": pa.string(), "ts": pa.int64()}
     of_structs = [
         [{"label": "x", "n": 2}, {"label": "y", "n": 1}, {"label": "x", "n": 3}],

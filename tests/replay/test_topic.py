@@ -12,13 +12,13 @@ import pytest
 
 from tests.events.reading import shape
 from tests.worker.harness import Site, known, unk
+from workers.agents.topics import connection_of, look_at_topics
 from workers.cli import execute
-from workers.histogram.snapshots import Snapshot
-from workers.kafka.topic_ids import stream_name
+from workers.kafka.topics import stream_name
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.snapshots import Snapshot
 from workers.replay.offline import Summary, replay
 from workers.replay.sources_topic import open_topic
-from workers.topics import connection_of, look_at_topics
 
 PARTITIONS = 4
 GRACE_MS = 2_000

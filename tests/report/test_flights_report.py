@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workers.backtest.results import read
 from workers.cli import execute
 from workers.commands.key import new_key
+from workers.replay.backtest.results import read
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "flights"
 DAY_MS, TOP = 86_400_000, 10

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests import numbers
-from workers.backtest import results
-from workers.backtest.results import BoardRow
 from workers.cli import execute
-from workers.histogram.quantiles import Numeric
-from workers.mechanisms.buckets import Buckets, parse_buckets
-from workers.report.data import measured
-from workers.report.numbers import counted_of, holds, numeric_of, quantile_table
-from workers.settings import load
+from workers.mechanisms.config.buckets import Buckets, parse_buckets
+from workers.pipeline.quantiles import Numeric
+from workers.replay.backtest import results
+from workers.replay.backtest.results import BoardRow
+from workers.replay.report.data import measured
+from workers.replay.report.numbers import counted_of, holds, numeric_of, quantile_table
+from workers.settings.settings import load
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "latencies.toml"
 START = 1_794_787_200_000  # 2026-11-16

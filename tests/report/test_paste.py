@@ -13,11 +13,11 @@ from playwright.sync_api import Browser, ConsoleMessage
 
 from tests.dashboard.browser import browser
 from tests.report.test_report import HOSTILE, a_run, made, report
-from workers.backtest.grid import settings_text
-from workers.backtest.outcomes import Outcome
-from workers.report.charts import COLORS, INK, PALE
-from workers.report.paste import histogram_section
-from workers.settings import load, settings_of
+from workers.replay.backtest.grid import settings_text
+from workers.replay.backtest.outcomes import Outcome
+from workers.replay.report.charts import COLORS, INK, PALE
+from workers.replay.report.pages import histogram_section
+from workers.settings.settings import load, settings_of
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = sorted((ROOT / "examples" / "mechanisms").glob("*.toml"))

@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 
 from tests.backtest.backtests import events, text_of
 from tests.replay.site import settings_of
-from workers.backtest import results
-from workers.backtest.results import BoardRow, Input, Results, RunRow, Series
 from workers.cli import execute
-from workers.errors import SettingsError
-from workers.report.charts import Chart, _width, drawable
-from workers.report.charts_backtest import CONTAINS
-from workers.report.report import write_report
+from workers.replay.backtest import results
+from workers.replay.backtest.results import BoardRow, Input, Results, RunRow, Series
+from workers.replay.report.charts import Chart, _width, drawable
+from workers.replay.report.charts_backtest import CONTAINS
+from workers.replay.report.report import write_report
+from workers.runtime.errors import SettingsError
 
 ROOT = Path(__file__).parent.parent.parent
 PLAN = ROOT / "examples" / "mechanisms" / "unk_base.toml"
@@ -226,7 +226,7 @@ def drawn(found: Results, directory: Path, monkeypatch: pytest.MonkeyPatch) -> d
         figure.canvas.draw()  # places the ticks
         return Chart(name, title, caption, b"<svg/>", b"")
 
-    monkeypatch.setattr("workers.report.charts_backtest.finish", kept)
+    monkeypatch.setattr("workers.replay.report.charts_backtest.finish", kept)
     report(directory, found)
     return figures
 
@@ -267,7 +267,7 @@ def test_a_picture_that_fails_costs_only_itself(
     def fails(*_: object) -> None:
         raise ValueError("an axis <b>\nof</b> nothing")
 
-    monkeypatch.setattr(f"workers.report.charts_backtest.{name}", fails)
+    monkeypatch.setattr(f"workers.replay.report.charts_backtest.{name}", fails)
     found = made()
     results.write(tmp_path, found)
     (line,) = write_report(tmp_path)
@@ -285,7 +285,7 @@ def test_a_replay_ends_well_without_a_picture(
 ) -> None:
     """A batch job that counts events for hours must not fail because of a label."""
     fails = Mock(side_effect=ValueError("no limits"))
-    monkeypatch.setattr("workers.report.charts_backtest.coverage", fails)
+    monkeypatch.setattr("workers.replay.report.charts_backtest.coverage", fails)
     settings_of(tmp_path)
     (tmp_path / "in.jsonl").write_bytes(text_of(events(300)))
     base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(tmp_path / "in.jsonl")]
@@ -301,7 +301,7 @@ def test_a_board_that_fails_leaves_those_of_the_other_keys(
 ) -> None:
     """Labels are anybody's: those of one stream key may not take the others' pictures along."""
     fails_once = Mock(side_effect=[RuntimeError("no room"), *[None] * 9])
-    monkeypatch.setattr("workers.report.charts_boards.rows_axis", fails_once)
+    monkeypatch.setattr("workers.replay.report.charts_backtest.rows_axis", fails_once)
     results.write(tmp_path, made())
     (line,) = write_report(tmp_path)
     assert "exact and published, stream key s1" in line and line.endswith("RuntimeError: no room")
@@ -314,7 +314,7 @@ def test_a_picture_of_a_plan_that_fails_costs_only_itself(
 ) -> None:
     """The plan is printed, and the page says what is missing."""
     fails = Mock(side_effect=ValueError("no limits"))
-    monkeypatch.setattr("workers.report.charts_plan._ends", fails)
+    monkeypatch.setattr("workers.replay.report.charts_plan._ends", fails)
     assert execute(["plan", "-c", str(PLAN), "--report", str(tmp_path / "out")]) == 0
     assert "epsilon" in capsys.readouterr().out
     page = Page((tmp_path / "out" / "plan.html").read_text(encoding="utf-8"))

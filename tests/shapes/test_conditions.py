@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from workers.events.project import holds
-from workers.shapes.conditions import ALLOWED, Condition, as_label, conditions
+from workers.mechanisms.config.views import ALLOWED, Condition, as_label, conditions
 
 WRONG: dict[str, tuple[Any, str]] = {
     "no list": ({"field": "a"}, f'where = {{"field": "a"}}: {ALLOWED}'),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.events.reference import steps_of
-from workers.shapes.paths import CHARACTERS_MAX, STEPS_MAX, Path, parse
+from workers.mechanisms.config.views import CHARACTERS_MAX, STEPS_MAX, Path, parse
 
 PATHS = {
     "type": Path(("type",)),

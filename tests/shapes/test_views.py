@@ -10,8 +10,8 @@ import pytest
 
 from tests.events.shapes_corpus import Case, difference, document
 from workers.events.reader import EventReader
-from workers.settings import settings_of
-from workers.shapes.paths import Path
+from workers.mechanisms.config.views import Path
+from workers.settings.settings import settings_of
 
 BUCKETS = {"buckets": [0, 10]}
 

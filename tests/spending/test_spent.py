@@ -18,21 +18,19 @@ from rich.console import Console
 from tests.agents.pipeline import KEY, Partition, contribute, unk
 from tests.costs import delta_of
 from tests.replay.site import settings_of
-from workers.agents.merge import Merge, ReleaseProgress
 from workers.commands.budget import show
-from workers.histogram.histogram import Histogram
-from workers.histogram.life import Life
-from workers.histogram.owners import owner_of
 from workers.mechanisms.accounting import Cost, compose, epsilon_of
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.plan.model import Record
-from workers.settings import EventsSettings, KafkaSettings, PrivacySettings, Settings, WorkerSettings, load
-from workers.spending import model as budget_model
-from workers.spending import spent as module
-from workers.spending.model import Budget
-from workers.spending.spent import budget_of
-from workers.spending.state import entries_of
+from workers.pipeline.histogram import Histogram, Life, owner_of
+from workers.pipeline.merge import Merge, ReleaseProgress
+from workers.privacy.plan.model import Record
+from workers.privacy.spending import model
+from workers.privacy.spending import spent as module
+from workers.privacy.spending.model import Budget
+from workers.privacy.spending.spent import budget_of
+from workers.privacy.spending.state import entries_of
+from workers.settings.settings import EventsSettings, KafkaSettings, PrivacySettings, Settings, WorkerSettings, load
 
 ROOT = Path(__file__).parent.parent.parent
 Lived = tuple[HistogramConfig, int, int]  # a generation, the first global tick it published, the next that it would
@@ -332,7 +330,7 @@ def test_nothing_spent_is_said_and_is_no_promise(tmp_path: Path) -> None:
 def test_every_field_of_the_json_is_documented() -> None:
     """Scripts read it: a name that nobody explained is a trap."""
     documented = (ROOT / "docs" / "budget.md").read_text(encoding="utf-8")
-    for record in vars(budget_model).values():
+    for record in vars(model).values():
         if isinstance(record, type) and issubclass(record, Record):
             for name in record.__struct_fields__:
                 assert f"`{name}`" in documented, f"{record.__name__}.{name}"

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.broker import LASTING, broker
 from tests.worker.harness import Contributed, Site, assert_contiguous, known, unk
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 
 SOURCES, OWNERS = 4, 2
 GRACE_MS = 8_000

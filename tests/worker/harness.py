@@ -28,16 +28,16 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re
 
 from tests.admin import admin_of
 from tests.forked import QUIETCOUNT, Started, launch, run
-from workers.agents.contributions import decode
-from workers.agents.rejected import OWN
 from workers.commands.key import new_key
 from workers.commands.topics import show_topics
-from workers.durations import parse_duration
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.settings import Settings, load
+from workers.pipeline.contributions import decode
+from workers.pipeline.rejected import OWN
+from workers.settings.durations import parse_duration
+from workers.settings.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0

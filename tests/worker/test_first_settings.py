@@ -28,7 +28,7 @@ from tests.worker.harness import Worker, quietcount, until
 from workers.events.project import time_ms
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
-from workers.settings import Settings, load
+from workers.settings.settings import Settings, load
 
 PARTITIONS = 2
 # So many events that ticks are an hour or less, and all of them are over.

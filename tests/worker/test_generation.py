@@ -14,11 +14,11 @@ import pytest
 
 from tests.kafka.harness import read
 from tests.worker.harness import Site, known, until
-from workers.app import Factory
-from workers.kafka.ends import End
+from workers.agents.topics import check_topics
+from workers.agents.worker import Factory
+from workers.kafka.offsets import End
 from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Records
-from workers.topics import check_topics
 
 
 class Died(Exception):

@@ -22,9 +22,9 @@ from tests.kafka.harness import read, settled
 from tests.kafka.test_shard import Cluster
 from tests.worker.harness import PATIENCE_S, ROOT, Site, Worker, unk, until
 from tests.worker.test_metrics import ask, ready, total
-from workers.errors import KafkaAway
 from workers.kafka import transaction
 from workers.kafka.records import Outgoing
+from workers.runtime.errors import KafkaAway
 
 AWAY, BACK = "Kafka is away: ", "Kafka is back: it was away for"
 TIMEOUT_MS = 1_000

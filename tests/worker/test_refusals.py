@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
 
 from tests.worker.harness import Bare, Site, quietcount, unk, until
-from workers.app import Factory
-from workers.errors import StateRefused
-from workers.topics import check_topics
+from workers.agents.topics import check_topics
+from workers.agents.worker import Factory
+from workers.runtime.errors import StateRefused
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:

@@ -13,10 +13,10 @@ from aiokafka.partitioner import murmur2
 
 from tests.worker.harness import Bare, Contributed, Site, known, quietcount, unk, until
 from tests.worker.test_refusals import assert_refused
-from workers.agents.contributions import Message
-from workers.agents.merge import Released
-from workers.agents.origins import HEADER
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.contributions import Message
+from workers.pipeline.merge import Released
+from workers.pipeline.rekey_markers import HEADER
 from workers.replay.offline import Offline, fresh_histograms
 from workers.replay.sources_topic import open_topic
 

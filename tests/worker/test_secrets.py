@@ -29,7 +29,7 @@ COUNTS = re.compile("|".join(rf"(?<![\w.]){n * COUNT}(?:\.0)?(?![\w.])" for n in
 #: A worker whose stage 1 fails over an event, with the event's label in the message of the exception.
 FAILING = """\
 import sys
-from workers.agents.intake import Intake
+from workers.pipeline.intake import Intake
 from workers.cli import main
 
 def add(self, events, read_ms, came_late=None):

@@ -10,12 +10,12 @@ import pytest
 from tests.worker.chaos import SOURCES, chaos
 from tests.worker.harness import Site, quietcount, unk, until
 from tests.worker.test_refusals import assert_refused, enlarge
-from workers import topics as module
-from workers.agents.sources import SOURCES as SET
+from workers.agents import topics as module
+from workers.agents.topics import check_topics, watching
 from workers.cli import execute
 from workers.kafka.topics import names_on
-from workers.metrics import Metrics
-from workers.topics import check_topics, watching
+from workers.pipeline.sources import SOURCES as SET
+from workers.runtime.metrics import Metrics
 
 TOPICS = (1, SOURCES - 1)
 

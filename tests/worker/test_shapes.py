@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.worker.harness import Bare, Site, known, unk, until
-from workers.histogram.histogram import Histogram
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.histogram import Histogram
 from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources import open_source
 from workers.replay.sources_topic import open_topic
-from workers.settings import Settings
+from workers.settings.settings import Settings
 
 PARTITIONS = 3
 TICKS = 20

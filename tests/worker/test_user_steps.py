@@ -13,14 +13,14 @@ import pytest
 from tests.agents.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand, tallies
 from tests.events.reading import ANY, event_reader
 from tests.kafka.harness import create_topic, read, settled, unique
-from workers.agents import user_epoch
 from workers.agents.contribute import ContributeShard, Stream
-from workers.agents.contributions import decode
-from workers.agents.sources import Sources, SourceTopic
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Records
 from workers.kafka.store import Changelog, Store
-from workers.settings import EventsSettings
+from workers.pipeline import users
+from workers.pipeline.contributions import decode
+from workers.pipeline.sources import Sources, SourceTopic
+from workers.settings.settings import EventsSettings
 
 LANES = [LANE, ENDLESS, WEIGHTED]
 SIZE = 12
@@ -142,7 +142,7 @@ def test_caps_hold_through_a_kill_at_every_step_of_every_commit(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_copy: bool
 ) -> None:
     """One step at which users and counts come apart, and whoever is killed there counts a user twice or not at all."""
-    monkeypatch.setattr(user_epoch, "TAIL_ROWS", 7)
+    monkeypatch.setattr(users, "TAIL_ROWS", 7)
     source = Source(bootstrap, tmp_path, visits_of(3))
     done = kills = 0
     while done < len(source.visits):

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.worker.harness import HORIZON, Site, until
-from workers.histogram.owners import owner_of
 from workers.mechanisms.registry import MECHANISMS
+from workers.pipeline.histogram import owner_of
 
 OWNERS = 8
 EXAMPLES = Path(__file__).parents[2] / "examples" / "mechanisms"

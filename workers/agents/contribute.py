@@ -17,29 +17,30 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from workers.agents.intake import Intake
-from workers.agents.origins import Origin, Origins, arrived
 from workers.agents.rejects import Rejects
-from workers.agents.sources import SOURCES, Place, Sources, refuse_other_set, refuse_other_topic, stored_set
-from workers.agents.watermark import behind_rejects
-from workers.errors import StateRefused
 from workers.events.logs import Format
 from workers.events.reader import EventReader
+from workers.events.schemas import Waiting
 from workers.events.source_reader import Declared, SourceReader
-from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
-from workers.kafka.ends import End
+from workers.kafka.offsets import End
 from workers.kafka.placement import Placement
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.metrics import CONTRIBUTE, Metrics
-from workers.registry.registry import Waiting
-from workers.settings import RECORD_KEY, EventsSettings
-from workers.state.progress import PROGRESS
-from workers.turns import Turns
+from workers.pipeline.intake import Intake
+from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.progress import PROGRESS
+from workers.pipeline.rekey_markers import Origin, Origins, arrived
+from workers.pipeline.sources import SOURCES, Place, Sources, refuse_other_set, refuse_other_topic, stored_set
+from workers.pipeline.watermark import behind_rejects
+from workers.runtime.errors import StateRefused
+from workers.runtime.gil_lock import Turns
+from workers.runtime.metrics import CONTRIBUTE, Metrics
+from workers.settings.settings import EventsSettings
 
 VERSION = 1
 

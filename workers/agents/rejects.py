@@ -6,12 +6,12 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from workers.agents.rejected import REJECT_HEADERS_BYTES_MAX, rejected
-from workers.agents.sources import Place
 from workers.events.reader import Reject
 from workers.kafka.records import Outgoing, Records
-from workers.logs import about
-from workers.metrics import Metrics
+from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
+from workers.pipeline.sources import Place
+from workers.runtime.logs import about
+from workers.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -22,9 +22,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.origins import HEADER, Mark, header_of
 from workers.agents.rejects import Rejects
-from workers.agents.sources import (
+from workers.events.logs import Format
+from workers.events.reader import EARLIEST_MS, Reject
+from workers.events.schemas import Waiting
+from workers.events.tree import Node
+from workers.events.user_reader import NO_TIME, UserReader, Whose
+from workers.kafka.clients import Connection
+from workers.kafka.offsets import End
+from workers.kafka.placement import partitions_of
+from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
+from workers.kafka.shard import Shard
+from workers.kafka.store import Store
+from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.progress import PROGRESS
+from workers.pipeline.rekey_markers import HEADER, Mark, header_of
+from workers.pipeline.sources import (
     SOURCES,
     Place,
     Sources,
@@ -33,26 +46,11 @@ from workers.agents.sources import (
     refuse_other_topic,
     stored_set,
 )
-from workers.agents.watermark import Watermark
-from workers.errors import StateRefused
-from workers.events.logs import Format
-from workers.events.reader import Reject
-from workers.events.times import EARLIEST_MS
-from workers.events.tree import Node
-from workers.events.user_reader import UserReader, Whose
-from workers.histogram.paging import joined, pages
-from workers.kafka.clients import Connection
-from workers.kafka.ends import End
-from workers.kafka.placement import partitions_of
-from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
-from workers.kafka.shard import Shard
-from workers.kafka.store import Store
-from workers.kernels.reading.whose import NO_TIME
-from workers.mechanisms.sizes import MESSAGE_BYTES
-from workers.metrics import REKEY, Metrics
-from workers.registry.registry import Waiting
-from workers.settings import RECORDS_AHEAD_MAX_MS, EventsSettings
-from workers.state.progress import PROGRESS
+from workers.pipeline.watermark import Watermark
+from workers.runtime.errors import StateRefused
+from workers.runtime.metrics import REKEY, Metrics
+from workers.runtime.sizes import MESSAGE_BYTES
+from workers.settings.settings import RECORDS_AHEAD_MAX_MS, EventsSettings
 
 VERSION = 1
 # A transaction takes about 10 ms, whatever is in it; sending so many records takes 50.

@@ -22,17 +22,17 @@ from typing import Protocol
 
 import msgspec
 
-from workers.agents.backlog import apart_s, is_behind
-from workers.agents.merge import Merge, Released, ReleaseProgress
-from workers.errors import StateRefused
-from workers.histogram.histogram import Histogram
-from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
-from workers.metrics import RELEASE, Metrics
-from workers.state.progress import PROGRESS, complete_ms, read_progress
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.merge import Merge, Released, ReleaseProgress
+from workers.pipeline.progress import PROGRESS, complete_ms, read_progress
+from workers.pipeline.watermark import apart_s, is_behind
+from workers.runtime.errors import StateRefused
+from workers.runtime.metrics import RELEASE, Metrics
 
 
 class Guard(Protocol):

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from workers.backtest.grid import make_grid, runs_of
-from workers.backtest.outcomes import Outcome, outcomes
-from workers.backtest.pool import Pool, processes_for
-from workers.backtest.recommend import recommend
-from workers.backtest.results import Tables, prepare, read, write
-from workers.backtest.sweep import Backtest
-from workers.errors import SettingsError
-from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.progress import ProgressLine
+from workers.pipeline.snapshots import Snapshot
+from workers.replay.backtest.grid import make_grid, runs_of
+from workers.replay.backtest.outcomes import Outcome, outcomes
+from workers.replay.backtest.pool import Pool, processes_for
+from workers.replay.backtest.recommend import recommend
+from workers.replay.backtest.results import Tables, prepare, read, write
+from workers.replay.backtest.sweep import Backtest
 from workers.replay.offline import Summary
 from workers.replay.source import Source
-from workers.settings import Settings
+from workers.runtime.errors import SettingsError
+from workers.runtime.progress import ProgressLine
+from workers.settings.settings import Settings
 
 PROGRESS_INTERVAL_S = 0.2
 ROWS_SHOWN = 40
@@ -34,7 +34,7 @@ class Options:
     Attributes:
         config: the settings file.
         report: the results directory.
-        vary: see `workers.backtest.grid`.
+        vary: see `workers.replay.backtest.grid`.
         seeds: how often each combination runs.
         top: n of the top-n metrics.
         force: whether results that are there are replaced.
@@ -108,7 +108,7 @@ class Prepared:
         begun, directory = time.perf_counter(), self._options.report
         write(directory, self._runs.results(summary, word, self._grid.left_out))
         yield from table(read(directory))
-        from workers.report.report import write_report
+        from workers.replay.report.report import write_report
 
         for line in write_report(directory):
             yield f"replay: {line}"

@@ -1,4 +1,7 @@
-"""`quietcount budget`: what each histogram has spent so far, and what that promises together."""
+"""`quietcount budget`: what each histogram has spent so far, and what that promises together.
+
+What `quietcount budget` says of a ceiling.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 from rich.console import Console
@@ -13,20 +17,54 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from workers.agents.merge import ReleaseProgress
-from workers.ceiling.charges import Charge
-from workers.ceiling.others import OtherWorkers, overlap
-from workers.commands.budget_left import show_ceiling
-from workers.durations import format_duration
-from workers.errors import SettingsError
-from workers.plan.person.table import explained, rows_of
-from workers.plan.person.words import cautions
-from workers.progress import ProgressLine
-from workers.settings import Settings
-from workers.spending.model import AllBudgets, Budget, Counted, Epoch, Generation, Histogram, Total
-from workers.spending.spent import budget_of, budget_of_all
-from workers.state.reading import read_states
-from workers.topics import connection_of
+from workers.agents.topics import connection_of
+from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.progress import read_states
+from workers.privacy.ceiling.charges import Charge
+from workers.privacy.ceiling.guard import moment
+from workers.privacy.ceiling.others import OtherWorkers, overlap
+from workers.privacy.phrasing import cautions
+from workers.privacy.spending.model import AllBudgets, Budget, Counted, Epoch, Generation, Histogram, Left, Total
+from workers.privacy.spending.spent import budget_of, budget_of_all
+from workers.privacy.total import explained, rows_of
+from workers.runtime.errors import SettingsError
+from workers.runtime.progress import ProgressLine
+from workers.settings.durations import format_duration
+from workers.settings.settings import Settings
+
+
+class Say(Protocol):
+    """Prints a line."""
+
+    def __call__(self, text: str, indent: int = 0, style: str = "") -> None: ...
+
+
+def show_ceiling(left: Left, unit: str, say: Say) -> None:
+    """Print a ceiling, and what is left of it."""
+    period = "an epoch" if left.period == "epoch" else f"any {left.period}"
+    say(f"ceiling: epsilon {left.max_epsilon!r} at delta {left.max_delta!r} for one {unit}, in {period}", style="bold")
+    if not left.parts:
+        say("nothing is charged yet, so all of it is left", 2)
+    else:
+        when = "" if left.begins is None or left.ends is None else f", {moment(left.begins)} to {moment(left.ends)},"
+        held = "holds no promise at that delta" if left.epsilon is None else f"holds epsilon {left.epsilon:.9g}"
+        say(f"the fullest of the newest periods{when} {held}", 2)
+        named = (
+            f"{part.histogram} generation {part.generation}"
+            + ("" if part.worker is None else f" of worker {part.worker}")
+            + (f" ({part.epochs:,} epochs)" if part.epochs > 1 else "")
+            for part in left.parts
+        )
+        say(f"it holds: {', '.join(named)}", 2)
+        say(f"left in it: rho {left.rho_left:.6g}", 2)
+    for one in left.next:
+        begins = "" if one.begins is None else f", from {moment(one.begins)}"
+        epsilon = "no promise" if one.epsilon is None else f"epsilon {one.epsilon:.9g}"
+        verdict = "fits" if one.fits else "does not fit: the worker ends before it"
+        say(f"next of {one.histogram}: epoch {one.epoch:,}{begins}, which makes {epsilon}: {verdict}", 2)
+    if left.other_workers:
+        say(f"counted with it, since they count the same events: {', '.join(left.other_workers)}", 2)
+
 
 WIDTH = 100
 # Of many epochs the text shows the oldest and the newest.

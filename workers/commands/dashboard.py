@@ -7,7 +7,7 @@ from pathlib import Path
 
 from workers.dashboard.config import load_dashboard, read_token
 from workers.dashboard.server import Dashboard, open_to_others, serve
-from workers.outages.quiet import without_outages
+from workers.kafka.outages import without_outages
 
 
 def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None) -> int:

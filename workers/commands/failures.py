@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from workers.errors import Fenced, QuietcountError
+from workers.runtime.errors import Fenced, QuietcountError
 
 EXIT_EXPECTED = 2
 EXIT_FAULT = 70
@@ -50,7 +50,7 @@ def _show_traceback(error: Exception, *, as_json: bool) -> None:
 
         logging.getLogger("workers.cli").debug("the command failed", exc_info=error)
         return
-    from workers.errors import traceback_of
+    from workers.runtime.errors import traceback_of
 
     click.echo(traceback_of(error), err=True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from workers.commands.options import PATH
-from workers.errors import SettingsError
+from workers.runtime.errors import SettingsError
 
 
 @click.group()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from workers.settings import Settings
+    from workers.settings.settings import Settings
+
 
 PATH = click.Path(path_type=Path)
 PORT = click.IntRange(0, 65_535)
@@ -20,7 +21,7 @@ config_option = click.option(
 
 def load_settings(config: Path) -> Settings:
     """Read and check a settings file."""
-    from workers.settings import load
+    from workers.settings.settings import load
 
     return load(config)
 

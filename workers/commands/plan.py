@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from workers.ceiling.ceiling import Ceiling
-from workers.ceiling.refusing import check_ceiling
-from workers.plan.make import make_plan
-from workers.plan.text import show
-from workers.settings import Settings
+from workers.privacy.ceiling.ceiling import Ceiling
+from workers.privacy.ceiling.refusing import check_ceiling
+from workers.privacy.plan.make import make_plan
+from workers.privacy.plan.text import show
+from workers.settings.settings import Settings
 
 
 def show_plan(settings: Settings, *, as_json: bool, report: Path | None = None, force: bool = False) -> int:
@@ -27,13 +27,13 @@ def show_plan(settings: Settings, *, as_json: bool, report: Path | None = None, 
         SettingsError: the directory is not empty and `force` was not given, or cannot be written.
     """
     if report is not None:
-        from workers.backtest.results import prepare
+        from workers.replay.backtest.results import prepare
 
         prepare(report, force=force)
     epsilon = check_ceiling(settings)
     plan = make_plan(settings)
     if report is not None:
-        from workers.report.plan import write_plan_report
+        from workers.replay.report.plan import write_plan_report
 
         write_plan_report(report, plan)
     if as_json:

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import IO, Self
 
 from workers.commands.backtest import Options, Prepared
-from workers.compiling import ensure_compiled
-from workers.errors import SettingsError
-from workers.events.reader import TIME_MAX
-from workers.histogram.snapshots import Snapshot
+from workers.commands.compiling import ensure_compiled
+from workers.events.log_values import TIME_MAX
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.progress import ProgressLine
+from workers.pipeline.snapshots import Snapshot
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, replay
 from workers.replay.source import Source, when
 from workers.replay.sources import open_source
-from workers.settings import Settings, read_key
+from workers.runtime.errors import SettingsError
+from workers.runtime.progress import ProgressLine
+from workers.settings.files import read_key
+from workers.settings.settings import Settings
 
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143

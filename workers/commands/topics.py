@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from rich.console import Console
 from rich.table import Table
 
-from workers.ceiling.refusing import check_ceiling
+from workers.agents.state import announcements
+from workers.agents.topics import FIXED, connection_of, look_at_topics
 from workers.commands.printing import many
-from workers.durations import format_duration
 from workers.kafka.clients import Connection
 from workers.kafka.topics import (
     EVENTS,
@@ -25,9 +25,9 @@ from workers.kafka.topics import (
     names_on,
     problems,
 )
-from workers.settings import Settings
-from workers.state.checking import announcements
-from workers.topics import FIXED, connection_of, look_at_topics
+from workers.privacy.ceiling.refusing import check_ceiling
+from workers.settings.durations import format_duration
+from workers.settings.settings import Settings
 
 EXIT_NOT_READY = 1
 EXIT_MISSING = 3

@@ -7,6 +7,8 @@ GET /api/stream            new snapshots as they come, as server-sent events
 GET /api/history, /epochs  what is kept: `api_history`
 GET /healthz, /readyz      for whoever watches the process
 GET /metrics               whether Kafka is away, for Prometheus
+
+Answers to unreadable requests: JSON with the usual headers, quoting nothing that came.
 """
 
 from __future__ import annotations
@@ -16,22 +18,59 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from workers.dashboard.api_history import refusing, routes, tick
-from workers.dashboard.guard import guard, headers_for, refusal
+from workers.dashboard.api_history import (
+    Question,
+    answer,
+    items_of,
+    json_of,
+    number,
+    number_or,
+    only_known,
+    refusing,
+    routes,
+    stream_of,
+    tick,
+)
+from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
-from workers.dashboard.parameters import Question, answer, items_of, json_of, number, number_or, only_known, stream_of
 from workers.dashboard.promise import together_of
 from workers.dashboard.snapshots import only
 from workers.dashboard.store.reading import Unknown
 from workers.dashboard.store.store import Store
-from workers.metrics import OfWorker, show_outages
+from workers.runtime.metrics import OfWorker, show_outages
+
+
+class Connection(web.RequestHandler):
+    """A connection of the server; aiohttp's own answers here would quote the request."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self, request: Any, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Return the answer to an unreadable request, or after a fault of ours, which is logged."""
+        if status >= 500:
+            self.log_exception("an answer failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun already")
+        if isinstance(exc, BadHttpMethod):
+            response = refusal(405, "read-only: GET", Allow=ALLOWED)
+        elif isinstance(exc, LineTooLong):
+            response = refusal(400, "the address or a header is too long: at most 8,190 bytes")
+        else:
+            response = refusal(status, "no readable request" if status < 500 else "internal error")
+        set_headers(response)
+        response.force_close()
+        return response
+
 
 BEAT_S = 5.0
 #: A viewer who takes nothing for this long is disconnected.

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from workers.errors import SettingsError
 from workers.kafka.clients import Connection
-from workers.mechanisms.checked import Checked, Rule, display, rules
-from workers.mechanisms.config import HistogramConfig
-from workers.settings import HistorySettings, KafkaSettings, WorkerSettings, from_file, history_of
+from workers.mechanisms.config.checked import Checked, Rule, display, rules
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.runtime.errors import SettingsError
+from workers.settings.durations import count_ticks
 from workers.settings.files import client_values, read_file
-from workers.settings.ticks import count_ticks
+from workers.settings.settings import HistorySettings, KafkaSettings, WorkerSettings, from_file, history_of
 
 TOKEN_CHARACTERS = 16
 

@@ -24,8 +24,7 @@ from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from workers.dashboard.history import TICKS
-from workers.dashboard.hub import Hub
+from workers.dashboard.hub import TICKS, Hub
 from workers.dashboard.snapshots import NotASnapshot, Pages, SeenSnapshot
 from workers.kafka.clients import Connection
 

@@ -12,11 +12,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from workers.dashboard.history import History
+from workers.dashboard.hub import History
 from workers.dashboard.snapshots import SeenSnapshot
-from workers.plan.adding_up import together
-from workers.plan.person.group import stated
-from workers.plan.person.table import Charge, spans_of
+from workers.privacy.total import Charge, spans_of, stated, together
 
 LARGEST = 1e9
 # Mechanism, rho, epsilon, delta, and the length of an epoch in ms, None if not known.

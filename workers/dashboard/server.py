@@ -12,15 +12,14 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from workers.dashboard.api import application
+from workers.dashboard.api import Connection, application
 from workers.dashboard.config import DashboardSettings
 from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
 from workers.dashboard.hub import Hub
 from workers.dashboard.store.store import Store
-from workers.dashboard.unreadable import Connection
-from workers.errors import SettingsError
-from workers.serving import InThread, listening, url_of
+from workers.runtime.errors import SettingsError
+from workers.runtime.serving import InThread, listening, url_of
 
 PORT = 8080
 #: Small, for what waits in the kernel's buffer for a slow viewer grows old.

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import msgspec
 import orjson
 
-from workers.errors import QuietcountError
-from workers.histogram.answers import LISTS, joined
+from workers.pipeline.snapshots import LISTS, joined
+from workers.runtime.errors import QuietcountError
 
 #: Most ticks of which some pages are missing; the oldest is forgotten for another.
 UNFINISHED = 1_000

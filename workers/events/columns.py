@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.tallies import are_alone, distinct_labels
+from workers.arrays.texts import fixed
 from workers.events.vocabulary import Codes, Vocabulary
-from workers.kernels.tallies import are_alone, distinct_labels
-from workers.mechanisms.frozen import read_only
-from workers.mechanisms.texts import fixed
+from workers.runtime.frozen import read_only
 
 # Far above the largest `max_count`, and so far below 2^63 that a batch of them adds up in 64 bits.
 AMOUNT_MAX = 1 << 40

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 
-from workers.errors import SettingsError
 from workers.events.formats.json_schema import FramedJson
 from workers.events.formats.reader import FormatReader, form_of
 from workers.events.json import Json
 from workers.events.logs import Format
 from workers.events.reader import EventReader
+from workers.events.schemas import Access, Registry, Waiting
 from workers.events.tree import Node
-from workers.metrics import Metrics
-from workers.registry.registry import Access, Registry, Waiting
-from workers.settings import Settings
+from workers.runtime.errors import SettingsError
+from workers.runtime.metrics import Metrics
+from workers.settings.settings import Settings
 
 # A command waits for a registry as long as a broker is waited for.
 _PATIENCE_S = 30.0

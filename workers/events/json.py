@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.texts import fixed
 from workers.events.json_objects import JsonDecoder
+from workers.events.json_parts import depths
+from workers.events.json_scanner import logs
 from workers.events.json_tree import JsonTree
 from workers.events.logs import Bools, Logs, parts
 from workers.events.tree import Node
-from workers.kernels.reading.json_log import logs
-from workers.kernels.reading.json_parts import depths
-from workers.mechanisms.frozen import Frozen
-from workers.mechanisms.texts import fixed
+from workers.runtime.frozen import Frozen
 
 # Lists and objects in each other. CPython lets about 1,000 calls lie in each other, ours included,
 # and which of msgspec's it counts differs between versions. All of them allow this many.

@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from workers.events.tree import Node
-from workers.mechanisms.frozen import Frozen
+from workers.runtime.frozen import Frozen
 
 # Beyond what a float holds, and near enough that a whole number made of it is short.
 EXPONENT_MAX = 400

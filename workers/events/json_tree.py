@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.events.tree import Node
-from workers.kernels.reading.json_log import (
+from workers.arrays.texts import fixed
+from workers.arrays.words import WORD
+from workers.events.json_scanner import (
     BITS,
     ELEMENTS,
     ELEMENTS_OF,
@@ -32,9 +33,8 @@ from workers.kernels.reading.json_log import (
     bit,
     signature,
 )
-from workers.kernels.words import WORD
-from workers.mechanisms.frozen import Frozen, read_only
-from workers.mechanisms.texts import fixed
+from workers.events.tree import Node
+from workers.runtime.frozen import Frozen, read_only
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]

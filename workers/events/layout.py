@@ -1,4 +1,8 @@
-"""A shape as kernels take it: a slot for each wanted field, and the views as rows of numbers."""
+"""A shape as kernels take it: a slot for each wanted field, and the views as rows of numbers.
+
+What views want of an event, as rows of numbers, and what becomes of it; `events.layout` makes
+these rows, and the kernels of views read them.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,29 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.words import WORD
+from workers.events.log_values import ISO, MS, NS, US, S
 from workers.events.tree import NO_SLOT, Node, Wanted, build
-from workers.kernels.reading import wanted as kernels
-from workers.kernels.reading.log_values import ISO, MS, NS, US, S
-from workers.kernels.words import WORD
-from workers.mechanisms.frozen import Frozen, read_only
-from workers.shapes.conditions import Condition
-from workers.shapes.paths import Path, parse
-from workers.shapes.views import ALL_KEYS, RECORD_KEY, Shape, View
+from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Path, Shape, View, parse
+from workers.runtime.frozen import Frozen, read_only
+
+# What becomes of an event.
+READ, SKIPPED = 0, 1
+# The number of labels in a view that does not look at an event.
+UNSEEN = -1
+
+# Columns of `views`; COLUMN is the row of `columns` that says what its labels are.
+VIEW_KEY, COLUMN, CONDITION, CONDITIONS_STOP = range(4)
+VIEW_COLUMNS = 4
+# Columns of `columns`.
+ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP = range(7)
+COLUMN_COLUMNS = 7
+# Columns of `conditions`, and what they ask.
+FIELD, ASKS, FIRST, LAST = 0, 1, 2, 3
+IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = 0, 1, 2, 3, 4
+# Slots of a stream key or user that is no field.
+NOWHERE, RECORD_KEY_SLOT = -1, -2
+
 
 Longs = NDArray[np.int64]
 
@@ -104,9 +123,9 @@ class Layout(Frozen):
             _row(view, key, slots, columns, asked, edges)
             for view, key in zip(shape.views.values(), self.key_of, strict=True)
         ]
-        self.views, self.columns = _rows(rows, kernels.VIEW_COLUMNS), _rows(list(columns.values()), kernels.COLUMN_COLUMNS)
+        self.views, self.columns = _rows(rows, VIEW_COLUMNS), _rows(list(columns.values()), COLUMN_COLUMNS)
         self.items_of = tuple(columns)
-        self.column_of = tuple(row[kernels.COLUMN] for row in rows)
+        self.column_of = tuple(row[COLUMN] for row in rows)
         self.conditions = _rows(asked.rows, 4)
         ends = np.cumsum([len(word) for word in asked.words], dtype=np.int64)
         starts = ends - np.array([len(word) for word in asked.words], dtype=np.int64)
@@ -136,24 +155,24 @@ class _Conditions:
     def add(self, condition: Condition) -> None:
         """Add a row for each thing that a condition asks."""
         field = self._slots.of(parse(condition.field))
-        for asks, given in ((kernels.IN, condition.in_), (kernels.NOT_IN, condition.not_in)):
+        for asks, given in ((IN, condition.in_), (NOT_IN, condition.not_in)):
             if given is not None:
                 first = len(self.words)
                 self.words += [word.encode() for word in given]
                 self.rows.append((field, asks, first, len(self.words)))
-        for asks, bound in ((kernels.AT_LEAST, condition.min), (kernels.AT_MOST, condition.max)):
+        for asks, bound in ((AT_LEAST, condition.min), (AT_MOST, condition.max)):
             if bound is not None:
                 self.rows.append((field, asks, len(self.reals), 0))
                 self.reals.append(bound)
         if condition.exists is not None:
-            self.rows.append((field, kernels.EXISTS, int(condition.exists), 0))
+            self.rows.append((field, EXISTS, int(condition.exists), 0))
 
 
 def _slot_of(slots: _Slots, field: Path | str) -> int:
     """Return the slot of a stream key or user, which may be no field."""
     if isinstance(field, Path):
         return slots.of(field)
-    return {ALL_KEYS: kernels.NOWHERE, RECORD_KEY: kernels.RECORD_KEY}[field]
+    return {ALL_KEYS: NOWHERE, RECORD_KEY: RECORD_KEY_SLOT}[field]
 
 
 def _row(
@@ -163,12 +182,12 @@ def _row(
     items = Items(view.items, view.count, view.edges)
     if items not in columns:
         columns[items] = _column(items, slots, edges)
-    row = [kernels.NOWHERE] * kernels.VIEW_COLUMNS
-    row[kernels.VIEW_KEY], row[kernels.COLUMN] = key, list(columns).index(items)
-    row[kernels.CONDITION] = len(asked.rows)
+    row = [NOWHERE] * VIEW_COLUMNS
+    row[VIEW_KEY], row[COLUMN] = key, list(columns).index(items)
+    row[CONDITION] = len(asked.rows)
     for condition in view.where:
         asked.add(condition)
-    row[kernels.CONDITIONS_STOP] = len(asked.rows)
+    row[CONDITIONS_STOP] = len(asked.rows)
     return row
 
 
@@ -176,15 +195,15 @@ def _column(items: Items, slots: _Slots, edges: list[float]) -> list[int]:
     """Return the row of numbers of a column of labels."""
     path = items.path
     within = path.list_at is not None and path.list_at < len(path.steps)
-    row = [kernels.NOWHERE] * kernels.COLUMN_COLUMNS
-    row[kernels.ITEMS] = slots.of(path, many=not within)
+    row = [NOWHERE] * COLUMN_COLUMNS
+    row[ITEMS] = slots.of(path, many=not within)
     if within:
-        row[kernels.ELEMENTS] = slots.of_list(path.steps[: path.list_at])
+        row[ELEMENTS] = slots.of_list(path.steps[: path.list_at])
     if items.count is not None:
-        row[kernels.COUNT] = slots.of(items.count)
-    row[kernels.ONLY_LIST] = int(path.list_at == len(path.steps))
-    row[kernels.BUCKETS] = int(items.edges is not None)
-    row[kernels.EDGE] = len(edges)
+        row[COUNT] = slots.of(items.count)
+    row[ONLY_LIST] = int(path.list_at == len(path.steps))
+    row[BUCKETS] = int(items.edges is not None)
+    row[EDGE] = len(edges)
     edges += items.edges or ()
-    row[kernels.EDGES_STOP] = len(edges)
+    row[EDGES_STOP] = len(edges)
     return row

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.reading.log import COLUMNS, DECLINED, ended
+from workers.events.log import COLUMNS, DECLINED, ended
 
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
@@ -39,7 +39,7 @@ class Logs:
     Attributes:
         begin: the place of the first of them in the batch.
         data: uint8, the bytes of the records, and behind them what the scanner adds.
-        rows: int64 (m, 4), the logs of the records end to end; see `kernels.reading.log`.
+        rows: int64 (m, 4), the logs of the records end to end; see `events.log`.
         ends: int64 (n,), where each record's end.
         status: int8 (n,), DECLINED where the scanner does not read a record.
         decode: returns a record, by its place in the batch, as plain objects; raises ValueError

@@ -17,12 +17,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from workers.events.columns import AMOUNT_MAX
-from workers.kernels.reading.log_values import TIME_MAX
-from workers.mechanisms.config import LABEL_BYTES_MAX
-from workers.mechanisms.frozen import Frozen
-from workers.shapes.conditions import Condition, as_label
-from workers.shapes.paths import Path, parse
-from workers.shapes.views import Shape, View
+from workers.events.log_values import TIME_MAX
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.mechanisms.config.views import Condition, Path, Shape, View, as_label, parse
+from workers.runtime.frozen import Frozen
 
 # Whole numbers in a time unit to a second.
 PER_SECOND = MappingProxyType({"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000})

@@ -6,6 +6,11 @@ A compiled scanner of the format logs the wanted fields of the plain records of 
 alone: the format's decoder, and `events.project`. A batch that is large once it is read comes in
 parts, so that memory is bounded. Nothing here keeps a label or a key in a message: reasons name
 fields of the configuration only.
+
+Which times an event may have, and the unit that explains a time outside of them.
+
+Seconds read as milliseconds are a day of January 1970, microseconds the year 58,000. The reasons
+are from a fixed set and never show the time.
 """
 
 from __future__ import annotations
@@ -17,21 +22,49 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.events.columns import AMOUNT_MAX
+from workers.arrays.texts import fixed
 from workers.events.json import Json
-from workers.events.layout import Layout
+from workers.events.json_parts import are_texts
+from workers.events.layout import READ, UNSEEN, Layout
+from workers.events.log import DECLINED, longest_log, outcomes, widest
 from workers.events.logs import Format, Logs
-from workers.events.project import Event, Projection
+from workers.events.project import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS, Event, Projection
+from workers.events.view_kernels import see
 from workers.kafka.records import Records
-from workers.kernels.reading.json_parts import are_texts
-from workers.kernels.reading.log import DECLINED, longest_log, outcomes, widest
-from workers.kernels.reading.log_values import TIME_MAX
-from workers.kernels.reading.views import READ, UNSEEN, see
-from workers.mechanisms.config import LABEL_BYTES_MAX
-from workers.mechanisms.frozen import Frozen, read_only
-from workers.mechanisms.texts import fixed
-from workers.shapes.paths import Path
-from workers.shapes.views import ALL_KEYS, RECORD_KEY, Shape
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Path, Shape
+from workers.runtime.frozen import Frozen, read_only
+
+#: Events dated earlier, before 2000-01-01, are rejected.
+EARLIEST_MS = PLAUSIBLE_MS[0]
+EARLY = "dated before 2000"
+AHEAD = "dated too far ahead"
+BEHIND = "dated too far behind"
+NO_RECORD_TIME = "record without a time"
+
+# Kafka has -1 for no time; `rekey` sends such a record on with 1, since 0 means the present.
+_NO_RECORD_TIME_MAX = 1
+
+
+def early(time_ms: int, unit: str, *, of_record: bool) -> str:
+    """Return why an event dated before EARLIEST_MS is rejected.
+
+    Args:
+        time_ms: its time as it was read.
+        unit: the unit that it was read in.
+        of_record: whether it is the record's own time.
+    """
+    return NO_RECORD_TIME if of_record and time_ms <= _NO_RECORD_TIME_MAX else with_unit(EARLY, time_ms, unit)
+
+
+def with_unit(reason: str, time_ms: int, unit: str) -> str:
+    """Return a reason with the unit that makes the time plausible, if there is one."""
+    for other, per_second in PER_SECOND.items():
+        read = time_ms * PER_SECOND.get(unit, 0) // per_second
+        if other != unit and PLAUSIBLE_MS[0] <= read < PLAUSIBLE_MS[1]:
+            return f"{reason}: {UNIT_WORDS[other]} instead of {unit}?"
+    return reason
+
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -46,7 +79,6 @@ MADE_FORESEEN = 1 << 16
 _ONES: Longs = read_only(np.ones(1 << 17, dtype=np.int64))
 _NONE: Longs = read_only(np.empty(0, dtype=np.int64))
 
-__all__ = ["AMOUNT_MAX", "TIME_MAX", "EventReader", "EventSpans", "Records", "Reject"]
 
 
 @dataclass(frozen=True, slots=True)

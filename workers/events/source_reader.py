@@ -12,17 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.events.columns import NO_AMOUNTS, Coder, EventColumns, Events, Longs, Names
+from workers.events.layout import UNSEEN
 from workers.events.logs import Format
 from workers.events.pairs import user_digests
-from workers.events.reader import EventReader, EventSpans, Reject
-from workers.events.times import AHEAD, EARLIEST_MS, EARLY, early, with_unit
+from workers.events.reader import AHEAD, EARLIEST_MS, EARLY, EventReader, EventSpans, Reject, early, with_unit
 from workers.events.vocabulary import Codes
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
-from workers.kernels.reading.views import UNSEEN
-from workers.mechanisms.buckets import Buckets
-from workers.settings import ALL_STREAM_KEY
-from workers.shapes.paths import Path
+from workers.mechanisms.config.buckets import Buckets
+from workers.mechanisms.config.views import Path
+from workers.settings.settings import ALL_STREAM_KEY
 
 MISPLACED = "user's records belong in another partition"
 NOT_DECLARED = "key not declared"

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
-from workers.errors import KafkaAway, KafkaRefuses, SettingsError, describe
+from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError, describe
 from workers.settings.files import CLIENT_OURS
 
 logger = logging.getLogger(__name__)

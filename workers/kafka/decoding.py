@@ -31,20 +31,23 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 from numpy.typing import NDArray
 
+from workers.arrays.texts import fixed
 from workers.kafka.decompression import Stream, decompress_into, longer_than
-from workers.kafka.records import Batch, FetchedRecords, Longs, Records
-from workers.kernels.records import (
+from workers.kafka.records import (
     AT,
     BATCH,
     LAST_OFFSET,
     ROWS,
+    Batch,
+    FetchedRecords,
+    Longs,
+    Records,
     crc_tables,
     first_damaged,
     read_batches,
 )
-from workers.mechanisms.frozen import read_only
-from workers.mechanisms.sizes import VALUE_BYTES
-from workers.mechanisms.texts import fixed
+from workers.runtime.frozen import read_only
+from workers.runtime.sizes import VALUE_BYTES
 
 # Base offset, length, leader epoch, magic, crc, attributes, last offset delta, first and largest
 # time, producer id and epoch, first sequence number, number of records.
@@ -165,7 +168,7 @@ class RecordBatch:
         return memoryview(self.response)[self.start + _HEADER.size : self.stop]
 
     def row(self, start: int, stop: int) -> tuple[int, ...]:
-        """Return what `kernels.records.read_batches` takes where the records lie from start to
+        """Return what `kafka.records.read_batches` takes where the records lie from start to
         stop.
         """
         append_ms = self.last_ms if self._attributes & _APPEND_TIME else -1

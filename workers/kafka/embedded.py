@@ -15,8 +15,8 @@ from typing import Self
 
 from confluent_kafka import KafkaException, Producer
 
-from workers.errors import SettingsError
 from workers.kafka.clients import Connection
+from workers.runtime.errors import SettingsError
 
 #: Partitions of every topic of the embedded cluster; librdkafka has no setting for it.
 PARTITIONS = 4

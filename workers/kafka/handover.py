@@ -35,14 +35,13 @@ from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError as ConsumerError
 
-from workers.errors import CopyFailed, Fenced, QuietcountError, StateRefused, describe
 from workers.kafka.clients import forbidden, text_of, unreachable
-from workers.kafka.ends import End
-from workers.kafka.lag import Lag, Reading
+from workers.kafka.offsets import End, Lag, Reading
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
-from workers.logs import about
-from workers.metrics import Metrics
+from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, StateRefused, describe
+from workers.runtime.logs import about
+from workers.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from workers.errors import SettingsError
 from workers.kafka.clients import Connection, of_no_group, unreachable
+from workers.runtime.errors import SettingsError
 
 #: Asked for at once, of all partitions together; of events, each of which may have a megabyte.
 RECORDS, EVENTS = 5_000, 100

@@ -21,17 +21,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from workers.changes import Change
-from workers.errors import Fenced, KafkaAway
 from workers.kafka.clients import Connection
-from workers.kafka.ends import End, Ends
-from workers.kafka.lag import Reading
+from workers.kafka.offsets import End, Ends, Reading
 from workers.kafka.reading import end_of
 from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing, ShardStats
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
-from workers.mechanisms.sizes import MESSAGE_BYTES
-from workers.metrics import Metrics
+from workers.runtime.errors import Fenced, KafkaAway
+from workers.runtime.metrics import Metrics
+from workers.runtime.sizes import MESSAGE_BYTES, Change
 
 logger = logging.getLogger(__name__)
 

@@ -28,12 +28,11 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from workers.changes import Change
-from workers.errors import Fenced, KafkaAway, MessageTooLong, SettingsError
 from workers.kafka.clients import Connection, unreachable
 from workers.kafka.records import Forwarded, Outgoing
 from workers.kafka.transaction_state import Event, State, after
-from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
+from workers.runtime.errors import Fenced, KafkaAway, MessageTooLong, SettingsError
+from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, Change
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ _CALL_S = 1.0
 # Between two calls that ask for the same thing.
 _AGAIN_S = 0.05
 # A shard that has waited for so long says so: Kafka is there, or it would have been given up
-# (`outages/watch.py`), but does not do this.
+# (`kafka/outages.py`), but does not do this.
 _LONG_S = 20.0
 # After so long without progress it begins again, with a new client: a client that was told by a
 # broker that has just come back that there are no brokers may believe it for minutes (seen).

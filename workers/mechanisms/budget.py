@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, rho_of, sampler_delta
-from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Guarantee
+from workers.runtime.frozen import Frozen
 
 # Reserved for the samplers' distance, as a share of delta; the true figure (about 1e-35) is checked
 # against it.

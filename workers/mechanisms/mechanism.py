@@ -18,15 +18,15 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.errors import StateRefused
+from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.texts import Texts
 from workers.mechanisms.accounting import Cost
-from workers.mechanisms.buckets import short
-from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.frozen import Frozen
-from workers.mechanisms.ledger import Ledger, Rows, Tags
+from workers.mechanisms.config.buckets import short
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.ledger import Ledger, Parts
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.texts import Texts
-from workers.mechanisms.tick_rows import Parts
+from workers.runtime.errors import StateRefused
+from workers.runtime.frozen import Frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.frozen import check_frozen
+from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
 from workers.mechanisms.misra_gries.pure import make_misra_gries
@@ -24,15 +23,23 @@ from workers.mechanisms.one_shot.config import (
     PositiveLaplaceConfig,
     UnkGaussConfig,
 )
-from workers.mechanisms.one_shot.mechanism import OneShot
+from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
-from workers.mechanisms.order_statistics.bounded_max import BoundedMax, BoundedMaxConfig
-from workers.mechanisms.order_statistics.doubling import Doubling, DoublingConfig
-from workers.mechanisms.order_statistics.two_level import TwoLevel, TwoLevelConfig, TwoLevelK, TwoLevelKConfig
+from workers.mechanisms.order_statistics.mechanisms import (
+    BoundedMax,
+    BoundedMaxConfig,
+    Doubling,
+    DoublingConfig,
+    TwoLevel,
+    TwoLevelConfig,
+    TwoLevelK,
+    TwoLevelKConfig,
+)
 from workers.mechanisms.running.known_base import KnownBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.mechanisms.running.unk_base import UnkBase
+from workers.runtime.frozen import check_frozen
 
 _BUILT_BY: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = MappingProxyType(
     {

@@ -13,6 +13,8 @@ noise; the same input, settings and key give the same bytes on every machine.
 
 `Offline` takes batches of any source, for any number of histograms at once: what they have in
 common is read, bounded and added up once.
+
+The worker's parts as replay runs them: told of the input's end, and watched at every tick.
 """
 
 from __future__ import annotations
@@ -25,18 +27,85 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from workers.agents.contributions import Message
-from workers.agents.factory import histograms as board_histograms
-from workers.agents.factory import mechanisms
-from workers.agents.intake import Intake
-from workers.agents.merge import Released
-from workers.histogram.snapshots import Snapshot
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.memory import keep_freed_memory
+from workers.pipeline.contributions import Message
+from workers.pipeline.factory import histograms as board_histograms
+from workers.pipeline.factory import mechanisms
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.intake import Intake
+from workers.pipeline.merge import Merge, Released
+from workers.pipeline.snapshots import ReleasedTick, Snapshot
+from workers.pipeline.watermark import BACKLOG_TICKS_MAX
 from workers.replay.interrupts import Interrupts
-from workers.replay.source import EventBatch, Source
-from workers.replay.stages import ReplayHistogram, ReplayMerge
-from workers.settings import Settings
+from workers.replay.source import EventBatch, Source, when
+from workers.runtime.errors import StateRefused
+from workers.runtime.process import keep_freed_memory
+from workers.settings.settings import Settings
+
+
+class ReplayMerge(Merge):
+    """A merge whose input may end, and which refuses to publish a gap of very many ticks.
+
+    No event does that to a worker: no clock bounds the times in a file.
+    """
+
+    _ends: dict[Lane, int] | None = None
+
+    def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
+        super()._begin(lane, users, complete)
+        for histogram in users:
+            if histogram.next is None or (gap := histogram.grid.holding(complete) - histogram.next) <= BACKLOG_TICKS_MAX:
+                continue
+            raise StateRefused(
+                f"histogram {histogram.name!r}: {gap:,} ticks are to be published after {when(histogram.grid.start(histogram.next))} "
+                f"at once, more than {BACKLOG_TICKS_MAX:,}: are all times of the events right? If they are, set start later or "
+                "tick wider"
+            )
+
+    def end_of_input(self, until_ms: int | None = None) -> None:
+        """Take the tick that holds the watermark for complete as well, in every lane: no message
+        follows.
+
+        Args:
+            until_ms: but no tick that ends later; None: no limit.
+        """
+        complete = self.complete_ms
+        if complete is not None:
+            ends = {
+                lane: lane.start_ms + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms
+                for lane in self._lanes
+            }
+            self._ends = {lane: end if until_ms is None else min(end, until_ms) for lane, end in ends.items()}
+
+    def _complete_in(self, lane: Lane, complete: int) -> int:
+        return complete if self._ends is None else self._ends[lane]
+
+
+class ReplayHistogram(Histogram):
+    """A histogram that is watched while it runs, and stores nothing.
+
+    Attributes:
+        observe: called with what each tick shows; the exact `columns` are those of that tick.
+        written: whether its ticks become snapshots; False where nobody reads them.
+    """
+
+    observe: Callable[[ReleasedTick], object] | None = None
+    written = True
+
+    def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
+        shown = self.advance(parts)
+        if self.observe is not None:
+            self.observe(shown)
+        return self.snapshots(shown) if self.written else iter(())
+
+    def forget(self) -> None:
+        """Drop what `changes` would return."""
+        self._gone, self._stored_keys = [], len(self._keys)
+        self._state.changed()
+        self._state.ledger.clean()
+
 
 STREAM = "replay"
 REJECTS_LISTED = 100

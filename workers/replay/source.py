@@ -4,25 +4,44 @@ A source is read once, in order, and holds at most one batch. A rejected record 
 number and the worker's reason. Files must be sorted by time: an event dated further back than
 `grace` allows would count in the wrong tick, so file sources refuse it (`InOrder`).
 `sources.open_source` opens one.
+
+What is read of a file is read in a thread, while what was read before it is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.durations import format_duration
-from workers.errors import SettingsError
 from workers.events.columns import Events
-from workers.settings import Settings
-from workers.shapes.paths import Path
-from workers.shapes.views import RECORD_KEY, Shape, complaints
+from workers.mechanisms.config.views import RECORD_KEY, Path, Shape, complaints
+from workers.runtime.errors import SettingsError
+from workers.settings.durations import format_duration
+from workers.settings.settings import Settings
+
+T = TypeVar("T")
+
+
+def ahead(pieces: Iterator[T]) -> Generator[T]:
+    """Yield what an iterator yields, which makes the next one in a thread meanwhile.
+
+    Args:
+        pieces: which nothing else uses; it must not wait for somebody who may never come, like the
+            writer of a pipe: whoever stops early waits until the next one is made. What it gives
+            must not be changed by it later.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
+        coming = reader.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = reader.submit(next, pieces, None)
+            yield piece
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, cast
 
-from workers.errors import SettingsError
+from workers.mechanisms.config.views import Shape
 from workers.replay.source import Source, shape_of_files
 from workers.replay.sources_lines import JsonLines
-from workers.settings import Settings
-from workers.shapes.views import Shape
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
 
 PARQUET_MAGIC = b"PAR1"
 GZIP_MAGIC = b"\x1f\x8b"
@@ -51,7 +51,7 @@ def first_rows(settings: Settings, name: str, number: int) -> tuple[list[object]
     """Return the first rows of a Parquet file as objects, and what is read of an event in them."""
     shown = f"--input {name}"
     try:
-        from workers.replay.parquet_objects import first_rows
+        from workers.replay.parquet import first_rows
     except ImportError as error:
         raise _without_pyarrow(shown) from error
     return first_rows(settings, shown, Path(name), number)
@@ -74,8 +74,7 @@ def is_parquet(path: Path) -> bool:
 
 def _parquet(settings: Settings, name: str, file: IO[bytes]) -> Source:
     try:
-        from workers.replay.parquet_objects import ParquetObjects
-        from workers.replay.sources_parquet import ParquetRows, has_texts, is_flat
+        from workers.replay.parquet import ParquetObjects, ParquetRows, has_texts, is_flat
     except ImportError as error:
         raise _without_pyarrow(name) from error
     shape = shape_of_files(settings)

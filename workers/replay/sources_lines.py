@@ -12,16 +12,15 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.factory import declared_keys, reader_of
-from workers.errors import SettingsError
+from workers.arrays.text_columns import find_lines
+from workers.arrays.texts import fixed
 from workers.events.reader import EventSpans, Reject
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
-from workers.kernels.text_columns import find_lines
-from workers.mechanisms.texts import fixed
-from workers.replay.ahead import ahead
-from workers.replay.source import EventBatch, InOrder, shape_of_files
-from workers.settings import Settings
+from workers.pipeline.factory import declared_keys, reader_of
+from workers.replay.source import EventBatch, InOrder, ahead, shape_of_files
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
 
 CHUNK_BYTES = 2 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -10,7 +10,7 @@ until its watermark is there, for nothing after that can count in such a tick, s
 is what the worker makes of these ticks, with everything that came late.
 
 With `privacy.rekey` these are the events as they were sent on by user, and time is what their
-origins' marks say (`agents/origins.py`), as in the worker.
+origins' marks say (`pipeline/rekey_markers.py`), as in the worker.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from workers.agents.factory import reader_of, source_reader_of
-from workers.agents.origins import Origins, read_headers
-from workers.agents.sources import Place, Sources
-from workers.agents.watermark import behind_rejects
-from workers.errors import SettingsError
+from workers.agents.topics import check_events, connection_of
 from workers.events.columns import Events, Longs
 from workers.events.forms import Forms
 from workers.kafka.reading import EVENTS, bounds_of, reader, take
 from workers.kafka.records import Records
+from workers.mechanisms.config.views import RECORD_KEY
+from workers.pipeline.factory import reader_of, source_reader_of
+from workers.pipeline.rekey_markers import Origins, read_headers
+from workers.pipeline.sources import Place, Sources
+from workers.pipeline.watermark import behind_rejects
 from workers.replay.source import EventBatch, Source, when
-from workers.settings import RECORD_KEY, Settings
-from workers.topics import check_events, connection_of
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
 
 # Handed on at once, of one partition.
 RECORDS_AT_ONCE, BYTES_AT_ONCE = 2_000, 8 << 20

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from workers.errors import SettingsError
-from workers.mechanisms.buckets import parse_buckets
-from workers.mechanisms.checked import display
-from workers.mechanisms.config import LABEL_BYTES_MAX
+from workers.mechanisms.config.buckets import parse_buckets
+from workers.mechanisms.config.checked import display
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.runtime.errors import SettingsError
 
 KEY_BYTES = 32
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from workers.mechanisms.checked import display
-from workers.mechanisms.config import TOPIC_NAME
+from workers.mechanisms.config.checked import display
+from workers.mechanisms.config.histogram import TOPIC_NAME
 
 ALLOWED = (
     'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them; a list of such names; or a regular '

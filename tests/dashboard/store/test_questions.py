@@ -15,8 +15,7 @@ from tests.dashboard.store.making import BEGIN_MS, QUARTER_MS, at, life, opened,
 from workers.dashboard.snapshots import Stream
 from workers.dashboard.store.questions import EpochsQuestion, HistoryQuestion, TickQuestion, epochs, history, one_tick
 from workers.dashboard.store.reading import Range, Unknown
-from workers.dashboard.store.tidying import settle, thin
-from workers.dashboard.store.writing import Writer
+from workers.dashboard.store.writing import Writer, settle, thin
 
 ONE = Stream("products", "s1")
 LIFE = life()

@@ -17,14 +17,13 @@ import fastavro
 import numpy as np
 
 from tests.events.formats.walking import content, expected
+from workers.arrays.texts import fixed
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.avro_schema import AvroSchema, parse
-from workers.events.formats.refusals import Refused
-from workers.events.formats.scanning import logged
+from workers.events.formats.fitting import Refused, logged
+from workers.events.log import DECLINED
+from workers.events.schemas import Schema
 from workers.events.tree import Node, Wanted, build
-from workers.kernels.reading.log import DECLINED
-from workers.mechanisms.texts import fixed
-from workers.registry.schema import Schema
 
 FLAT = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 NAMES = ("a", "b", "c", "d", "e", "shop", "lines")

@@ -16,14 +16,13 @@ import numpy as np
 from google.protobuf import descriptor_pb2
 
 from tests.events.formats.walking import content, expected, unordered
+from workers.arrays.texts import fixed
+from workers.events.formats.fitting import Refused, logged
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_schema import ProtobufSchema
-from workers.events.formats.refusals import Refused
-from workers.events.formats.scanning import logged
+from workers.events.log import DECLINED
+from workers.events.schemas import Schema
 from workers.events.tree import Node, Wanted, build
-from workers.kernels.reading.log import DECLINED
-from workers.mechanisms.texts import fixed
-from workers.registry.schema import Schema
 
 Field = descriptor_pb2.FieldDescriptorProto
 FLAT = [number for number in range(1, 19) if number not in (Field.TYPE_GROUP, Field.TYPE_MESSAGE)]

@@ -13,15 +13,15 @@ import pytest
 from tests.events.formats.avro_corpus import difference, run, written
 from tests.events.formats.walking import Said, content
 from tests.kernels.uncompiled import uncompiled
-from workers.errors import SettingsError
+from workers.events.formats import avro_scanner
 from workers.events.formats.avro import AvroFormat, read_reader_schema
 from workers.events.formats.avro_schema import parse
+from workers.events.formats.fitting import Refused
 from workers.events.formats.reader import form_of
-from workers.events.formats.refusals import Refused
+from workers.events.log import DECLINED
+from workers.events.schemas import Reference, Schema
 from workers.events.tree import Node, Wanted, build
-from workers.kernels.reading.log import DECLINED
-from workers.kernels.wire import avro_log
-from workers.registry.schema import Reference, Schema
+from workers.runtime.errors import SettingsError
 
 SHOP = build([Wanted(("shop",), None, 0)])
 LINE = {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}]}
@@ -40,8 +40,8 @@ def said(form: AvroFormat, number: int, payload: bytes, depth: int = 64) -> Said
     """What the scanner says of one record; None where it declines."""
     arrays = form.arrays
     data = np.frombuffer(payload + arrays.texts.tobytes(), dtype=np.uint8)
-    log, stack = np.empty((64, 4), dtype=np.int64), np.empty((depth, avro_log.FRAME), dtype=np.int64)
-    used = avro_log.event(
+    log, stack = np.empty((64, 4), dtype=np.int64), np.empty((depth, avro_scanner.FRAME), dtype=np.int64)
+    used = avro_scanner.event(
         data, 0, len(payload), form.root(number), len(payload),
         arrays.program, arrays.parts, arrays.names, arrays.constants, log, stack,
     )  # fmt: skip
@@ -68,10 +68,10 @@ def test_the_scanner_agrees_with_fastavro_about_whole_and_broken_records(evolvin
 
 
 def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, kernel in [*vars(avro_log).items()]:
+    for name, kernel in [*vars(avro_scanner).items()]:
         if hasattr(kernel, "py_func"):
-            monkeypatch.setattr(avro_log, name, uncompiled(kernel))
-    found, readable, _ = run(3_000, 99, way=avro_log.logs)
+            monkeypatch.setattr(avro_scanner, name, uncompiled(kernel))
+    found, readable, _ = run(3_000, 99, way=avro_scanner.logs)
     assert found is None
     assert readable > 300
 

@@ -11,7 +11,7 @@ from tests.worker.harness import ROOT
 CODE = """
 import sys
 from numba.core import event
-from workers.compiling import _of_avro, _of_protobuf
+from workers.commands.compiling import _of_avro, _of_protobuf
 from bench.format_scanners import avro, events, protobuf
 from workers.kafka.records import Records
 _of_avro()

@@ -11,13 +11,13 @@ from google.protobuf import descriptor_pb2
 from tests.events.formats.protobuf_corpus import run
 from tests.events.formats.walking import Said, content, expected, unordered
 from tests.kernels.uncompiled import uncompiled
+from workers.events.formats import protobuf_scanner
+from workers.events.formats.fitting import Refused
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_schema import indexes_of
-from workers.events.formats.refusals import Refused
+from workers.events.log import DECLINED
+from workers.events.schemas import Reference, Schema
 from workers.events.tree import Node, Wanted, build
-from workers.kernels.reading.log import DECLINED
-from workers.kernels.wire import protobuf_log
-from workers.registry.schema import Reference, Schema
 
 ORDER = """
 syntax = "proto3";
@@ -59,7 +59,7 @@ def both(tree: Node, payload: bytes, schema: Schema | None = None) -> Said | Non
     arrays = form.arrays
     data = np.frombuffer(payload + arrays.texts.tobytes(), dtype=np.uint8)
     log = np.empty((64, 4), dtype=np.int64)
-    used = protobuf_log.event(
+    used = protobuf_scanner.event(
         data, 0, len(payload), form.root(number), len(payload),
         arrays.messages, arrays.fields, arrays.missing, arrays.names, log, form.stack(), form.lists(),
     )  # fmt: skip
@@ -80,10 +80,10 @@ def test_the_scanner_agrees_with_upb_about_whole_and_broken_messages() -> None:
 
 
 def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, kernel in [*vars(protobuf_log).items()]:
+    for name, kernel in [*vars(protobuf_scanner).items()]:
         if hasattr(kernel, "py_func"):
-            monkeypatch.setattr(protobuf_log, name, uncompiled(kernel))
-    found, readable, _ = run(3_000, 99, way=protobuf_log.logs)
+            monkeypatch.setattr(protobuf_scanner, name, uncompiled(kernel))
+    found, readable, _ = run(3_000, 99, way=protobuf_scanner.logs)
     assert found is None
     assert readable > 1_000
 

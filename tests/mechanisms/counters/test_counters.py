@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.errors import HorizonExceeded
-from workers.mechanisms.counters.counter import KINDS, Counter, make_counter
-from workers.mechanisms.counters.levels import LevelCounter, reach
-from workers.mechanisms.frozen import thawed
+from workers.mechanisms.counters.counter import KINDS, make_counter
+from workers.mechanisms.counters.levels import Counter, LevelCounter, reach
 from workers.mechanisms.noise.gaussian import integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
+from workers.runtime.errors import HorizonExceeded
+from workers.runtime.frozen import thawed
 
 KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))

@@ -6,10 +6,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from workers.errors import HorizonExceeded
-from workers.mechanisms.counters.counter import Counter, make_counter
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.runtime.errors import HorizonExceeded
 
 KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))

@@ -6,11 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from workers.errors import HorizonExceeded
 from workers.mechanisms.counters.haar import HaarCounter, Room, _added_up, _plan
-from workers.mechanisms.counters.levels import Cell
-from workers.mechanisms.counters.noise_columns import Integers
+from workers.mechanisms.counters.levels import Cell, Integers
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.runtime.errors import HorizonExceeded
 
 STREAM = NoiseKey(bytes(32)).stream(bytes(16))
 

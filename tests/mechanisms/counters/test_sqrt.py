@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.mechanisms.running.test_histograms import KEY, Silent, known, part, shown, unk
 from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.counters.sqrt import LEVEL, SqrtCounter, _Range, _rounded_column
-from workers.mechanisms.frozen import thawed
+from workers.runtime.frozen import thawed
 
 STREAM = KEY.stream(bytes(16))
 

@@ -9,17 +9,15 @@ from hypothesis import strategies as st
 
 from tests.kernels.uncompiled import WAYS
 from tests.mechanisms.misra_gries.test_sketch import COUNTS, as_batch, held, one_by_one, tag
-from workers.kernels import misra_gries, misra_gries_order, misra_gries_rest
+from workers.mechanisms.misra_gries import feeding
 from workers.mechanisms.misra_gries import sketch as sketch_module
 from workers.mechanisms.misra_gries.sketch import Sketch, feed
 
 LOOPS = {
-    misra_gries: (
+    feeding: (
         "feed_rounds", "ones_in", "turn_over", "rest_of_round", "sorted_apart", "take_turns", "still_at_zero",
-        "off_the_wheel", "sort_by_rank", "merge_by_rank",
+        "off_the_wheel", "sort_by_rank", "merge_by_rank", "run_end", "feed_rest", "append", "come_nearer",
     ),
-    misra_gries_order: ("sort_by_rank", "merge_by_rank", "run_end"),
-    misra_gries_rest: ("feed_rest", "append", "come_nearer", "sort_by_rank", "turn_over"),
 }  # fmt: skip
 
 
@@ -210,11 +208,11 @@ def test_counters_take_turns_by_rank(ranks: list[int], middle: int) -> None:
     middle = min(middle, n)
     for way in WAYS:
         slots, scratch = np.arange(n, dtype=np.int32), np.empty(n, dtype=np.int32)
-        way(misra_gries_order.sort_by_rank)(slots, 0, middle, of_slot, scratch)
-        way(misra_gries_order.sort_by_rank)(slots, middle, n, of_slot, scratch)
+        way(feeding.sort_by_rank)(slots, 0, middle, of_slot, scratch)
+        way(feeding.sort_by_rank)(slots, middle, n, of_slot, scratch)
         found = [ranks[slot] for slot in slots.tolist()]
         assert found == sorted(ranks[:middle]) + sorted(ranks[middle:])
-        way(misra_gries_order.merge_by_rank)(slots, middle, n, of_slot, scratch)
+        way(feeding.merge_by_rank)(slots, middle, n, of_slot, scratch)
         assert [ranks[slot] for slot in slots.tolist()] == sorted(ranks)
 
 

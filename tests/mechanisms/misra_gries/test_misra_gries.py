@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
-from workers.errors import HorizonExceeded, StateRefused
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
+from workers.runtime.errors import HorizonExceeded, StateRefused
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(b"i" * 16)

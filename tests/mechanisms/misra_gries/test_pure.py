@@ -23,10 +23,10 @@ from tests.mechanisms.misra_gries.test_misra_gries import (
 )
 from tests.mechanisms.misra_gries.test_misra_gries import config as any_config
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
-from workers.errors import StateRefused
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
 from workers.mechanisms.misra_gries.pure import PureMisraGries, make_misra_gries
 from workers.mechanisms.misra_gries.state import SketchState
+from workers.runtime.errors import StateRefused
 
 # Declared in an order that is neither that of labels nor that of tags; items 8 to 11 of the streams are not declared.
 ITEMS = (5, 2, 7, 0, 3, 6, 1, 4)

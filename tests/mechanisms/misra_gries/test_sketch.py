@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, SketchBatch, batch
-from workers.mechanisms.misra_gries.sorted_tags import SortedTags
-from workers.mechanisms.texts import Texts
+from workers.arrays.texts import Texts
+from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, SketchBatch, SortedTags, batch
 
 Tick = dict[int, int]
 ITEMS = st.integers(0, 11)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mechanisms.misra_gries.test_sketch import TICKS, Tick, fed, neighbours
-from workers.mechanisms.misra_gries.domain import DomainTags
-from workers.mechanisms.misra_gries.release import _largest, largest_parts, pure_scale, reduced, shown_above
+from workers.arrays.texts import Texts
+from workers.mechanisms.misra_gries.misra_gries import _largest, largest_parts, pure_scale, reduced, shown_above
 from workers.mechanisms.misra_gries.sketch import Sketch, batch
+from workers.mechanisms.misra_gries.state import DomainTags
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from workers.mechanisms.noise.exact_tail import exact_quantile
+from workers.mechanisms.noise.gaussian import exact_quantile
 
 TERMS = {
     "one": [(Fraction(1), Fraction(2))],

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from tests.mechanisms.vectors import VECTORS, compute_vectors
-from workers.mechanisms.noise import keyed as noise
+from workers.mechanisms.noise import keyed
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey, NoiseStream
 
 KEY = NoiseKey(bytes(range(32)))
@@ -163,14 +163,14 @@ def test_purposes_of_the_root_key_are_separated() -> None:
     """The fingerprint is stored and tags are in topics: neither may be the key of a mechanism."""
     key = NoiseKey(bytes(32))
     keys: list[bytes] = []
-    original = noise.NoiseStream.__init__
+    original = keyed.NoiseStream.__init__
 
     def record(self: NoiseStream, aes_key: bytes) -> None:
         keys.append(aes_key)
         original(self, aes_key)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise.NoiseStream, "__init__", record)
+        patch.setattr(keyed.NoiseStream, "__init__", record)
         key.stream(bytes(16))
     (aes_key,) = keys
     assert len(aes_key) == 32

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 from tests.mechanisms.noise.test_selection import Law, enumerated, statistic
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.one_shot.algorithms import Bottom, Parameters, limited
-from workers.mechanisms.one_shot.release import Cell, OneShotNoise
-from workers.mechanisms.one_shot.tails import (
+from workers.mechanisms.one_shot.algorithms import (
+    Bottom,
+    Cell,
+    OneShotNoise,
+    Parameters,
     gaussian_difference_quantile,
     gaussian_quantile,
     laplace_difference_quantile,
     laplace_quantile,
+    limited,
     logistic_quantile,
 )
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.errors import HorizonExceeded
-from workers.mechanisms.ledger import Contributions, Tags
+from workers.arrays.tag_index import Tags
+from workers.arrays.texts import Texts
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items, Release, State
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -21,10 +22,13 @@ from workers.mechanisms.one_shot.algorithms import (
     KNOWN,
     LIMITED,
     PICKING,
+    Cell,
     Name,
     Noisy,
+    OneShotNoise,
     Parameters,
     Picking,
+    Place,
     make_algorithm,
 )
 from workers.mechanisms.one_shot.config import (
@@ -37,9 +41,8 @@ from workers.mechanisms.one_shot.config import (
     PositiveLaplaceConfig,
     UnkGaussConfig,
 )
-from workers.mechanisms.one_shot.mechanism import OneShot
-from workers.mechanisms.one_shot.release import Cell, OneShotNoise, Place
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.one_shot.one_shot import OneShot
+from workers.runtime.errors import HorizonExceeded
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))

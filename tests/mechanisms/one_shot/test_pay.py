@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.errors import BudgetExhausted, HorizonExceeded, StateRefused
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
 from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
-from workers.mechanisms.texts import Texts
+from workers.runtime.errors import BudgetExhausted, HorizonExceeded, StateRefused
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))

@@ -15,7 +15,7 @@ from tests.mechanisms.order_statistics.unknown_max import (
     rows_of,
     worst_error,
 )
-from workers.mechanisms.order_statistics.segments import Segments
+from workers.mechanisms.order_statistics.engine import Segments
 
 BOTH = pytest.mark.parametrize("accounting", ["zcdp", "pure"])
 TAGS = np.random.default_rng(3).integers(0, 2**63, size=(100_000, 2), dtype=np.uint64)

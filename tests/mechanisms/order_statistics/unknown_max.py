@@ -9,16 +9,24 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 
+from workers.arrays.tag_index import Tags
+from workers.arrays.texts import Texts
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.ledger import Contributions, Tags
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.order_statistics.bounded_max import BoundedMax, BoundedMaxConfig
-from workers.mechanisms.order_statistics.doubling import Doubling, DoublingConfig
 from workers.mechanisms.order_statistics.engine import MaxNoise, OrderStatistics
+from workers.mechanisms.order_statistics.mechanisms import (
+    BoundedMax,
+    BoundedMaxConfig,
+    Doubling,
+    DoublingConfig,
+    TwoLevel,
+    TwoLevelConfig,
+    TwoLevelK,
+    TwoLevelKConfig,
+)
 from workers.mechanisms.order_statistics.state import MaxState
-from workers.mechanisms.order_statistics.two_level import TwoLevel, TwoLevelConfig, TwoLevelK, TwoLevelKConfig
-from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 KEY_LABEL = b"\0key"

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from workers.errors import HorizonExceeded
 from workers.mechanisms.accounting import Cost
-from workers.mechanisms.counters.counter import Counter, make_counter
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.running.discovery import Discovery, _log_theta
 from workers.mechanisms.running.discovery_schedule import make_discovery
+from workers.runtime.errors import HorizonExceeded
 
 
 def mass_of(sigma_squared: Fraction) -> NDArray[np.float64]:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.mechanisms.running.test_discovery import exact_tail, shown_by_one_event
 from tests.mechanisms.running.test_histograms import ONE_KEY, Silent, part, planted_rate, shown, unk
-from workers.errors import HorizonExceeded
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.running.discovery import Discovery, constants_of
 from workers.mechanisms.running.discovery_schedule import (
@@ -18,6 +17,7 @@ from workers.mechanisms.running.discovery_schedule import (
     _tails,
     make_discovery,
 )
+from workers.runtime.errors import HorizonExceeded
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig
+from workers.arrays.texts import Texts
+from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.running.known_base import KnownBase
 from workers.mechanisms.running.unk_base import UnkBase
-from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 ONE_KEY = np.zeros(1, dtype=np.int32)

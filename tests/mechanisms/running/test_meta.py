@@ -9,16 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mechanisms.one_shot.test_one_shot import KEY, STREAM, Silent, part
-from workers.errors import HorizonExceeded, StateRefused
-from workers.histogram import ledger_blocks
 from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Release
-from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name
+from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, OneShotNoise
 from workers.mechanisms.one_shot.config import MetaConfig
-from workers.mechanisms.one_shot.release import OneShotNoise
-from workers.mechanisms.running.meta import Meta
-from workers.mechanisms.running.meta_state import BLOCK_ROWS, MetaState
+from workers.mechanisms.running.meta import BLOCK_ROWS, Meta, MetaState
+from workers.pipeline import ledger_blocks
+from workers.runtime.errors import HorizonExceeded, StateRefused
 
 NAMES = get_args(Name)
 LABELS = [b"a", b"b", b"c", b"d"]

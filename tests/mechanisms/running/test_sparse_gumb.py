@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tests.mechanisms.running.test_histograms import KEY, ONE_KEY, part
-from workers.errors import StateRefused
-from workers.mechanisms.ledger import Rows, Tags
+from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.texts import Texts
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import gumbel_top_k
-from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
-from workers.mechanisms.running.sparse_state import SparseNoise, SparseState
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig, SparseNoise, SparseState
+from workers.runtime.errors import StateRefused
 
 STREAM = KEY.stream(bytes(16))
 LABELS = [b"a", b"b", b"c", b"d"]

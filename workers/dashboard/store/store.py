@@ -26,10 +26,9 @@ from confluent_kafka import KafkaException
 
 from workers.dashboard.store.following import Follower
 from workers.dashboard.store.schema import OtherVersion, connect
-from workers.dashboard.store.tidying import settle, thin
-from workers.dashboard.store.writing import Writer
-from workers.errors import describe
+from workers.dashboard.store.writing import Writer, settle, thin
 from workers.kafka.clients import Connection
+from workers.runtime.errors import describe
 
 logger = logging.getLogger(__name__)
 

@@ -11,15 +11,14 @@ from typing import cast
 import fastavro
 import numpy as np
 
-from workers.errors import SettingsError
+from workers.events.formats import avro_scanner
 from workers.events.formats.avro_program import AvroArrays, AvroProgram
 from workers.events.formats.avro_schema import AvroSchema, parse
-from workers.events.formats.refusals import NOT_OF_FORMAT, UNREADABLE, Refused
-from workers.events.formats.scanning import Bytes, Logging, Longs
+from workers.events.formats.fitting import NOT_OF_FORMAT, UNREADABLE, Bytes, Logging, Longs, Refused
+from workers.events.log import DECLINED
+from workers.events.schemas import AVRO, Schema
 from workers.events.tree import Node
-from workers.kernels.reading.log import DECLINED
-from workers.kernels.wire import avro_log
-from workers.registry.schema import AVRO, Schema
+from workers.runtime.errors import SettingsError
 from workers.settings.files import read_file
 
 NOT_AVRO = "not Avro"
@@ -106,13 +105,13 @@ class AvroFormat:
         return self._plans[number].root
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
-        """Return what scans these records from one on; see `kernels.wire.avro_log.logs`."""
+        """Return what scans these records from one on; see `events.formats.avro_scanner.logs`."""
         a, stack = self.arrays, self.stack()
-        return partial(avro_log.logs, data, values, roots, base, a.program, a.parts, a.names, a.constants, stack)
+        return partial(avro_scanner.logs, data, values, roots, base, a.program, a.parts, a.names, a.constants, stack)
 
     def stack(self) -> Longs:
         """Return what the scanner writes to while it is in a record."""
-        return np.empty((STACK, avro_log.FRAME), dtype=np.int64)
+        return np.empty((STACK, avro_scanner.FRAME), dtype=np.int64)
 
     def decode(self, number: int, payload: bytes) -> object:
         """Return a record as Python sees it.
@@ -125,9 +124,9 @@ class AvroFormat:
                 reader's schema; the message is the reason.
         """
         plan, arrays = self._plans[number], self.arrays
-        stack = np.empty((NESTED_MAX, avro_log.FRAME), dtype=np.int64)
+        stack = np.empty((NESTED_MAX, avro_scanner.FRAME), dtype=np.int64)
         data = np.frombuffer(payload, dtype=np.uint8)
-        used = avro_log.event(
+        used = avro_scanner.event(
             data, 0, len(data), plan.whole, 0,
             arrays.program, arrays.parts, arrays.names, arrays.constants, np.empty((0, 4), dtype=np.int64), stack,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A writer's schema and the wanted paths as the program of `kernels.wire.avro_log`.
+"""A writer's schema and the wanted paths as the program of `events.formats.avro_scanner`.
 
 With a reader's schema the paths are of its names, its defaults are constants of the program, and
 where resolution comes to more than that, the program declines at that place.
@@ -14,27 +14,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.events.formats import avro_scanner
 from workers.events.formats.avro_schema import AvroSchema, Unsure, chosen, fields_of, matches
 from workers.events.formats.fitting import ROOT, Fit, child, element, paths_of, wants
+from workers.events.log import FALSE, LIST, MAP, MAP_NAMES_MAX, NULL, OTHER, REAL, TEXT, TRUE, VALUE
 from workers.events.tree import NO_SLOT, Node
-from workers.kernels.reading.log import FALSE, LIST, MAP, MAP_NAMES_MAX, NULL, OTHER, REAL, TEXT, TRUE, VALUE
-from workers.kernels.wire import avro_log as ops
-from workers.mechanisms.frozen import read_only
-from workers.shapes.paths import Path
+from workers.mechanisms.config.views import Path
+from workers.runtime.frozen import read_only
 
 Longs = NDArray[np.int64]
 
 _FLAT = MappingProxyType({
-    "null": ops.NULL_OP,
-    "boolean": ops.BOOLEAN,
-    "int": ops.INT,
-    "long": ops.LONG,
-    "float": ops.FLOAT,
-    "double": ops.DOUBLE,
-    "string": ops.STRING,
-    "bytes": ops.BYTES,
-    "fixed": ops.FIXED,
-    "enum": ops.ENUM,
+    "null": avro_scanner.NULL_OP,
+    "boolean": avro_scanner.BOOLEAN,
+    "int": avro_scanner.INT,
+    "long": avro_scanner.LONG,
+    "float": avro_scanner.FLOAT,
+    "double": avro_scanner.DOUBLE,
+    "string": avro_scanner.STRING,
+    "bytes": avro_scanner.BYTES,
+    "fixed": avro_scanner.FIXED,
+    "enum": avro_scanner.ENUM,
 })
 _WORDS = MappingProxyType({
     "boolean": "a boolean",
@@ -90,7 +90,7 @@ class AvroProgram:
             return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
 
         return AvroArrays(
-            longs(self._rows, ops.COLUMNS),
+            longs(self._rows, avro_scanner.COLUMNS),
             read_only(np.array(self._parts, dtype=np.int64)),
             longs(self._names, 3),
             longs(self._constants, 4),
@@ -104,7 +104,7 @@ class AvroProgram:
         return len(self._rows) - 1
 
     def fill(self, row: int, *columns: int) -> None:
-        self._rows[row] = [*columns, *([0] * (ops.COLUMNS - len(columns)))]
+        self._rows[row] = [*columns, *([0] * (avro_scanner.COLUMNS - len(columns)))]
 
     def text(self, text: str) -> tuple[int, int]:
         start = len(self._texts)
@@ -124,7 +124,7 @@ class AvroProgram:
     def constants(self, rows: list[tuple[int, int, int, int]]) -> int:
         first = len(self._constants)
         self._constants += rows
-        return self.row(ops.CONSTANT, NO_SLOT, first, len(rows))
+        return self.row(avro_scanner.CONSTANT, NO_SLOT, first, len(rows))
 
 
 class _Walk:
@@ -149,18 +149,18 @@ class _Walk:
             if key in self._made:
                 return self._made[key]
             self._alive += (w, r, node)
-        row = self._program.row(ops.DECLINE)
+        row = self._program.row(avro_scanner.DECLINE)
         if key is not None:
             self._made[key] = row
         try:
             if isinstance(w, list):
                 rows = [self._branch(branch, read, node, path) for branch in w]
-                self._program.fill(row, ops.UNION, NO_SLOT, *self._program.parts(rows))
+                self._program.fill(row, avro_scanner.UNION, NO_SLOT, *self._program.parts(rows))
             else:
                 r = None if r is None or self._reader is None else chosen(self._writer, w, self._reader, r)
                 self._one(row, w, r, node, path)
         except Unsure:
-            self._program.fill(row, ops.DECLINE, NO_SLOT)
+            self._program.fill(row, avro_scanner.DECLINE, NO_SLOT)
         return row
 
     def _branch(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
@@ -171,7 +171,7 @@ class _Walk:
             # The general reader says what such a value means for the paths through it.
             self._fit.possible(node)
             self._fit.within(node, path, _WORDS[w["type"]])
-            return self._program.row(ops.DECLINE)
+            return self._program.row(avro_scanner.DECLINE)
         return self.place(written, read, node, path)
 
     def _one(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
@@ -221,7 +221,7 @@ class _Walk:
             if node.many or node.elements is not None:
                 path = element(path)
         items = self._element(w["items"], of, inner, path)
-        self._program.fill(row, ops.ARRAY, slot, items, head)
+        self._program.fill(row, avro_scanner.ARRAY, slot, items, head)
 
     def _element(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
         """Return the row of an element; a null declines where its fields are wanted."""
@@ -229,12 +229,12 @@ class _Walk:
         if node is None or not node.children or not isinstance(w, list):
             return self.place(written, read, node, path)
         rows = [
-            self._program.row(ops.DECLINE)
+            self._program.row(avro_scanner.DECLINE)
             if self._writer.type_of(branch) == {"type": "null"}
             else self._branch(branch, read, node, path)
             for branch in w
         ]
-        return self._program.row(ops.UNION, NO_SLOT, *self._program.parts(rows))
+        return self._program.row(avro_scanner.UNION, NO_SLOT, *self._program.parts(rows))
 
     def _map(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
         of = None if r is None else r["values"]
@@ -250,12 +250,12 @@ class _Walk:
                 head, inner = node.slot, Node(node.slot)
             else:
                 slot = node.slot
-                if len(node.children) > ops.CHILDREN_MAX:
+                if len(node.children) > avro_scanner.CHILDREN_MAX:
                     raise Unsure
                 rows = [(name, self.place(w["values"], of, each, child(path, name))) for name, each in node.children.items()]
                 first, number = self._program.names(rows)
         values = self.place(w["values"], of, inner, path)
-        self._program.fill(row, ops.MAP_OP, slot, values, head, first, number)
+        self._program.fill(row, avro_scanner.MAP_OP, slot, values, head, first, number)
 
     def _record(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
         read, left = ([None] * len(w["fields"]), []) if r is None else fields_of(w, r)
@@ -285,7 +285,7 @@ class _Walk:
             if wants(inner) and inner is not None:
                 rows.append(self._program.constants(list(self._default(each["default"], inner, path))))
         slot = NO_SLOT if node is None or many else node.slot
-        self._program.fill(row, ops.RECORD, slot, *self._program.parts(rows))
+        self._program.fill(row, avro_scanner.RECORD, slot, *self._program.parts(rows))
 
     def _default(self, value: Any, node: Node, path: Path) -> list[tuple[int, int, int, int]]:
         """Return the rows of a reader's default, which is what JSON made of it."""
@@ -334,4 +334,3 @@ class _Walk:
         if isinstance(value, float) and not math.isnan(value):
             return slot, REAL, int(np.float64(value).view(np.int64)), -1
         return slot, OTHER, -1, -1
-

@@ -1,11 +1,44 @@
-"""Whether what is wanted can be in a schema: a string has no fields, a record no elements."""
+"""Whether what is wanted can be in a schema: a string has no fields, a record no elements.
+
+What it means that a schema cannot be used.
+
+What a binary format's scanner finds of a batch, whichever it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.events.logs import Logs, parts
 from workers.events.tree import NO_SLOT, Node
-from workers.shapes.paths import Path
+from workers.mechanisms.config.views import Path
+
+
+class Refused(Exception):
+    """Why no event of a schema can be used: a reason from a fixed set, with paths of settings."""
+
+
+NOT_OF_FORMAT = "schema of another format"
+UNREADABLE = "schema cannot be read"
+NO_MESSAGE = "no such message in the schema"
+
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+#: From a record on, into `number` and the log behind what is used of it: where it stopped, and how
+#: much is used now.
+Logging = Callable[[int, Longs, Longs, int], tuple[int, int]]
+
+
+def logged(
+    data: Bytes, values: Longs, logging: Logging, decode: Callable[[int], object]
+) -> Iterator[Logs]:
+    """Scan the records of a batch; see `events.logs.parts`."""
+    return parts(values, lambda begin, number, rows: (data, logging(begin, number, rows, 0)[0]), decode)
+
 
 ROOT = Path(())
 

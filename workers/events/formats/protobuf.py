@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from google.protobuf import message_factory
 
+from workers.events.formats import protobuf_scanner
+from workers.events.formats.fitting import NO_MESSAGE, NOT_OF_FORMAT, UNREADABLE, Bytes, Logging, Longs, Refused
 from workers.events.formats.protobuf_program import ProtobufArrays, ProtobufProgram
 from workers.events.formats.protobuf_schema import ProtobufSchema, indexes_of
-from workers.events.formats.refusals import NO_MESSAGE, NOT_OF_FORMAT, UNREADABLE, Refused
-from workers.events.formats.scanning import Bytes, Logging, Longs
+from workers.events.schemas import PROTOBUF, Schema
 from workers.events.tree import Node
-from workers.kernels.wire import protobuf_log
-from workers.registry.schema import PROTOBUF, Schema
 
 NOT_PROTOBUF = "not Protobuf"
 # upb descends as deep as 100; what is deeper than this, it reads.
@@ -89,19 +88,19 @@ class ProtobufFormat:
         return self._plans[number].root
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
-        """Return what scans these messages from one on; see `kernels.wire.protobuf_log.logs`."""
+        """Return what scans these messages from one on; see `protobuf_scanner.logs`."""
         a, stack, lists = self.arrays, self.stack(), self.lists()
         return partial(
-            protobuf_log.logs, data, values, roots, base, a.messages, a.fields, a.missing, a.names, stack, lists
+            protobuf_scanner.logs, data, values, roots, base, a.messages, a.fields, a.missing, a.names, stack, lists
         )
 
     def stack(self) -> Longs:
         """Return what the scanner writes to while it is in a record."""
-        return np.empty((STACK, protobuf_log.FRAME), dtype=np.int64)
+        return np.empty((STACK, protobuf_scanner.FRAME), dtype=np.int64)
 
     def lists(self) -> Longs:
         """Return what the scanner writes to about lists, for the message types added so far."""
-        return np.empty((self.arrays.lists, protobuf_log.LIST_COLUMNS), dtype=np.int64)
+        return np.empty((self.arrays.lists, protobuf_scanner.LIST_COLUMNS), dtype=np.int64)
 
     def decode(self, number: int, payload: bytes) -> object:
         """Return a message as Python objects: what is wanted of it.

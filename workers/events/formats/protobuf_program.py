@@ -1,4 +1,4 @@
-"""Message types and the wanted paths as the program of `kernels.wire.protobuf_log`."""
+"""Message types and the wanted paths as the program of `events.formats.protobuf_scanner`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.events.formats import protobuf_scanner
 from workers.events.formats.fitting import ROOT, Fit, child, element, wants
+from workers.events.log import FALSE, LIST, MAP, OTHER, REAL, TEXT, VALUE
 from workers.events.tree import NO_SLOT, Node
-from workers.kernels.reading.log import FALSE, LIST, MAP, OTHER, REAL, TEXT, VALUE
-from workers.kernels.wire import protobuf_log as ops
-from workers.mechanisms.frozen import read_only
-from workers.shapes.paths import Path
+from workers.mechanisms.config.views import Path
+from workers.runtime.frozen import read_only
 
 Longs = NDArray[np.int64]
 
@@ -57,8 +57,8 @@ class ProtobufProgram:
             return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
 
         return ProtobufArrays(
-            longs(self._messages, ops.MESSAGE_COLUMNS),
-            longs(self._fields, ops.FIELD_COLUMNS),
+            longs(self._messages, protobuf_scanner.MESSAGE_COLUMNS),
+            longs(self._fields, protobuf_scanner.FIELD_COLUMNS),
             longs(self._missing, 6),
             longs(self._names, 3),
             read_only(np.frombuffer(bytes(self._texts), dtype=np.uint8)),
@@ -68,18 +68,18 @@ class ProtobufProgram:
     # ---- what a walk adds ---------------------------------------------------------------------
 
     def reserve(self) -> int:
-        self._messages.append([0] * ops.MESSAGE_COLUMNS)
+        self._messages.append([0] * protobuf_scanner.MESSAGE_COLUMNS)
         return len(self._messages) - 1
 
     def fill(self, row: int, fields: list[list[int]], mode: int, missing: list[tuple[int, int, int, int, int, int]]) -> None:
         # A map's value has no number of its own: it lies behind its map, out of the search's way.
-        whole = [field[: ops.FIELD_COLUMNS] for field in fields]
+        whole = [field[: protobuf_scanner.FIELD_COLUMNS] for field in fields]
         first = len(self._fields)
         self._fields += whole
         for at, field in enumerate(fields):
-            if len(field) > ops.FIELD_COLUMNS:
-                self._fields[first + at][ops.VALUE_ROW] = len(self._fields)
-                self._fields.append(field[ops.FIELD_COLUMNS :])
+            if len(field) > protobuf_scanner.FIELD_COLUMNS:
+                self._fields[first + at][protobuf_scanner.VALUE_ROW] = len(self._fields)
+                self._fields.append(field[protobuf_scanner.FIELD_COLUMNS :])
         self._messages[row] = [first, len(whole), mode, len(self._missing), len(missing)]
         self._missing += missing
 
@@ -118,11 +118,11 @@ class _Walk:
         self._alive.append(node)
         row = self._made[key] = self._program.reserve()
         children = {} if node is None else node.children
-        bits, mode = _bits(kind, [name for name in children if wants(children[name])]), ops.CLOSED
+        bits, mode = _bits(kind, [name for name in children if wants(children[name])]), protobuf_scanner.CLOSED
         if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
-            mode = ops.STRICT
-        if max(bits.values(), default=0) >= ops.BITS_MAX:
-            mode = ops.DECLINES
+            mode = protobuf_scanner.STRICT
+        if max(bits.values(), default=0) >= protobuf_scanner.BITS_MAX:
+            mode = protobuf_scanner.DECLINES
         fields, missing = [], []
         for field in sorted(kind.fields, key=lambda field: int(field.number)):
             wanted = children.get(field.name)
@@ -130,7 +130,7 @@ class _Walk:
                 fields.append(self._unwanted(field, bits.get(field.name, -1)))
             else:
                 if path.list_at is not None and field.is_repeated:
-                    mode = ops.DECLINES
+                    mode = protobuf_scanner.DECLINES
                 fields.append(self._wanted(field, wanted, child(path, field.name), bits.get(field.name, -1)))
                 missing += self._absent(field, wanted, fields[-1])
         self._program.fill(row, fields, mode, missing)
@@ -138,21 +138,21 @@ class _Walk:
 
     def _unwanted(self, field: Any, bit: int) -> list[int]:
         """Return the row of a field that is looked at all the same."""
-        state = ops.UNWANTED if field.is_repeated else -1
+        state = protobuf_scanner.UNWANTED if field.is_repeated else -1
         kind, inner = field.type, 0
-        if kind == ops.MESSAGE:
+        if kind == protobuf_scanner.MESSAGE:
             inner = self.message(field.message_type, None, ROOT)
         elif kind == _GROUP:
-            kind = ops.DECLINE
-        elif ops.WIRES[kind] == ops.VARINT:
+            kind = protobuf_scanner.DECLINE
+        elif protobuf_scanner.WIRES[kind] == protobuf_scanner.VARINT:
             # Of numbers that nobody wants any 64 bits will do.
-            kind = ops.INT64
+            kind = protobuf_scanner.INT64
         return [field.number, kind, NO_SLOT, NO_SLOT, NO_SLOT, inner, 0, bit, state, 0]
 
     def _wanted(self, field: Any, node: Node, path: Path, bit: int) -> list[int]:
         if field.type == _GROUP:
             self._fit.possible(node)
-            return [field.number, ops.DECLINE, NO_SLOT, NO_SLOT, NO_SLOT, 0, 0, -1, -1, 0]
+            return [field.number, protobuf_scanner.DECLINE, NO_SLOT, NO_SLOT, NO_SLOT, 0, 0, -1, -1, 0]
         if _is_map(field):
             return self._map(field, node, path)
         if field.is_repeated:
@@ -160,16 +160,16 @@ class _Walk:
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "no repeated field")
         inner, count = self._inner(field, node, path)
-        if field.type == ops.MESSAGE and node.many:
+        if field.type == protobuf_scanner.MESSAGE and node.many:
             self._fit.refuse(node, path, "a message")
         return [field.number, field.type, node.slot, NO_SLOT, NO_SLOT, inner, count, bit, -1, 0]
 
     def _inner(self, field: Any, node: Node, path: Path) -> tuple[int, int]:
         """Return what a value consists of: columns INNER and COUNT."""
-        if field.type == ops.MESSAGE:
+        if field.type == protobuf_scanner.MESSAGE:
             return self.message(field.message_type, Node(children=node.children), path), 0
         self._fit.impossible(Node(children=node.children), path, f"of type {_TYPES.get(field.type, 'group')}")
-        return self._enum(field.enum_type) if field.type == ops.ENUM else (0, 0)
+        return self._enum(field.enum_type) if field.type == protobuf_scanner.ENUM else (0, 0)
 
     def _list(self, field: Any, node: Node, path: Path) -> list[int]:
         self._fit.possible(node)
@@ -187,30 +187,35 @@ class _Walk:
                 self._fit.possible(of)
         inner, count = self._inner(field, of, element(path) if of is node.elements else path)
         if node.many and node.elements is not None:
-            kind = ops.DECLINE
-        elif slot == NO_SLOT and ops.WIRES[kind] == ops.VARINT:
-            kind = ops.INT64
+            kind = protobuf_scanner.DECLINE
+        elif slot == NO_SLOT and protobuf_scanner.WIRES[kind] == protobuf_scanner.VARINT:
+            kind = protobuf_scanner.INT64
         return [field.number, kind, slot, head, outer, inner, count, -1, state, 0]
 
     def _map(self, field: Any, node: Node, path: Path) -> list[int]:
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "a map")
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        row = [field.number, ops.MAP, NO_SLOT, NO_SLOT, NO_SLOT, 0, 0, -1, self._program.list_state(), 0]
+        row = [field.number, protobuf_scanner.MAP, NO_SLOT, NO_SLOT, NO_SLOT, 0, 0, -1, self._program.list_state(), 0]
         if node.many:
-            row[ops.HEAD] = node.slot
+            row[protobuf_scanner.HEAD] = node.slot
         else:
-            row[ops.OUTER] = node.slot
+            row[protobuf_scanner.OUTER] = node.slot
         for name, each in node.children.items():
             self._fit.possible(each)
-            if value.type != ops.MESSAGE:
+            if value.type != protobuf_scanner.MESSAGE:
                 self._fit.within(each, child(path, name), f"of type {_TYPES[value.type]}")
         reached = [(name, each.slot) for name, each in node.children.items()]
-        if key.type != ops.STRING or value.type == ops.MESSAGE or (node.many and reached) or len(reached) > ops.BITS_MAX:
-            row[ops.TYPE] = ops.DECLINE
+        if (
+            key.type != protobuf_scanner.STRING
+            or value.type == protobuf_scanner.MESSAGE
+            or (node.many and reached)
+            or len(reached) > protobuf_scanner.BITS_MAX
+        ):
+            row[protobuf_scanner.TYPE] = protobuf_scanner.DECLINE
             return row
-        row[ops.INNER], row[ops.COUNT] = self._program.names(reached)
-        inner, count = self._enum(value.enum_type) if value.type == ops.ENUM else (0, 0)
+        row[protobuf_scanner.INNER], row[protobuf_scanner.COUNT] = self._program.names(reached)
+        inner, count = self._enum(value.enum_type) if value.type == protobuf_scanner.ENUM else (0, 0)
         return [*row, 0, value.type, NO_SLOT, NO_SLOT, NO_SLOT, inner, count, -1, -1, 0]
 
     def _enum(self, kind: Any) -> tuple[int, int]:
@@ -223,26 +228,26 @@ class _Walk:
     def _absent(self, field: Any, node: Node, row: list[int]) -> list[tuple[int, int, int, int, int, int]]:
         """Return the rows of the log where the field is not there."""
         if field.is_repeated:
-            state = row[ops.STATE]
-            heads = [(row[ops.OUTER], OTHER, -1), (row[ops.HEAD], MAP if _is_map(field) else LIST, 0)]
+            state = row[protobuf_scanner.STATE]
+            heads = [(row[protobuf_scanner.OUTER], OTHER, -1), (row[protobuf_scanner.HEAD], MAP if _is_map(field) else LIST, 0)]
             if node.many and node.elements is not None:
                 heads.append((node.list_slot, LIST, 0))
             return [(-1, state, slot, kind, number, -1) for slot, kind, number in heads if slot >= 0]
-        if field.has_presence or node.slot == NO_SLOT or field.type in (ops.MESSAGE, _GROUP):
+        if field.has_presence or node.slot == NO_SLOT or field.type in (protobuf_scanner.MESSAGE, _GROUP):
             return []
         start, stop, kind = 0, -1, VALUE
-        if field.type == ops.ENUM:
+        if field.type == protobuf_scanner.ENUM:
             kind = TEXT
             start, stop = self._program.text(field.enum_type.values_by_number[0].name)
-        elif field.type == ops.STRING:
+        elif field.type == protobuf_scanner.STRING:
             kind, stop = TEXT, 0
-        elif field.type == ops.BYTES:
+        elif field.type == protobuf_scanner.BYTES:
             start, kind = -1, OTHER
-        elif field.type == ops.BOOL:
+        elif field.type == protobuf_scanner.BOOL:
             start, kind = -1, FALSE
-        elif field.type in (ops.DOUBLE, ops.FLOAT):
+        elif field.type in (protobuf_scanner.DOUBLE, protobuf_scanner.FLOAT):
             kind = REAL
-        return [(row[ops.BIT], -1, node.slot, kind, start, stop)]
+        return [(row[protobuf_scanner.BIT], -1, node.slot, kind, start, stop)]
 
 
 def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
@@ -266,24 +271,24 @@ def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
 
 
 def _is_map(field: Any) -> bool:
-    return bool(field.type == ops.MESSAGE and field.message_type.GetOptions().map_entry)
+    return bool(field.type == protobuf_scanner.MESSAGE and field.message_type.GetOptions().map_entry)
 
 
 _TYPES = MappingProxyType({
-    ops.DOUBLE: "double",
-    ops.FLOAT: "float",
-    ops.INT64: "int64",
-    ops.UINT64: "uint64",
-    ops.INT32: "int32",
-    ops.FIXED64: "fixed64",
-    ops.FIXED32: "fixed32",
-    ops.BOOL: "bool",
-    ops.STRING: "string",
-    ops.BYTES: "bytes",
-    ops.UINT32: "uint32",
-    ops.ENUM: "enum",
-    ops.SFIXED32: "sfixed32",
-    ops.SFIXED64: "sfixed64",
-    ops.SINT32: "sint32",
-    ops.SINT64: "sint64",
+    protobuf_scanner.DOUBLE: "double",
+    protobuf_scanner.FLOAT: "float",
+    protobuf_scanner.INT64: "int64",
+    protobuf_scanner.UINT64: "uint64",
+    protobuf_scanner.INT32: "int32",
+    protobuf_scanner.FIXED64: "fixed64",
+    protobuf_scanner.FIXED32: "fixed32",
+    protobuf_scanner.BOOL: "bool",
+    protobuf_scanner.STRING: "string",
+    protobuf_scanner.BYTES: "bytes",
+    protobuf_scanner.UINT32: "uint32",
+    protobuf_scanner.ENUM: "enum",
+    protobuf_scanner.SFIXED32: "sfixed32",
+    protobuf_scanner.SFIXED64: "sfixed64",
+    protobuf_scanner.SINT32: "sint32",
+    protobuf_scanner.SINT64: "sint64",
 })

@@ -16,8 +16,8 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
 
-from workers.kernels.wire.parts import REFUSED, zigzag
-from workers.registry.schema import Schema
+from workers.events.formats.wire import REFUSED, zigzag
+from workers.events.schemas import Schema
 
 _MAIN = "quietcount/event.proto"
 _PROTOC_S = 30.0

@@ -19,20 +19,19 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.errors import SettingsError
-from workers.events.formats.refusals import NO_MESSAGE, Refused
-from workers.events.formats.scanning import logged
+from workers.arrays.texts import fixed
+from workers.events.formats.fitting import NO_MESSAGE, Refused, logged
+from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, cut
+from workers.events.log import DECLINED
 from workers.events.logs import Logs
+from workers.events.schemas import Schema, Waiting
 from workers.events.tree import Node
-from workers.kernels.reading.log import DECLINED
-from workers.kernels.wire.framing import HEADER, NO_ID, NO_VALUE, cut
-from workers.mechanisms.texts import fixed
-from workers.registry.registry import Waiting
-from workers.registry.schema import Schema
+from workers.runtime.errors import SettingsError
 
 if TYPE_CHECKING:
     from workers.events.formats.avro import AvroFormat
     from workers.events.formats.protobuf import ProtobufFormat
+
 
 logger = logging.getLogger(__name__)
 

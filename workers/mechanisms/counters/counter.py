@@ -16,9 +16,7 @@ from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
-from workers.mechanisms.frozen import kept
-
-__all__ = ["KINDS", "Counter", "make_counter"]
+from workers.runtime.frozen import kept
 
 KINDS = ("haar", "tree", "sqrt")
 

@@ -45,10 +45,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import Cell, LevelColumns, LevelCounter
-from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown, together
-from workers.mechanisms.frozen import kept, read_only
+from workers.mechanisms.counters.levels import Cell, Integers, LevelColumns, LevelCounter, check_tick, grown, together
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
+from workers.runtime.frozen import kept, read_only
 
 _UNBOUNDED_LEVELS = 50
 _TOTAL = 0  # the level number of S
@@ -270,7 +269,7 @@ def _plans(counter: HaarCounter, ticks: range) -> tuple[_Plan, ...]:
 
 def _added_up(plan: _Plan, rows: int, source: Source) -> NDArray[np.int64]:
     """Return floor(x + 1/2) of each row, in chunks that stay in the cache for all levels."""
-    from workers.kernels.number_blocks import TILE_ROWS, add_up
+    from workers.arrays.number_blocks import TILE_ROWS, add_up
 
     out, short = np.empty(rows, dtype=np.int64), np.empty(TILE_ROWS, dtype=np.int32)
     for first in range(0, rows, CHUNK_ROWS):

@@ -46,11 +46,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
-from workers.mechanisms.counters.levels import Cell, Counter
-from workers.mechanisms.counters.noise_columns import Integers, check_tick
-from workers.mechanisms.frozen import kept, read_only
+from workers.mechanisms.counters.levels import Cell, Counter, Integers, check_tick
 from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.runtime.frozen import kept, read_only
 
 LONGEST_HORIZON = 1 << 16
 SQRT_VERSION = 1

@@ -37,8 +37,15 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import Cell, LevelColumns, LevelCounter, last_tick_of
-from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown
+from workers.mechanisms.counters.levels import (
+    Cell,
+    Integers,
+    LevelColumns,
+    LevelCounter,
+    check_tick,
+    grown,
+    last_tick_of,
+)
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 

@@ -34,11 +34,10 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.tag_index import Tags
 from workers.mechanisms.accounting import Cost, check_sampler_delta, float_up, sampler_delta
-from workers.mechanisms.ledger import Tags
 from workers.mechanisms.mechanism import Guarantee, Noise, State, head
-from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
-from workers.mechanisms.misra_gries.release import largest_parts, pure_scale, whole
+from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig, largest_parts, pure_scale, whole
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, feed
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, TABLE_VERSION, discrete_laplace

@@ -11,6 +11,8 @@ together, page 0 says how many count.
 Levels whose open cells have had the same items share one sketch (all of them at first, later those
 that began together): it is fed once, and stored for each. Every page begins with a version; a block
 without counters is one short page (a compacted topic cannot be told to forget from here).
+
+A declared domain by the tags of its labels: which of a tick's items belong to it, and where.
 """
 
 from __future__ import annotations
@@ -19,13 +21,43 @@ import struct
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from workers.errors import StateRefused
-from workers.mechanisms.ledger import Tags
+from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.texts import Texts
 from workers.mechanisms.mechanism import State
-from workers.mechanisms.misra_gries.domain import DomainTags
-from workers.mechanisms.misra_gries.sketch import Counts, Sketch
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.misra_gries.sketch import Counts, Sketch, SketchBatch, SortedTags
+from workers.runtime.errors import StateRefused
+
+
+class DomainTags:
+    """The tags of one stream key's declared labels, in the order declared. Secret, as tags are."""
+
+    def __init__(self, tags: Tags) -> None:
+        """
+        Args:
+            tags: uint64 (d, 2), all different.
+        """
+        self.tags = tags
+        self._sorted = SortedTags(tags)
+
+    def __repr__(self) -> str:
+        return f"DomainTags({len(self.tags)} labels)"
+
+    def places(self, tags: Tags) -> tuple[Rows, NDArray[np.bool_]]:
+        """For each of `tags` (n, 2) its place in the domain (any place where there is none), and
+        whether there is one.
+        """
+        before, known = self._sorted.positions(tags)
+        if not len(self._sorted):
+            return before, known
+        return self._sorted.rows[np.minimum(before, len(self._sorted) - 1)], known
+
+    def only(self, items: SketchBatch) -> SketchBatch:
+        """The items of the domain alone."""
+        _, known = self._sorted.positions(items.tags.all())
+        return items if known.all() else items.part(np.flatnonzero(known))
+
 
 VERSION = 1
 PAGE_BYTES = 512 << 10

@@ -20,8 +20,8 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 
-from workers.mechanisms.frozen import kept
 from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable, mirrored, round_up_to_grid, table_context
+from workers.runtime.frozen import kept
 
 # Raised whenever the same scale would give another table: it is part of every mechanism id.
 TABLE_VERSION = 1

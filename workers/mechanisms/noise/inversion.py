@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.frozen import Frozen, read_only
+from workers.arrays.texts import fixed
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
-from workers.mechanisms.texts import fixed
+from workers.runtime.frozen import Frozen, read_only
 
 WORD_BITS = 128
 # Decimal digits of the tables' arithmetic: 77 are left after the longest recurrence.
@@ -67,7 +67,7 @@ class InversionTable(Frozen):
             words: uint64 (n, 2), column 0 the more significant half.
             out: (n,) of `dtype`; filled.
         """
-        from workers.kernels.number_blocks import look_up
+        from workers.arrays.number_blocks import look_up
 
         look_up(
             self._guide, _GUIDE_SHIFT, self._ambiguous, self._high, self._low, self._lowest, fixed(words), out

@@ -27,11 +27,12 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from workers.mechanisms.frozen import Frozen
-from workers.mechanisms.texts import fixed
+from workers.arrays.texts import fixed
+from workers.runtime.frozen import Frozen
 
 if TYPE_CHECKING:
-    from workers.kernels.blake2b import State
+    from workers.arrays.blake2b import State
+
 
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
@@ -100,7 +101,7 @@ class NoiseKey(Frozen):
         `blake2b.digests` of it and of labels gives what `tags` does. Secret.
         """
         # Only what counts compiles: most commands never import numba.
-        from workers.kernels.blake2b import start
+        from workers.arrays.blake2b import start
 
         prefix = stream_key.encode()
         return start(
@@ -171,7 +172,7 @@ class NoiseStream(Frozen):
             ValueError: there are more rows than CHUNK_ROWS, those of all cells together.
         """
         # Only what counts compiles: most commands never import numba.
-        from workers.kernels.number_blocks import xor
+        from workers.arrays.number_blocks import xor
 
         rows = len(cells) * len(tags)
         if rows > CHUNK_ROWS:

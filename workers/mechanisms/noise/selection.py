@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.frozen import Frozen, kept
 from workers.mechanisms.noise.inversion import WORD_BITS, table_context
+from workers.runtime.frozen import Frozen, kept
 
 # Raised whenever the same words would pick otherwise: part of every mechanism id.
 SELECTION_VERSION = 1

@@ -23,11 +23,48 @@ ties with H instead, and then pays kbar. (c) Where H differs between neighbours,
 changed item is not among the kbar largest of both, so the noise on the threshold takes its place
 and D0 stays D0. (d) The papers' Dinf = 1 became Dinf by scaling: counts and H move by at most Dinf,
 in one direction.
+
+One-shot releases of a histogram, over columns: all stream keys of a partition at once.
+
+What: the algorithms that MetaAlgo runs in its cells and that the one-shot mechanisms run on each
+tick's own contributions. Each is calibrated once (`algorithms.make_algorithm`) and then is a
+function of a histogram and of the noise of one place.
+
+    Symbol      Here
+    h           `Cell.counts`; the counts of a stream key are a histogram of their own, as an event
+                has one stream key
+    h_(i)       i-th largest count of a stream key, 0 where there are fewer items; ties by tag: were
+                their order to depend on the data, one event could change more than D0 of the kbar
+                largest
+    place       (level, block): which release it is; (0, t) for a tick's own
+
+Noise cells: hi = (use << 56) | (level << 40) | pick, lo = block.
+
+Where the noise of one-shot releases is cut off: exact upper quantiles of the integer laws.
+
+What: each function gives the smallest integer x it can prove P(N >= x) <= delta for, rounded to the
+private side. A count that one event alone brought, at most Dinf, is shown iff Dinf + N > m; with
+m = Dinf + x - 1 that has probability at most delta.
+
+    Symbol          N                   P(N >= x)
+    Gaussian        N_Z(0, s2)          summed
+    its difference  of two, independent P(n) = exp(-n^2/(4 s2)) E_(n mod 2) / Z^2, summed
+    Laplace         discrete,           q^x / (1 + q)
+                    q = exp(-1/b)
+    its difference  of two, independent ((1-q)/(1+q))^2 q^x ((x + 1 + c)/(1-q) + q/(1-q)^2), x >= 0,
+                                        c = 2 q^2/(1-q^2)
+    logistic        of two Gumbel(b)    1 / (1 + exp(x/b))
+
+The Gaussian difference: with m = the other combination, n and m have one parity and
+exp(-(a^2 + b^2)/(2 s2)) = exp(-(n^2 + m^2)/(4 s2)).
+The continuous forms are 004 Theorems 7 and 8; 000's tau ln(1/delta) for Gumbel is twice as long as
+needed.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
@@ -35,22 +72,189 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.frozen import Frozen, read_only
-from workers.mechanisms.ledger import Rows
 from workers.mechanisms.noise.discrete_laplace import TABLE_VERSION as LAPLACE_VERSION
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, discrete_laplace, round_up_scale
 from workers.mechanisms.noise.gaussian import TABLE_VERSION as GAUSSIAN_VERSION
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian, round_up_sigma_squared
-from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, gumbel_top_k_or_bottom, selection_tv
-from workers.mechanisms.one_shot.release import USE_KBAR, USE_PICKS, Cell, OneShotNoise, Place
-from workers.mechanisms.one_shot.tails import (
-    gaussian_difference_quantile,
-    gaussian_quantile,
-    laplace_difference_quantile,
-    laplace_quantile,
-    logistic_quantile,
+from workers.mechanisms.noise.inversion import InversionTable
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.selection import (
+    SELECTION_VERSION,
+    gumbel_top_k,
+    gumbel_top_k_or_bottom,
+    kth_largest,
+    selection_tv,
 )
+from workers.runtime.frozen import Frozen, read_only
+
+Place = tuple[int, int]
+
+USE_ITEMS = 0x10
+USE_THRESHOLD = 0x11
+USE_PICKS = 0x12
+USE_KBAR = 0x13
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The exact histograms that one release is made from (sensitive).
+
+    Attributes:
+        tags: uint64 (n, 2).
+        keys: int32 (n,), index of the stream key.
+        counts: int64 (n,); above 0 where the domain is unknown.
+        key_tags: uint64 (number of stream keys, 2).
+    """
+
+    tags: Tags
+    keys: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    key_tags: Tags
+
+    def __repr__(self) -> str:
+        return f"Cell({len(self.counts)} rows)"
+
+    def rows_by_key(self) -> Iterator[tuple[int, Rows]]:
+        """Yield (stream key, its rows ascending) for every stream key that has rows."""
+        if len(self.keys) and (self.keys == self.keys[0]).all():
+            yield int(self.keys[0]), np.arange(len(self.keys))
+            return
+        order = np.argsort(self.keys, kind="stable")
+        edges = np.flatnonzero(np.diff(self.keys[order], prepend=-1))
+        for rows in np.split(order, edges[1:]) if len(edges) else ():
+            yield int(self.keys[rows[0]]), rows
+
+    def largest(self, rows: Rows, k: int) -> Rows:
+        """Return the k rows of largest count among `rows`, or all, largest first, ties by tag."""
+        if len(rows) > k:
+            counts = self.counts[rows]
+            least = kth_largest(counts, k)
+            larger, equal = rows[counts > least], rows[counts == least]
+            # Of many equal ones only those with the smallest tags are sorted.
+            if len(larger) + len(equal) > k:
+                upper, missing = self.tags[equal, 0], k - len(larger)
+                equal = equal[upper <= np.partition(upper, missing - 1)[missing - 1]]
+            rows = np.concatenate((larger, equal))
+        tags = self.tags.take(rows, axis=0)
+        return rows[np.lexsort((tags[:, 1], tags[:, 0], -self.counts[rows]))[:k]]
+
+
+class OneShotNoise:
+    """The noise of one-shot releases: a function of place, item or stream key, and mechanism.
+
+    Args:
+        stream: the mechanism's words.
+        table: law of the noise on counts and thresholds; None where only picks are made.
+    """
+
+    def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
+        self._stream = stream
+        self._table = table
+
+    def __repr__(self) -> str:
+        return "OneShotNoise(<secret>)"
+
+    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+        """Return the noise on each item's count in the release of tick t alone."""
+        return self.items((0, t), tags)
+
+    def items(self, place: Place, tags: Tags) -> NDArray[np.int64]:
+        """Return the noise on each item's count in the release at `place`."""
+        return self._draw(_cell(USE_ITEMS, place), tags)
+
+    def threshold(self, place: Place, key_tag: NDArray[np.uint64]) -> int:
+        """Return the noise on the threshold of a stream key."""
+        return int(self._draw(_cell(USE_THRESHOLD, place), key_tag.reshape(1, 2))[0])
+
+    def _draw(self, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+        if self._table is None:
+            raise ValueError("table = None: this mechanism shows no counts, and so has no noise for them")
+        out = np.empty(len(tags), dtype=self._table.dtype)
+        self._table.draw(self._stream, cell, tags, out)
+        return out.astype(np.int64)
+
+    def picks(self, use: int, place: Place, key_tag: NDArray[np.uint64], k: int) -> list[tuple[int, int]]:
+        """Return k words for the picks of a stream key: word j is of the cell with `pick` = j."""
+        tags = np.tile(key_tag.astype(np.uint64), (k, 1))
+        # The word is AES(tag XOR cell): the pick is set in the cell's low bits, which are 0.
+        tags[:, 0] ^= np.arange(k, dtype=np.uint64)
+        return [(high, low) for high, low in self._stream.words(tags, _cell(use, place)).tolist()]
+
+
+def _cell(use: int, place: Place) -> tuple[int, int]:
+    level, block = place
+    return (use << 56) | (level << 40), block
+
+
+# Far above what floating point loses in these sums, far below what is visible in a threshold.
+_TAIL_OUTWARD = 1 + 1e-9
+# exp(-u) with u beyond this is below every delta that settings may state by a factor of 1e-200.
+_REACH = 600.0
+
+
+def gaussian_quantile(sigma_squared: Fraction, delta: float) -> int:
+    """Return the smallest x with P(N_Z(0, sigma_squared) >= x) <= delta."""
+    return _summed(float(sigma_squared), 1.0, delta, difference=False)
+
+
+def gaussian_difference_quantile(sigma_squared: Fraction, delta: float) -> int:
+    """Return the smallest x with P(Z - Z' >= x) <= delta, independent N_Z(0, sigma_squared)."""
+    return _summed(float(sigma_squared), 2.0, delta, difference=True)
+
+
+def laplace_quantile(scale: Fraction, delta: float) -> int:
+    """Return the smallest x with P(Z >= x) <= delta, Z discrete Laplace."""
+    q = math.exp(-1 / float(scale))
+    return _first(lambda x: q**x / (1 + q) if x > 0 else 1.0, delta)
+
+
+def laplace_difference_quantile(scale: Fraction, delta: float) -> int:
+    """Return the smallest x with P(Z - Z' >= x) <= delta, Z and Z' independent discrete Laplace."""
+    q = math.exp(-1 / float(scale))
+    one_less = -math.expm1(-1 / float(scale))
+    c = 2 * q * q / (one_less * (1 + q))
+    front = (one_less / (1 + q)) ** 2
+    return _first(lambda x: front * q**x * ((x + 1 + c) / one_less + q / one_less**2) if x > 0 else 1.0, delta)
+
+
+def logistic_quantile(scale: Fraction, delta: float) -> int:
+    """Return the smallest x >= 0 with P(G - G' >= x) <= delta, both independent Gumbel(scale)."""
+    return max(0, math.ceil(float(scale) * math.log(1 / delta - 1) * _TAIL_OUTWARD)) if delta < 0.5 else 0
+
+
+def _first(tail: Callable[[int], float], delta: float) -> int:
+    """Return the smallest x >= 0 whose tail, which falls, is at most delta."""
+    high = 1
+    while tail(high) * _TAIL_OUTWARD > delta:
+        high *= 2
+    low = 0
+    while low < high:
+        middle = (low + high) // 2
+        if tail(middle) * _TAIL_OUTWARD <= delta:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _summed(sigma_squared: float, copies: float, delta: float, *, difference: bool) -> int:
+    spread = 2 * copies * sigma_squared
+    reach = math.ceil(math.sqrt(_REACH * spread)) + 2
+    n = np.arange(reach + 1, dtype=np.float64)
+    weights = np.exp(-n * n / spread)
+    if difference:
+        even = 2 * weights[::2].sum() - 1
+        odd = 2 * weights[1::2].sum()
+        weights[::2] *= even
+        weights[1::2] *= odd
+    tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
+    # What lies beyond the reach weighs less than the last term times a geometric series: within the
+    # margin of the terms that matter.
+    allowed = np.flatnonzero(tails * _TAIL_OUTWARD + math.exp(-_REACH + 60) <= delta)
+    return int(allowed[0]) if len(allowed) else reach + 1
+
 
 Name = Literal[
     "known_gauss", "known_gumbel", "positive_laplace", "positive_gauss", "unk_gauss", "limit_dom_laplace", "limit_dom"

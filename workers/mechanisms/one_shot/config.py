@@ -12,7 +12,7 @@ from typing import Annotated, Literal, cast
 
 from msgspec import Meta
 
-from workers.mechanisms.config import HistogramConfig, label_complaints
+from workers.mechanisms.config.histogram import HistogramConfig, label_complaints
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, Parameters
 
 Count = Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]

@@ -23,18 +23,17 @@ from fractions import Fraction
 
 import numpy as np
 
-from workers.errors import BudgetExhausted, StateRefused
+from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, split
-from workers.mechanisms.ledger import Rows, Tags
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Noise, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, selection_tv
-from workers.mechanisms.one_shot.algorithms import Bottom, scale_for
+from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, scale_for
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
-from workers.mechanisms.one_shot.mechanism import check_horizon, one_shot_noise
-from workers.mechanisms.one_shot.release import Cell, OneShotNoise
-from workers.mechanisms.tick_rows import Parts
+from workers.mechanisms.one_shot.one_shot import check_horizon, one_shot_noise
+from workers.runtime.errors import BudgetExhausted, StateRefused
 
 # What is left of each stream key's budgets: 8 bytes a key, 524,289 a block.
 _BLOCK = "mpay"

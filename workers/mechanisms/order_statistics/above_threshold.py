@@ -33,7 +33,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.ledger import Tags
+from workers.arrays.tag_index import Tags
 from workers.mechanisms.noise.discrete_laplace import (
     TABLE_VERSION,
     DiscreteLaplace,

@@ -26,17 +26,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.tag_index import Tags
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.counters.noise_columns import check_tick
+from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
-from workers.mechanisms.frozen import Frozen, kept
-from workers.mechanisms.ledger import Tags
-from workers.mechanisms.noise.discrete_laplace import (
-    LARGEST_SCALE,
-    DiscreteLaplace,
-    discrete_laplace,
-    round_up_scale,
-)
+from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, DiscreteLaplace, discrete_laplace, round_up_scale
 from workers.mechanisms.noise.gaussian import (
     LARGEST_SIGMA_SQUARED,
     IntegerGaussian,
@@ -44,6 +38,7 @@ from workers.mechanisms.noise.gaussian import (
     round_up_sigma_squared,
 )
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.runtime.frozen import Frozen, kept
 
 # Ticks searched for haar's worst variance; a level above adds at most its coefficient, 1/4.
 _SEARCHED_LEVELS = 14

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.config import Domain, HistogramConfig, label_complaints
+from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
 from workers.mechanisms.mechanism import Guarantee
 from workers.mechanisms.order_statistics.queries import QUERY, QUERY_IN_WORDS, query_complaints
 

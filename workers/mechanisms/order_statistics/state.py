@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.errors import StateRefused
 from workers.mechanisms.mechanism import State
-from workers.mechanisms.sizes import VALUE_BYTES
+from workers.runtime.errors import StateRefused
+from workers.runtime.sizes import VALUE_BYTES
 
 BLOCK_VERSION = 1
 _NUMBER = np.dtype("<i8")

@@ -42,10 +42,9 @@ from fractions import Fraction
 from statistics import NormalDist
 
 from workers.mechanisms.accounting import Cost, float_up
-from workers.mechanisms.counters.counter import Counter
-from workers.mechanisms.counters.noise_columns import check_tick, together
-from workers.mechanisms.frozen import Frozen, kept
-from workers.mechanisms.noise.exact_tail import exact_quantile_of
+from workers.mechanisms.counters.levels import Counter, check_tick, together
+from workers.mechanisms.noise.gaussian import exact_quantile_of
+from workers.runtime.frozen import Frozen, kept
 
 _NORMAL = NormalDist()
 # Far above what floating point loses in one evaluation, far below what is visible in a threshold.

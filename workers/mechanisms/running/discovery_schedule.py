@@ -25,16 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.counter import Counter
-from workers.mechanisms.counters.noise_columns import check_tick
-from workers.mechanisms.frozen import kept, read_only
-from workers.mechanisms.running.discovery import (
-    _OUTWARD,
-    _SHIFTS,
-    _SMOOTHING_VARIANCES,
-    Discovery,
-    constants_of,
-)
+from workers.mechanisms.counters.levels import Counter, check_tick
+from workers.mechanisms.running.discovery import _OUTWARD, _SHIFTS, _SMOOTHING_VARIANCES, Discovery, constants_of
+from workers.runtime.frozen import kept, read_only
 
 _CHUNK_TICKS = 1 << 14
 _GROUPS_PER_OCTAVE = 700  # of the variance: 0.1 % each

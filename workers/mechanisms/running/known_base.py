@@ -16,10 +16,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from workers.mechanisms.config import KnownBaseConfig
-from workers.mechanisms.counters.budget import OnCounters
+from workers.mechanisms.config.histogram import KnownBaseConfig
+from workers.mechanisms.counters.per_item import OnCounters
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
-from workers.mechanisms.tick_rows import Parts
 
 
 class KnownBase(OnCounters, Domained):

@@ -23,11 +23,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from workers.mechanisms.config import UnkBaseConfig
-from workers.mechanisms.counters.budget import OnCounters
+from workers.mechanisms.config.histogram import UnkBaseConfig
+from workers.mechanisms.counters.per_item import OnCounters
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
 from workers.mechanisms.running.discovery_schedule import make_discovery
-from workers.mechanisms.tick_rows import Parts
 
 
 class UnkBase(OnCounters, Domained):
@@ -61,7 +61,7 @@ class UnkBase(OnCounters, Domained):
 
     def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
         """Show what passed a threshold by now, with noisy counts; see `Mechanism.step`."""
-        from workers.kernels.number_blocks import passed
+        from workers.arrays.number_blocks import passed
 
         columns = state.ledger
         for part, key_index in contributions:

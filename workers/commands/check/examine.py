@@ -1,0 +1,464 @@
+"""What the settings make of a sample: which records are events, which are not and why, and what
+each histogram would have of them.
+
+The same readers decide as in the worker. What is found is exact: for the operator only.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.commands.check.expect import Expected, Pair, expected
+from workers.commands.check.fields import Fields, wanted_paths
+from workers.commands.check.sample import Part, Sample
+from workers.events.columns import EventColumns, Events, rows_of
+from workers.events.forms import Forms
+from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
+from workers.events.reader import AHEAD, EARLY, Reject
+from workers.events.source_reader import SourceReader
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.views import UNITS, Path, Shape
+from workers.mechanisms.registry import build
+from workers.pipeline.factory import lanes, reader_of, source_reader_of
+from workers.pipeline.watermark import Watermark, behind_rejects
+from workers.privacy.plan.noise import curve, last_tick, worst_and_rms
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
+
+Longs = NDArray[np.int64]
+UserEpoch = tuple[bytes, int]
+"""A user's digest and an epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    """A path that no record has, and those that are most like it with the share that has them."""
+
+    path: str
+    nearest: tuple[tuple[str, float], ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Why:
+    """Why records are rejected.
+
+    Attributes:
+        reason: as the reject would have it.
+        number: how many.
+        example: the first of them. Exact.
+        fields: what all of them have.
+        absent: the field that it names, where none of them has it.
+        hint: what else may be the matter.
+        empty: how many of them `missing = "empty"` would accept, as events without items.
+    """
+
+    reason: str
+    number: int = 0
+    example: str = ""
+    fields: Fields = field(default_factory=Fields)
+    absent: Nearest | None = None
+    hint: str = ""
+    empty: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How many of something: the median, what 99 % do not exceed, the most, and how many exceed the
+    bound.
+    """
+
+    median: float
+    most_of_99: float
+    most: int
+    above: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfUsers:
+    """What the users of a sample bring in an epoch; in all of the epoch they may bring more.
+
+    Attributes:
+        users: how many there are in an epoch, added up over epochs.
+        pairs: of stream key and item that a user brings, beside max_items_per_user.
+        amounts: of such a pair, beside max_count.
+    """
+
+    users: int
+    pairs: Spread
+    amounts: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfHistogram:
+    """What a histogram would have of the sample.
+
+    Attributes:
+        config: of the histogram.
+        looked_at: events that its `where` matches.
+        keys: stream keys met in them; `served`: of these, how many it serves.
+        unserved: events of the others, which do not count here.
+        without_items: events without any item, which count nothing.
+        early: events dated before its start, which do not count either.
+        labels: items met.
+        items: an event, beside max_items.
+        amounts: of an item in an event, beside max_count.
+        of_users: what the users of the sample bring in an epoch; None where events are protected.
+        absent: paths of its own that no record has.
+        expected: what its ticks would show; None where the sample says no rate.
+    """
+
+    config: HistogramConfig
+    looked_at: int
+    keys: int
+    served: int
+    unserved: int
+    without_items: int
+    early: int
+    labels: int
+    items: Spread
+    amounts: Spread
+    of_users: OfUsers | None
+    absent: tuple[Nearest, ...]
+    expected: Expected | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What the settings make of a sample.
+
+    Attributes:
+        records: how many there are.
+        accepted, skipped: of them, events; and those that no histogram's `where` matches.
+        why: why the others are none, the commonest reason first.
+        first_ms, last_ms: times of the earliest and latest event; None without any.
+        time_hint: what may be the matter with the times.
+        histograms: what each would have.
+    """
+
+    records: int
+    accepted: int
+    skipped: int
+    why: tuple[Why, ...]
+    first_ms: int | None
+    last_ms: int | None
+    time_hint: str
+    histograms: tuple[OfHistogram, ...]
+
+    @property
+    def rejected(self) -> int:
+        """Return how many records are no events."""
+        return sum(why.number for why in self.why)
+
+
+def examine(settings: Settings, sample: Sample) -> Examined:
+    """Return what the settings make of a sample.
+
+    Raises:
+        SettingsError: a histogram's budget cannot be met.
+    """
+    reader, fields = reader_of(settings, sample.shape), Fields()
+    forms = Forms(settings, reader)
+    latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
+    strict, lenient = (Projection(replace(sample.shape, empty=empty)) for empty in (sample.shape.empty, True))
+    whys: dict[str, Why] = {}
+    parts: list[_Read] = []
+    accepted = 0
+    for part in sample.parts:
+        source = source_reader_of(
+            settings, reader, part.source.partition, part.source.partitions, forms.form() if sample.live else None
+        )
+        _add_fields(fields, source, part)
+        # The watermark before the sample is not known: it begins with its first event.
+        clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
+        for found, rejects in _read(source, part, latest):
+            if sample.live and len(found):
+                late = clock.too_far_behind(found.times, clock.pass_by(found.times, None))
+                if late.any():
+                    rejects += behind_rejects(found, np.flatnonzero(late))
+                    found = found.select(np.flatnonzero(~late))
+            for reject in rejects:
+                why = whys.setdefault(reject.reason, Why(reason=reject.reason))
+                why.number += 1
+                decoded = _decoded(source, part, reject.index)
+                why.fields.add(decoded)
+                why.empty += isinstance(strict.event(decoded), str) and not isinstance(lenient.event(decoded), str)
+                if why.number == 1:
+                    why.example = _example(source, part, reject.index)
+                    why.hint = _time_hint(sample.shape, reject.reason, decoded)
+            parts.append(_Read(found))
+            accepted += parts[-1].accepted
+    wanted = wanted_paths(sample.shape).values()
+    absent = {str(path): _nearest(fields, path) for path in wanted if not fields.has(path)}
+    for why in whys.values():
+        named = (path for path in wanted if _names(why.reason, path) and not why.fields.has(path))
+        why.absent = next((_nearest(why.fields, path) for path in named), None)
+    times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
+    records = len(sample)
+    return Examined(
+        records=records,
+        accepted=accepted,
+        skipped=records - accepted - sum(why.number for why in whys.values()),
+        why=tuple(sorted(whys.values(), key=lambda why: -why.number)),
+        first_ms=int(times.min()) if len(times) else None,
+        last_ms=int(times.max()) if len(times) else None,
+        time_hint=_doubts(settings, times),
+        histograms=tuple(_of_histogram(settings, config, parts, absent) for config in settings.histograms),
+    )
+
+
+# ---- records -------------------------------------------------------------------------------------
+
+
+def _read(source: SourceReader, part: Part, latest_ms: int | None) -> Iterator[tuple[Events, list[Reject]]]:
+    """Yield events and rejects of some records."""
+    if part.objects is None:
+        yield from ((found, rejects) for found, rejects, _ in source.read(part.records, latest_ms))
+    else:
+        yield source.of_objects(part.objects)
+
+
+def _decoded(source: SourceReader, part: Part, i: int) -> object:
+    """Return a record as plain objects; None where it cannot be decoded."""
+    if part.objects is not None:
+        return part.objects[i]
+    try:
+        return source.whole(part.records, i)
+    except ValueError:
+        return None
+
+
+def _add_fields(fields: Fields, source: SourceReader, part: Part) -> None:
+    for i in range(len(part)):
+        if (record := _decoded(source, part, i)) is not None:
+            fields.add(record)
+
+
+def _example(source: SourceReader, part: Part, i: int) -> str:
+    """Return a record as text: as it is where it is text, else decoded, else its bytes."""
+    value = None if part.objects is not None else part.records.value(i)
+    if value is not None:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    decoded = _decoded(source, part, i)
+    if decoded is not None:
+        return json.dumps(decoded, ensure_ascii=False, default=str)
+    return "no value" if value is None else repr(value)[2:-1]
+
+
+def _names(reason: str, path: Path) -> bool:
+    """Return whether a reason names a path, or something that it goes through."""
+    through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
+    return any(repr(str(one)) in reason for one in (path, *through))
+
+
+def _nearest(fields: Fields, path: Path) -> Nearest:
+    return Nearest(path=str(path), nearest=tuple((text, fields.share(text)) for text in fields.nearest(path)))
+
+
+def _time_hint(shape: Shape, reason: str, record: object) -> str:
+    """Return which unit a time that is none would have, where one fits."""
+    wrong = f"field {str(shape.time)!r} is not " in reason and " time" in reason
+    if shape.time is None or not (wrong or reason.startswith((EARLY, AHEAD))):
+        return ""
+    found = record
+    for name in shape.time.steps:
+        found = found.get(name) if isinstance(found, dict) else None
+    fitting = [unit for unit in UNITS if unit != shape.unit and _plausible(time_ms(found, unit))]
+    return f'timestamp_unit = "{fitting[0]}" would read it' if fitting else ""
+
+
+def _doubts(settings: Settings, times: Longs) -> str:
+    """Return which unit the times seem to have, where most are not of this century."""
+    if not len(times) or settings.events.timestamp is None:
+        return ""
+    middle = int(np.median(times))
+    unit = settings.events.timestamp_unit
+    if _plausible(middle) or unit == "iso":
+        return ""
+    per_ms = {"s": 1_000, "ms": 1, "us": 1e-3, "ns": 1e-6}
+    # `middle` is what the number means in ms as it is read now.
+    for other, factor in per_ms.items():
+        if other != unit and _plausible(int(middle / per_ms[unit] * factor)):
+            return f'these times are not of this century; timestamp_unit = "{other}" would make them so'
+    return "these times are not of this century: is it the right field?"
+
+
+def _plausible(at_ms: int | None) -> bool:
+    return at_ms is not None and PLAUSIBLE_MS[0] <= at_ms < PLAUSIBLE_MS[1]
+
+
+# ---- histograms ----------------------------------------------------------------------------------
+
+
+class _Read:
+    """The events of one source partition."""
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self.times = events.times[events.looked_at]
+        self.accepted = len(self.times)
+
+    @property
+    def spread_s(self) -> float:
+        """Return the seconds between the earliest and the latest event."""
+        return (int(self.times.max()) - int(self.times.min())) / 1000 if self.accepted > 1 else 0.0
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What a histogram has of all source partitions together."""
+
+    looked_at: int = 0
+    unserved: int = 0
+    without_items: int = 0
+    early: int = 0
+    keys: set[str] = field(default_factory=set)
+    labels: set[str] = field(default_factory=set)
+    items: list[Longs] = field(default_factory=list)
+    amounts: list[Longs] = field(default_factory=list)
+    events_s: float = 0.0
+    pairs_s: defaultdict[Pair, float] = field(default_factory=lambda: defaultdict(float))
+    of_users: defaultdict[UserEpoch, Counter[Pair]] = field(default_factory=lambda: defaultdict(Counter))
+
+
+def _of_histogram(
+    settings: Settings, config: HistogramConfig, parts: Sequence[_Read], absent: dict[str, Nearest]
+) -> OfHistogram:
+    sums = _Sums()
+    for part, weight in zip(parts, _weights(parts), strict=True):
+        _add(sums, config, part, weight)
+    served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
+    own = Shape({"": settings.shape.views[config.view]})
+    mechanism = None
+    if sums.events_s:
+        try:
+            mechanism = build(config, settings.privacy.unit)
+        except ValueError as error:
+            raise SettingsError(f"{config.where()}{error}") from error
+    return OfHistogram(
+        config=config,
+        looked_at=sums.looked_at,
+        keys=len(sums.keys),
+        served=served,
+        unserved=sums.unserved,
+        without_items=sums.without_items,
+        early=sums.early,
+        labels=len(sums.labels),
+        items=_spread(sums.items, config.max_items),
+        amounts=_spread(sums.amounts, config.max_count),
+        of_users=_of_users(sums, config) if settings.privacy.unit == "user" else None,
+        absent=tuple(absent[str(path)] for path in wanted_paths(own).values() if str(path) in absent),
+        expected=None
+        if mechanism is None
+        else expected(
+            config,
+            mechanism,
+            sums.events_s,
+            sums.pairs_s,
+            worst_and_rms(curve(mechanism, last_tick(config)), last_tick(config))[0],
+        ),
+    )
+
+
+def _weights(parts: Sequence[_Read]) -> list[float]:
+    """Return for each partition how many events a second one of its sampled events stands for.
+
+    Each partition's sample has a span of its own; where one has none, that of all is taken.
+    """
+    times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
+    whole_s = (int(times.max()) - int(times.min())) / 1000 if len(times) else 0.0
+    return [
+        (part.accepted - 1) / part.accepted / part.spread_s if part.spread_s else 1 / whole_s if whole_s else 0.0
+        for part in parts
+    ]
+
+
+def _add(sums: _Sums, config: HistogramConfig, part: _Read, weight: float) -> None:
+    columns = part.events.views[config.view]
+    seen = np.arange(len(part.events)) if columns.seen is None else np.flatnonzero(columns.seen)
+    sums.looked_at += len(seen)
+    keys = columns.keys[seen].tolist()
+    names = {code: columns.key_names.name(code) for code in set(keys)}
+    sums.keys |= set(names.values())
+    served = {code for code, name in names.items() if config.keys == "public" or name in config.keys}
+    sums.unserved += sum(code not in served for code in keys)
+    early = part.events.times[seen] < config.start_ms
+    sums.early += int(np.count_nonzero(early))
+    numbers = np.diff(columns.ends, prepend=0)
+    sums.items.append(numbers[seen])
+    sums.without_items += int(np.count_nonzero(numbers[seen] == 0))
+    rows = rows_of(columns.ends[seen] - numbers[seen], numbers[seen])
+    amounts = columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
+    sums.amounts.append(amounts)
+    counting = seen[[code in served for code in keys] & ~early] if len(seen) else seen
+    sums.events_s += weight * len(counting)
+    for pair, count in _bounded(columns, counting, config).items():
+        sums.pairs_s[pair] += weight * count
+    if part.events.users is not None:
+        _add_users(sums, config, part.events, columns, counting)
+    sums.labels |= {columns.label_names.name(code) for code in set(columns.labels[rows].tolist())}
+
+
+def _bounded(columns: EventColumns, events: Longs, config: HistogramConfig) -> Counter[Pair]:
+    """Return what events add to each item: of each event the first items, each so many times."""
+    numbers = np.minimum(np.diff(columns.ends, prepend=0), config.max_items)[events]
+    starts = (columns.ends - np.diff(columns.ends, prepend=0))[events]
+    rows = rows_of(starts, numbers)
+    amounts = columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
+    keys, labels = np.repeat(columns.keys[events], numbers), columns.labels[rows]
+    found: Counter[Pair] = Counter()
+    codes = zip(keys.tolist(), labels.tolist(), np.minimum(amounts, config.max_count).tolist(), strict=True)
+    of_codes: Counter[tuple[int, int]] = Counter()
+    for key, label, amount in codes:
+        of_codes[key, label] += amount
+    for (key, label), amount in of_codes.items():
+        found[columns.key_names.name(key), columns.label_names.name(label)] += amount
+    return found
+
+
+def _add_users(sums: _Sums, config: HistogramConfig, events: Events, columns: EventColumns, counting: Longs) -> None:
+    """Add what users bring to each pair in an epoch, before they are bounded."""
+    assert events.users is not None
+    ticks, horizon = (events.times - config.start_ms) // config.tick_ms, config.horizon_ticks
+    epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
+    starts = columns.ends - np.diff(columns.ends, prepend=0)
+    for event in counting.tolist():
+        rows = slice(int(starts[event]), int(min(columns.ends[event], starts[event] + config.max_items)))
+        key = columns.key_names.name(int(columns.keys[event]))
+        labels = columns.labels[rows].tolist()
+        amounts = columns.amounts[rows].tolist() if len(columns.amounts) else [1] * len(labels)
+        of_user = sums.of_users[events.users[event].tobytes(), int(epochs[event])]
+        for label, amount in zip(labels, amounts, strict=True):
+            of_user[key, columns.label_names.name(label)] += amount
+
+
+def _of_users(sums: _Sums, config: HistogramConfig) -> OfUsers:
+    pairs = np.array([len(found) for found in sums.of_users.values()], dtype=np.int64)
+    amounts = np.array([n for found in sums.of_users.values() for n in found.values()], dtype=np.int64)
+    bound = config.max_items_per_user
+    return OfUsers(
+        users=len(pairs),
+        pairs=_spread([pairs], len(sums.labels) * len(sums.keys) if bound is None else bound),
+        amounts=_spread([amounts], config.max_count),
+    )
+
+
+def _spread(found: Sequence[Longs], bound: int) -> Spread:
+    values = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+    if not len(values):
+        return Spread(median=0, most_of_99=0, most=0, above=0)
+    return Spread(
+        median=float(np.median(values)),
+        most_of_99=float(np.quantile(values, 0.99, method="higher")),
+        most=int(values.max()),
+        above=int(np.count_nonzero(values > bound)),
+    )

@@ -1,0 +1,372 @@
+"""Which events have the items at all, where a field such as a type decides that.
+
+How figures are said in comments.
+
+What the fields of sampled records hold: along all paths, through objects and lists of objects.
+
+    survey(records)   decoded records -> a `Field` for each path
+
+An object whose names differ from record to record, with whole numbers as values, is one field: its
+names are labels and its values counts. Another object of that sort is not walked: its names are
+data. So is a name that is no path, or lies behind a second list.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from workers.commands.init import names
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.mechanisms.config.views import STEPS_MAX, Path, as_label, parse
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent; what is there is never shown as nothing, nor what is missing as
+    all.
+    """
+    if share >= 1:
+        return "100 %"
+    if share <= 0:
+        return "0 %"
+    return f"{min(max(100 * share, 0.1), 99.9):.3g} %"
+
+
+def many(number: int, thing: str) -> str:
+    """Return a number of things."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def about(number: float) -> str:
+    """Return a positive number to two digits."""
+    if number <= 0 or not math.isfinite(number):
+        return "0"
+    digits = 1 - math.floor(math.log10(number))
+    rounded = round(number, digits)
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
+
+
+# Of all records together; what comes later is not looked at.
+FIELDS_MAX = 2_000
+NAMES_MAX = 5_000
+# Of one list, from its beginning: more of the same says nothing new.
+ELEMENTS_MAX = 1_000
+# Names vary where an object has on average less than this share of all names at its path: of an
+# object of whole numbers, which is more often one of counts than one with optional fields; of any.
+_VARYING_COUNTS, _VARYING = 0.8, 0.5
+# From so many names on that vary they are data, whatever the values are.
+_MANY_NAMES = 50
+
+Steps = tuple[tuple[str, ...], int | None]
+
+
+class Kind(StrEnum):
+    """Of one value."""
+
+    TEXT = "text"
+    WHOLE = "whole number"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    OBJECT = "object"
+    LIST = "list"
+    OTHER = "other"
+
+
+class Form(StrEnum):
+    """How values lie at a path."""
+
+    ONE = "one value"
+    LIST = "list of values"
+    MAP = "object of counts"
+    ELEMENT = "value in each element of a list"
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class Field:
+    """What the records have at one path. Sensitive: the repr shows no content.
+
+    Attributes:
+        path: where it is.
+        form: whether it is one value a record.
+        total: how many records were looked at.
+        records: in how many of them there is something but null.
+        kinds: of the values.
+        values: how often each occurs, as labels are written; of texts, whole numbers, booleans and
+            an object's names.
+        numbers: the numeric values.
+        column: the value of each record, by the record's place; of ONE only.
+    """
+
+    path: Path
+    form: Form
+    total: int
+    records: int = 0
+    kinds: Counter[Kind] = dataclasses.field(default_factory=Counter)
+    values: Counter[str] = dataclasses.field(default_factory=Counter)
+    numbers: list[float] = dataclasses.field(default_factory=list)
+    column: dict[int, object] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Field({self.path}, {self.form})"
+
+    @property
+    def share(self) -> float:
+        """Return the share of the records that have it."""
+        return self.records / self.total
+
+    @property
+    def number_of_values(self) -> int:
+        """Return how many values there are in all records."""
+        return self.kinds.total()
+
+    @property
+    def distinct(self) -> int:
+        """Return how many different labels there are."""
+        return len(self.values)
+
+    @property
+    def labels(self) -> bool:
+        """Return whether every value can be a label."""
+        return 0 < self.number_of_values == sum(self.kinds[kind] for kind in (Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN))
+
+    @property
+    def numeric(self) -> bool:
+        """Return whether every value is a number."""
+        return 0 < self.number_of_values == self.kinds[Kind.WHOLE] + self.kinds[Kind.NUMBER]
+
+    @property
+    def whole(self) -> bool:
+        """Return whether every value is a whole number."""
+        return 0 < self.number_of_values == self.kinds[Kind.WHOLE]
+
+    @property
+    def text(self) -> bool:
+        """Return whether every value is a text."""
+        return 0 < self.number_of_values == self.kinds[Kind.TEXT]
+
+
+def survey(records: Sequence[object]) -> list[Field]:
+    """Return the fields of decoded records, in the order in which they were met first.
+
+    Args:
+        records: dictionaries; anything else counts as a record without fields.
+    """
+    return _Survey(records).fields()
+
+
+@dataclass(slots=True)
+class _Object:
+    """The objects at one path, over all records."""
+
+    objects: int = 0
+    sizes: int = 0
+    counts: bool = True
+    names: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def map(self) -> bool:
+        """Return whether it is an object of counts."""
+        return self.counts and self._varies(_VARYING_COUNTS)
+
+    @property
+    def data(self) -> bool:
+        """Return whether its names are data."""
+        return self.map or (len(self.names) >= _MANY_NAMES and self._varies(_VARYING))
+
+    def _varies(self, share: float) -> bool:
+        return len(self.names) > 1 and self.sizes < share * self.objects * len(self.names)
+
+
+class _Survey:
+    """Walks the records twice: which objects have names that are data; then the fields."""
+
+    def __init__(self, records: Sequence[object]) -> None:
+        self._records = records
+        self._objects: dict[Steps, _Object] = {}
+        self._fields: dict[tuple[Steps, Form], Field] = {}
+        self._paths: dict[Steps, Path | None] = {}
+
+    def fields(self) -> list[Field]:
+        for record in self._records:
+            for where, found in _objects(record, (), None):
+                self._note(where, found)
+        for place, record in enumerate(self._records):
+            if isinstance(record, Mapping):
+                met: set[int] = set()
+                self._children(record, ((), None), place, met)
+        return list(self._fields.values())
+
+    def _note(self, where: Steps, found: Mapping[str, object]) -> None:
+        seen = self._objects.get(where)
+        if seen is None:
+            if len(self._objects) >= FIELDS_MAX:
+                return
+            seen = self._objects[where] = _Object()
+        seen.objects += 1
+        seen.sizes += len(found)
+        seen.counts = seen.counts and all(type(value) is int and value >= 0 for value in found.values())
+        if len(seen.names) < NAMES_MAX:
+            seen.names.update(found)
+
+    def _children(self, found: Mapping[str, object], where: Steps, place: int, met: set[int]) -> None:
+        seen = self._objects.get(where)
+        if seen is None or (seen.data and where[0]):
+            return  # the record itself is walked in any case: there is nothing else to walk
+        for name, value in found.items():
+            if isinstance(name, str):
+                self._value(value, ((*where[0], name), where[1]), place, met)
+
+    def _value(self, value: object, where: Steps, place: int, met: set[int]) -> None:
+        if value is None:
+            return
+        inside = where[1] is not None
+        if isinstance(value, Mapping):
+            seen = self._objects.get(where)
+            if seen is not None and seen.map and not inside:
+                self._add(where, Form.MAP, [(Kind.TEXT, name) for name in value], place, met)
+                return
+            # Nothing but its share matters, unless it can be walked no further.
+            self._children(value, where, place, met)
+            self._add(where, Form.ELEMENT if inside else Form.ONE, [(Kind.OBJECT, None)], place, met)
+        elif isinstance(value, list):
+            if inside:
+                self._add(where, Form.ELEMENT, [(Kind.LIST, None)], place, met)
+                return
+            elements = value[:ELEMENTS_MAX]
+            for element in elements:
+                if isinstance(element, Mapping):
+                    self._children(element, (where[0], len(where[0])), place, met)
+            kinds = [(kind_of(element), element) for element in elements if element is not None]
+            self._add(where, Form.LIST, kinds, place, met)
+        else:
+            self._add(where, Form.ELEMENT if inside else Form.ONE, [(kind_of(value), value)], place, met)
+
+    def _add(self, where: Steps, form: Form, values: Sequence[tuple[Kind, object]], place: int, met: set[int]) -> None:
+        path = self._path(where)
+        found = self._fields.get((where, form))
+        if found is None:
+            if path is None or len(self._fields) >= FIELDS_MAX:
+                return
+            found = self._fields[where, form] = Field(path=path, form=form, total=len(self._records))
+        if id(found) not in met:
+            met.add(id(found))
+            found.records += 1
+        for kind, value in values:
+            found.kinds[kind] += 1
+            if kind in (Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN) and isinstance(value, str | int):
+                text = label(value)
+                if text is None:
+                    found.kinds[kind] -= 1
+                    found.kinds[Kind.OTHER] += 1
+                    continue
+                found.values[text] += 1
+            if kind in (Kind.WHOLE, Kind.NUMBER) and isinstance(value, int | float | Decimal):
+                found.numbers.append(_float(value))
+            if form is Form.ONE:
+                found.column[place] = value
+
+    def _path(self, where: Steps) -> Path | None:
+        """Return the path, None where a settings file could not name it."""
+        if where not in self._paths:
+            path: Path | None = Path(*where)
+            try:
+                if parse(str(path)) != path:
+                    path = None
+                str(path).encode()
+            except ValueError:
+                path = None
+            self._paths[where] = path
+        return self._paths[where]
+
+
+def _objects(value: object, steps: tuple[str, ...], list_at: int | None) -> Iterator[tuple[Steps, Mapping[str, object]]]:
+    """Yield the objects in a value with their paths."""
+    if len(steps) >= STEPS_MAX:
+        return
+    if isinstance(value, Mapping):
+        yield (steps, list_at), value
+        for name, inner in value.items():
+            if isinstance(inner, Mapping | list) and isinstance(name, str):
+                yield from _objects(inner, (*steps, name), list_at)
+    elif isinstance(value, list) and list_at is None and steps:
+        for element in value[:ELEMENTS_MAX]:
+            if isinstance(element, Mapping):
+                yield from _objects(element, steps, len(steps))
+
+
+def kind_of(value: object) -> Kind:
+    """Return the kind of one value that is not null."""
+    if isinstance(value, bool):
+        return Kind.BOOLEAN
+    if isinstance(value, str):
+        return Kind.TEXT
+    if isinstance(value, int):
+        return Kind.WHOLE
+    if isinstance(value, float | Decimal):
+        return Kind.NUMBER if math.isfinite(value) else Kind.OTHER
+    if isinstance(value, Mapping):
+        return Kind.OBJECT
+    return Kind.LIST if isinstance(value, list) else Kind.OTHER
+
+
+def label(value: str | bool | int) -> str | None:
+    """Return how a value is written as a label; None where it is too long for one."""
+    if isinstance(value, int) and value.bit_length() > 3 * LABEL_BYTES_MAX:
+        return None
+    text = as_label(value)
+    return text if len(text.encode(errors="replace")) <= LABEL_BYTES_MAX else None
+
+
+def _float(value: float | Decimal) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+_NEARLY_ALL = 0.99
+_TYPES_MAX = 20
+# Of the records of a type this share has the items, or at most the rest.
+_DECIDED = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Where:
+    """A condition: the field, and the values that events with items have. The values are data."""
+
+    field: Field
+    values: tuple[str, ...]
+    others: int
+
+
+def where_of(fields: Sequence[Field], having: Collection[int]) -> Where | None:
+    """Return the condition that tells records with items from those without; None: there is none.
+
+    Args:
+        fields: of the sampled records.
+        having: places of the records that have items.
+    """
+    having, found = set(having), []
+    for field in fields:
+        if field.form is not Form.ONE or not field.labels or field.share < _NEARLY_ALL:
+            continue
+        if not 2 <= field.distinct <= _TYPES_MAX or names.who(field.path) is not None:
+            continue
+        all_of: Counter[str] = Counter()
+        with_items: Counter[str] = Counter()
+        for place, value in field.column.items():
+            if isinstance(value, str | int):
+                all_of[as_label(value)] += 1
+                with_items[as_label(value)] += place in having
+        shares = {value: with_items[value] / n for value, n in all_of.items()}
+        wanted = tuple(sorted(value for value, share in shares.items() if share >= _DECIDED))
+        decided = all(share >= _DECIDED or share <= 1 - _DECIDED for share in shares.values())
+        if decided and wanted and len(wanted) < len(shares):
+            found.append(Where(field=field, values=wanted, others=len(shares) - len(wanted)))
+    found.sort(key=lambda where: (not names.says(where.field.path, names.TYPE), len(where.field.path.steps), str(where.field.path)))
+    return found[0] if found else None

@@ -1,0 +1,218 @@
+"""Sending rejects back: each that would be accepted now goes to its own topic and partition again,
+as the record that it was, once. With `privacy.rekey` that is the topic by user for those that were
+sent on before they were rejected: what says there where they count goes along.
+
+One transaction sends some rejects of a partition and a record to the rejects topic that names their
+offsets there (`RETRIED`); so a run that is killed anywhere and started again sends none of them
+twice. A position in the topic would not do: what is not accepted yet stays where it is, and may be
+later. Runs at the same time fence each other by their transactional id.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from workers.agents.topics import partitions_by_user, source_partitions
+from workers.commands.rejects.listing import partitions_of, reject_of, sent_back, wait_for_end
+from workers.events.forms import Forms
+from workers.events.source_reader import SourceReader
+from workers.kafka.clients import Connection
+from workers.kafka.reading import read_partition
+from workers.kafka.records import Outgoing, Records
+from workers.kafka.transaction import Transactions
+from workers.mechanisms.config.views import RECORD_KEY
+from workers.pipeline.factory import reader_of, source_reader_of
+from workers.pipeline.rejected import RETRIED, RETRY, Rejected
+from workers.pipeline.rekey_markers import read_headers
+from workers.runtime.errors import KafkaAway
+from workers.settings.settings import Settings
+
+# In one transaction, at most.
+RECORDS_MAX = 1_000
+BYTES_MAX = 16 << 20
+# Kafka may be silent for so long; two questions further apart are not of one wait.
+_PATIENCE_S, _PAUSE_S = 120.0, 10.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the rejects that were looked at.
+
+    Attributes:
+        sent: sent back.
+        refused: would be rejected again, or skipped.
+        cut: not whole, so they are no more the events that they were.
+        foreign: of a topic or partition that the settings do not read.
+        timeless: of an earlier version, without the time that counts.
+    """
+
+    sent: int = 0
+    refused: int = 0
+    cut: int = 0
+    foreign: int = 0
+    timeless: int = 0
+
+
+class _Alone:
+    """The owner of the transactions: nobody takes them from it but another run, which fences it."""
+
+    def __init__(self) -> None:
+        self._since_s = self._asked_s = 0.0
+
+    def check_open(self) -> None:
+        """Raise after two minutes in which Kafka did not do what was asked: this is called every
+        second or so while that is waited for.
+        """
+        now_s = time.monotonic()
+        if now_s - self._asked_s > _PAUSE_S:
+            self._since_s = now_s
+        self._asked_s = now_s
+        if now_s - self._since_s > _PATIENCE_S:
+            raise KafkaAway(
+                f"Kafka has not answered for {_PATIENCE_S:g} s: what was sent back is not sent again; start it again"
+            )
+
+    def goes_on(self) -> None: ...
+
+    def note_abort(self) -> None: ...
+
+    def confirm(self) -> None:
+        """Raise: another run may have sent since what this one still means to send."""
+        raise KafkaAway(
+            "Kafka ended a transaction, or answered too late: what was sent back is not sent again; "
+            "start it again"
+        )
+
+
+def transactional_id(settings: Settings) -> str:
+    """Return the transactional id of whoever sends rejects back."""
+    return f"{settings.worker.name}-rejects-retry"
+
+
+def retry(settings: Settings, connection: Connection, wanted: Callable[[str], bool]) -> Outcome:
+    """Send those rejects back that would be accepted now.
+
+    Args:
+        settings: of the worker.
+        connection: to the cluster.
+        wanted: rejects with which reasons.
+
+    Raises:
+        Fenced: another run began meanwhile; what this one sent stays sent.
+        SettingsError: a topic is missing, or cannot be read yet.
+    """
+    judge, outcome = _Judge(settings, connection), Outcome()
+    partitions = partitions_of(settings, connection)
+    transactions = Transactions(connection, transactional_id(settings), (settings.rejects_topic, 0), _Alone())
+    # Ends the transaction of a run that was killed; only then is it settled what that one sent.
+    transactions.take_over()
+    try:
+        for partition in range(partitions):
+            for some in _chunks(settings, connection, partition, wanted):
+                good = judge.good(some, outcome)
+                if good:
+                    told = note(settings.rejects_topic, partition, [offset for offset, _ in good])
+                    transactions.run([*(sent_again(reject) for _, reject in good), told], [])
+                    outcome.sent += len(good)
+    finally:
+        transactions.close()
+    return outcome
+
+
+def note(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
+    """Return the record that says which rejects, at most RECORDS_MAX, were sent back."""
+    return Outgoing(topic, partition, None, json.dumps(offsets).encode(), [(RETRIED, b"true")])
+
+
+def sent_again(reject: Rejected) -> Outgoing:
+    """Return the record that was rejected; shorter than its reject, which has more headers."""
+    origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
+    headers = [*((name, content) for name, content in reject.headers if name != RETRY), (RETRY, origin)]
+    return Outgoing(reject.topic, reject.partition, reject.key, reject.value, headers, reject.time_ms)
+
+
+def _chunks(
+    settings: Settings, connection: Connection, partition: int, wanted: Callable[[str], bool]
+) -> Iterator[list[tuple[int, Rejected]]]:
+    """Yield the rejects of a partition that were not sent back yet, with their offsets."""
+    wait_for_end(connection, settings.rejects_topic, partition)
+    sent = sent_back(connection, settings.rejects_topic, partition)
+    chunk: list[tuple[int, Rejected]] = []
+    nbytes = 0
+    for message in read_partition(connection, settings.rejects_topic, partition):
+        offset, reject = message.offset() or 0, reject_of(message)
+        if reject is None or offset in sent or not wanted(reject.reason):
+            continue
+        chunk.append((offset, reject))
+        nbytes += len(reject.value or b"") + len(reject.key or b"")
+        if len(chunk) >= RECORDS_MAX or nbytes >= BYTES_MAX:
+            yield chunk
+            chunk, nbytes = [], 0
+    if chunk:
+        yield chunk
+
+
+class _Judge:
+    """Says which rejects would be accepted now, as the worker's own readers do."""
+
+    def __init__(self, settings: Settings, connection: Connection) -> None:
+        self._settings, self._reader = settings, reader_of(settings)
+        self._forms = Forms(settings, self._reader)
+        self._sources = {source.log: source for source in source_partitions(settings, connection)}
+        self._sources |= {source.log: source for source in partitions_by_user(settings, connection)}
+        self._readers: dict[tuple[str, int], SourceReader] = {}
+
+    def good(self, rejects: Sequence[tuple[int, Rejected]], outcome: Outcome) -> list[tuple[int, Rejected]]:
+        """Return those that would be accepted; the others are counted."""
+        whole: dict[tuple[str, int], list[tuple[int, Rejected]]] = {}
+        of_record = self._settings.events.timestamp is None
+        for offset, reject in rejects:
+            log = reject.topic, reject.partition
+            if log not in self._sources:
+                outcome.foreign += 1
+            elif reject.truncated:
+                outcome.cut += 1
+            elif reject.time_ms is None and of_record:
+                outcome.timeless += 1
+            else:
+                whole.setdefault(log, []).append((offset, reject))
+        found: list[tuple[int, Rejected]] = []
+        for log, some in whole.items():
+            accepted = self._accepted(log, [reject for _, reject in some])
+            found += [some[i] for i in accepted]
+            outcome.refused += len(some) - len(accepted)
+        return sorted(found, key=lambda one: one[0])
+
+    def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
+        """Return which records of a source partition would be accepted."""
+        source = self._sources[log]
+        if log not in self._readers:
+            self._readers[log] = source_reader_of(
+                self._settings, self._reader, source.partition, source.partitions, self._forms.form()
+            )
+        records = Records.of(
+            [reject.value for reject in rejects],
+            [self._key(reject) for reject in rejects],
+            [reject.time_ms or 0 for reject in rejects],
+        )
+        latest = time.time_ns() // 1_000_000 + self._settings.events.max_ahead_ms
+        most = self._settings.max_behind_ms
+        # Where they are sent to, at the end, the clock has moved the watermark.
+        watermark = latest - self._settings.events.max_ahead_ms - self._settings.events.grace_ms
+        accepted: list[int] = []
+        for events, _, _ in self._readers[log].read(records, latest):
+            wanted = events.looked_at
+            if most is not None:
+                wanted &= watermark - events.times <= most
+            accepted += events.index[wanted].tolist()
+        return accepted
+
+    def _key(self, reject: Rejected) -> bytes | None:
+        """Return the key that a record had before it was keyed by user."""
+        settings = self._settings
+        if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:
+            return reject.key
+        return read_headers(reject.headers)[1]

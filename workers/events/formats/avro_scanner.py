@@ -1,0 +1,282 @@
+"""Avro records, read by a compiled scanner that writes the log of an event (`kernels.log`).
+
+A writer's schema and the wanted paths become a program (`events.formats.avro_program`): a row for
+each type at each place, int64 (rows, 5):
+
+    OP      what type it is
+    SLOT    of the row that its value is in the log; none below 0
+    A, B    of a record and a union: where its rows begin in `parts`, and how many there are
+            of an enum: its first symbol in `names`, and how many there are
+            of a fixed: A its size
+            of an array and a map: A the row of a value, B the slot of the LIST or MAP row
+            of a constant: its first row in `constants`, and how many there are
+    C       of a map through which a path goes: its first name in `names`, each with its row;
+    D       how many names; none: the map is not looked into
+
+Every byte is looked at, also of what nobody wants: numbers are in their shortest form, text is
+UTF-8, blocks are as long as they say, and nothing is left behind. Texts that are in no record (enum
+symbols, names of fields, defaults) lie in `data` behind the records, from `base` on.
+"""
+
+from __future__ import annotations
+
+from workers.arrays.compiled import part_reads_outside, reads_outside
+from workers.events.formats.wire import REFUSED, Bytes, Longs, fixed, is_nan, is_text, widened, zigzag
+from workers.events.json_parts import same
+from workers.events.log import (
+    DECLINED,
+    FALSE,
+    FULL,
+    LIST,
+    MAP,
+    MAP_NAMES_MAX,
+    NULL,
+    OTHER,
+    REAL,
+    START,
+    STOP,
+    TEXT,
+    TRUE,
+    VALUE,
+    WHOLE,
+    put,
+)
+
+OP, SLOT, A, B, C, D = 0, 1, 2, 3, 4, 5
+COLUMNS = 6
+
+# What has nothing within it comes first.
+NULL_OP, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BYTES, FIXED, ENUM, LAST_FLAT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9
+UNION, CONSTANT, DECLINE, RECORD, ARRAY, MAP_OP = 10, 11, 12, 13, 14, 15
+
+# The frames of `stack`, int64 (depth, FRAME).
+F_ROW, F_NEXT, F_LEFT, F_HEAD, F_COUNT, F_END = 0, 1, 2, 3, 4, 5
+FRAME = 6
+# Values that take no bytes: a hostile record may claim 2^62 of them.
+STEPS_FREE, STEPS_A_BYTE = 65_536, 8
+INT_MAX = 2**31 - 1
+# Names of one map through which paths go; a bit for each says that it was there.
+CHILDREN_MAX = 60
+
+
+@part_reads_outside
+def flat(
+    data: Bytes, at: int, stop: int, base: int, op: int, a: int, b: int, names: Longs
+) -> tuple[int, int, int, int]:
+    """Return kind, start and stop of a value without parts, and where it ends, or REFUSED."""
+    if op in (STRING, BYTES):
+        length, at = zigzag(data, at, stop)
+        if at == REFUSED or length < 0 or length > stop - at:
+            return OTHER, 0, 0, REFUSED
+        end = at + length
+        if op == BYTES:
+            return OTHER, -1, -1, end
+        return TEXT, at, end, end if is_text(data, at, end) else REFUSED
+    if op in (LONG, INT):
+        value, at = zigzag(data, at, stop)
+        if op == INT and not -INT_MAX - 1 <= value <= INT_MAX:
+            return VALUE, 0, 0, REFUSED
+        return VALUE, value, -1, at
+    if op == NULL_OP:
+        return NULL, -1, -1, at
+    if op == BOOLEAN:
+        if at >= stop or data[at] > 1:
+            return TRUE, 0, 0, REFUSED
+        return (TRUE if data[at] == 1 else FALSE), -1, -1, at + 1
+    if op == ENUM:
+        which, at = zigzag(data, at, stop)
+        if at == REFUSED or not 0 <= which < b:
+            return TEXT, 0, 0, REFUSED
+        return TEXT, base + names[a + which, 0], base + names[a + which, 1], at
+    if op == FIXED:
+        return OTHER, -1, -1, at + a if a <= stop - at else REFUSED
+    bits, at = fixed(data, at, stop, 4 if op == FLOAT else 8)
+    if op == FLOAT:
+        bits = widened(bits)
+    return (OTHER if is_nan(bits) else REAL), bits, -1, at
+
+
+@part_reads_outside
+def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
+    """Return how many values a block of an array or map has, where they begin, where they end.
+
+    The begin is REFUSED where there is no block; the end is -1 where the block does not say it.
+    """
+    count, at = zigzag(data, at, stop)
+    if at == REFUSED or count >= 0:
+        return count, at, -1
+    size, at = zigzag(data, at, stop)
+    if at == REFUSED or not 0 <= size <= stop - at or count < -(2**62):
+        return 0, REFUSED, -1
+    return -count, at, at + size
+
+
+@part_reads_outside
+def constants_of(base: int, first: int, number: int, constants: Longs, log: Longs, used: int) -> int:
+    """Add rows that no record holds; return how many are used then, or FULL."""
+    for at in range(first, first + number):
+        kind, start, stop = constants[at, 1], constants[at, 2], constants[at, 3]
+        shift = base if kind in (TEXT, WHOLE) else 0
+        used = put(log, used, constants[at, 0], kind, start + shift, stop + shift)
+    return used
+
+
+@part_reads_outside
+def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
+    """Tell whether a name is in the rows of a map, from behind its MAP row on, at every second."""
+    row = head + 1
+    while row < used and not same(data, start, end, data, log[row, START], log[row, STOP]):
+        row += 2
+    return row < used
+
+
+@reads_outside
+def event(
+    data: Bytes, at: int, stop: int, root: int, base: int,
+    program: Longs, parts: Longs, names: Longs, constants: Longs, log: Longs, stack: Longs,
+) -> int:  # fmt: skip
+    """Read one record, data[at:stop], into the log; nothing of `stack` is expected or left.
+
+    Args:
+        data: uint8 (b,), the records of the batch and, from `base` on, the program's texts.
+        at, stop: where the record's Avro bytes are.
+        root: the program's row for the whole record.
+        base: where the program's texts begin in `data`.
+        program: int64 (rows, 6), see the module.
+        parts: int64, rows of records and unions.
+        names: int64 (n, 3), start and stop of a text in the program's texts, and a row.
+        constants: int64 (n, 4), rows for the log; starts and stops of texts in the program's texts.
+        log: int64 (room, 4).
+        stack: int64 (depth, 6); a record deeper than that is declined.
+
+    Returns:
+        how many rows of the log are used; DECLINED or FULL.
+    """
+    used, depth, row = 0, 0, root
+    steps = STEPS_FREE + STEPS_A_BYTE * (stop - at)
+    while True:
+        # The value of type `row` is next.
+        steps -= 1
+        if steps < 0:
+            return DECLINED
+        op, slot = program[row, OP], program[row, SLOT]
+        if op <= LAST_FLAT:
+            kind, start, end, at = flat(data, at, stop, base, op, program[row, A], program[row, B], names)
+            if at == REFUSED:
+                return DECLINED
+            if slot >= 0:
+                used = put(log, used, slot, kind, start, end)
+                if used == FULL:
+                    return FULL
+        elif op == UNION:
+            which, at = zigzag(data, at, stop)
+            if at == REFUSED or not 0 <= which < program[row, B]:
+                return DECLINED
+            row = parts[program[row, A] + which]
+            continue
+        elif op == CONSTANT:
+            used = constants_of(base, program[row, A], program[row, B], constants, log, used)
+            if used == FULL:
+                return FULL
+        elif op == DECLINE or depth == len(stack):
+            return DECLINED
+        else:
+            if slot >= 0:
+                used = put(log, used, slot, OTHER, -1, -1)
+            stack[depth, F_ROW], stack[depth, F_COUNT], stack[depth, F_END] = row, 0, -1
+            stack[depth, F_LEFT] = 0
+            if op == RECORD:
+                stack[depth, F_NEXT] = program[row, A]
+                stack[depth, F_LEFT] = program[row, B]
+            else:
+                stack[depth, F_HEAD] = used
+                if program[row, B] >= 0:
+                    used = put(log, used, program[row, B], LIST if op == ARRAY else MAP, 0, -1)
+            if used == FULL:
+                return FULL
+            depth += 1
+        # It is at its end, or something was opened: find what is next.
+        while True:
+            if depth == 0:
+                return used if at == stop else DECLINED
+            top = depth - 1
+            holder = stack[top, F_ROW]
+            op = program[holder, OP]
+            if op == RECORD:
+                if stack[top, F_LEFT] == 0:
+                    depth -= 1
+                    continue
+                stack[top, F_LEFT] -= 1
+                row = parts[stack[top, F_NEXT]]
+                stack[top, F_NEXT] += 1
+                break
+            slot = program[holder, B]
+            if stack[top, F_LEFT] == 0:
+                if stack[top, F_END] >= 0 and stack[top, F_END] != at:
+                    return DECLINED
+                left, at, end = block(data, at, stop)
+                if at == REFUSED:
+                    return DECLINED
+                if left == 0:
+                    if slot >= 0:
+                        log[stack[top, F_HEAD], START] = stack[top, F_COUNT]
+                    depth -= 1
+                    continue
+                stack[top, F_LEFT], stack[top, F_END] = left, end
+            stack[top, F_LEFT] -= 1
+            row = program[holder, A]
+            if op == ARRAY:
+                stack[top, F_COUNT] += 1
+                break
+            _, start, end, at = flat(data, at, stop, base, STRING, 0, 0, names)
+            if at == REFUSED:
+                return DECLINED
+            if slot >= 0:
+                if stack[top, F_COUNT] == MAP_NAMES_MAX or repeated(data, start, end, log, stack[top, F_HEAD], used):
+                    return DECLINED
+                stack[top, F_COUNT] += 1
+                used = put(log, used, slot, TEXT, start, end)
+                if used == FULL:
+                    return FULL
+            first = program[holder, C]
+            for which in range(program[holder, D]):
+                name = first + which
+                if same(data, start, end, data, base + names[name, 0], base + names[name, 1]):
+                    if stack[top, F_COUNT] >> which & 1:
+                        return DECLINED
+                    stack[top, F_COUNT] |= 1 << which
+                    row = names[name, 2]
+                    break
+            break
+
+
+@reads_outside
+def logs(
+    data: Bytes, values: Longs, roots: Longs, base: int,
+    program: Longs, parts: Longs, names: Longs, constants: Longs, stack: Longs,
+    begin: int, number: Longs, log: Longs, used: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Read the records from `begin` on into one log, end to end, until there is no room.
+
+    Args:
+        values: int64 (n, 2), start and stop of each record's Avro bytes.
+        roots: int64 (n,), the program's row for each record; DECLINED: it is not looked at.
+        number: int64 (n,), written: how many rows each record has, or DECLINED.
+        used: how many rows of the log are there already.
+        others: as in `event`.
+
+    Returns:
+        the record to go on with when there is more room, n at the end; how many rows are used.
+    """
+    for i in range(begin, len(values)):
+        number[i] = DECLINED
+        if roots[i] == DECLINED:
+            continue
+        now = event(
+            data, values[i, 0], values[i, 1], roots[i], base, program, parts, names, constants, log[used:], stack
+        )
+        if now == FULL:
+            return i, used
+        number[i] = now
+        used += max(now, 0)
+    return len(values), used

@@ -1,0 +1,412 @@
+"""From the logs of events to what each view sees of them, whatever format they came in.
+
+A *view* is what one histogram looks at: stream key, items, counts, conditions, buckets. Views with
+the same items, counts and buckets have one *column* of labels. This kernel says yes only where it
+is sure; about every other event the general reader decides (`events.project`), whose rule this one
+follows: no event of any view is accepted in part.
+
+Its indices are not checked: a log's slots are those of the layout, rows of a list or an object that
+the log has too few of are declined, and there is room for a label for each row of an event. Bytes
+of events are read by `log_values`, which does check (198 ns an event of five views, 162 so).
+
+Conditions of views: whether a field of an event is what one asks for.
+
+Indices are not checked, as in `events.view_kernels`.
+
+Columns of labels: what an event has of the items that views count.
+
+Indices are not checked, as in `events.view_kernels`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.compiled import kernel, kernel_in_place, kernel_part
+from workers.events.json_parts import same
+from workers.events.layout import (
+    ASKS,
+    AT_LEAST,
+    BUCKETS,
+    COLUMN,
+    CONDITION,
+    CONDITIONS_STOP,
+    COUNT,
+    EDGE,
+    EDGES_STOP,
+    ELEMENTS,
+    EXISTS,
+    FIELD,
+    FIRST,
+    IN,
+    ITEMS,
+    LAST,
+    NOT_IN,
+    ONLY_LIST,
+    READ,
+    SKIPPED,
+    UNSEEN,
+    VIEW_KEY,
+)
+from workers.events.log import (
+    DECLINED,
+    FALSE,
+    KIND,
+    LIST,
+    MAP,
+    NULL,
+    OTHER,
+    SLOT,
+    START,
+    STOP,
+    TEXT,
+    TRUE,
+    VALUE,
+    WHOLE,
+)
+from workers.events.log_values import (
+    FALSE_WORD,
+    TRUE_WORD,
+    WRITTEN_MAX,
+    amount,
+    copied,
+    label,
+    may_be_time,
+    number,
+    time_of,
+    written,
+)
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@kernel_in_place
+def is_word(
+    data: Bytes, made: Bytes, used: int, log: Longs, row: int, text: Bytes, words: Longs, first: int, last: int
+) -> tuple[bool, bool]:
+    """Return whether a value is written as one of words[first:last], and whether it has a text."""
+    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    made_here = False
+    if kind == VALUE:
+        start, stop, made_here = used, written(made, used, start), True
+    elif (kind in (TRUE, FALSE)) and start < 0:
+        start, stop, made_here = used, copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD), True
+    elif kind not in (TEXT, WHOLE, TRUE, FALSE):
+        return False, False
+    for word in range(first, last):
+        if same(made if made_here else data, start, stop, text, words[word, 0], words[word, 1]):
+            return True, True
+    return False, True
+
+
+@kernel_in_place
+def fulfilled(
+    data: Bytes, made: Bytes, used: int, log: Longs, row: int, condition: Longs, text: Bytes, words: Longs, reals: Floats
+) -> int:
+    """Return whether a condition holds, 1 or 0; DECLINED where that is not sure.
+
+    Args:
+        row: of the field in the log; -1: it is absent.
+        condition: int64 (4,), a row of `conditions`.
+    """
+    asks, first, last = condition[ASKS], condition[FIRST], condition[LAST]
+    there = row >= 0 and log[row, KIND] != NULL
+    if asks == EXISTS:
+        return int(there == (first == 1))
+    if not there:
+        return int(asks == NOT_IN)
+    if asks in (IN, NOT_IN):
+        found, _ = is_word(data, made, used, log, row, text, words, first, last)
+        return int(found == (asks == IN))
+    low, high, is_number = number(data, log, row)
+    if not is_number:
+        return 0
+    if asks == AT_LEAST:
+        low_holds, high_holds = low >= reals[first], high >= reals[first]
+    else:
+        low_holds, high_holds = low <= reals[first], high <= reals[first]
+    return int(low_holds) if low_holds == high_holds else DECLINED
+
+
+# Edges of buckets that are compared with a number one by one.
+COUNTED = 16
+
+
+@kernel_part
+def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
+    """Return how many of edges[first:stop], ascending, are at most `value`."""
+    low, high = first, stop
+    while high - low > COUNTED:
+        middle = (low + high) >> 1
+        if edges[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    # The last ones are compared all, several at a time: which half comes next nobody can guess.
+    found = low - first
+    for i in range(low, high):
+        found += edges[i] <= value
+    return found
+
+
+@kernel_in_place
+def add(
+    data: Bytes, made: Bytes, done: int, log: Longs, row: int, times: int, edges: Floats, column: Longs,
+    labels: Longs, amounts: Longs, uneven: Longs, used: int,
+) -> int:  # fmt: skip
+    """Add one item of a column, the value in row `row`, and return how much of `made` is used then.
+
+    Args:
+        uneven: int64 (1,), whether the column has an amount that is not 1; before that none is
+            written.
+
+    Returns:
+        DECLINED where the value is no label (no number, of buckets) or `times` is no count.
+    """
+    if times != 1 and uneven[0] == 0:
+        uneven[0] = 1
+        for before in range(used):
+            amounts[before] = 1
+    if uneven[0] != 0:
+        amounts[used] = times
+    if column[BUCKETS]:
+        low, high, is_number = number(data, log, row)
+        found = bucket_of(low, edges, column[EDGE], column[EDGES_STOP])
+        labels[used, 0] = found
+        sure = low == high or found == bucket_of(high, edges, column[EDGE], column[EDGES_STOP])
+        return done if is_number and sure and times >= 0 else DECLINED
+    labels[used, 0], labels[used, 1], done = label(data, made, done, log, row)
+    return done if labels[used, 0] >= 0 and times >= 0 else DECLINED
+
+
+@kernel_in_place
+def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
+    """Return the first row from `row` on that is about a slot; `stop`: there is none."""
+    while row < stop and log[row, SLOT] != slot:
+        row += 1
+    return row
+
+
+@kernel_in_place
+def of_elements(
+    data: Bytes, made: Bytes, done: int, log: Longs, row: int, stop: int, edges: Floats, column: Longs, empty: bool,
+    labels: Longs, amounts: Longs, uneven: Longs, used: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Add the items of a list of objects, log[row:stop] its rows, with one item in each element.
+
+    Returns:
+        how much of `made` is used then, or DECLINED; how many labels are.
+    """
+    elements, item, count = log[row, START], row + 1, row + 1
+    for _ in range(elements):
+        item = next_of(log, item, stop, column[ITEMS])
+        times = 1
+        if column[COUNT] >= 0:
+            count = next_of(log, count, stop, column[COUNT])
+            if count == stop:
+                return DECLINED, used
+            times = amount(data, log, count)
+            count += 1
+        if item == stop:
+            return DECLINED, used
+        if log[item, KIND] != NULL or not empty:
+            done = add(data, made, done, log, item, times, edges, column, labels, amounts, uneven, used)
+            if done < 0:
+                return DECLINED, used
+            used += 1
+        item += 1
+    return done, used
+
+
+@kernel_in_place
+def of_value(
+    data: Bytes, made: Bytes, done: int, log: Longs, row: int, stop: int, count: int, edges: Floats, column: Longs,
+    empty: bool, labels: Longs, amounts: Longs, uneven: Longs, used: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Add the items of a column that are one value, row `row`; `count` is the row of their count.
+
+    Returns:
+        as `of_elements`.
+    """
+    kind = log[row, KIND]
+    if kind == LIST:
+        if column[COUNT] >= 0 or log[row, START] > stop - row - 1:
+            return DECLINED, used
+        for item in range(row + 1, row + 1 + log[row, START]):
+            if log[item, KIND] == NULL and empty:
+                continue
+            # For a 1 that is written here `add` would be compiled once more.
+            once = int(np.int64(1))
+            done = add(data, made, done, log, item, once, edges, column, labels, amounts, uneven, used)
+            if done < 0:
+                return DECLINED, used
+            used += 1
+        return done, used
+    if column[ONLY_LIST] or kind == OTHER:
+        return DECLINED, used
+    if kind == MAP:
+        if column[COUNT] >= 0 or column[BUCKETS] or 2 * log[row, START] > stop - row - 1:
+            return DECLINED, used
+        for entry in range(log[row, START]):
+            name = row + 1 + 2 * entry
+            times = amount(data, log, name + 1)
+            done = add(data, made, done, log, name, times, edges, column, labels, amounts, uneven, used)
+            if done < 0:
+                return DECLINED, used
+            used += 1
+        return done, used
+    times = 1
+    if column[COUNT] >= 0:
+        if count < 0:
+            return DECLINED, used
+        times = amount(data, log, count)
+    done = add(data, made, done, log, row, times, edges, column, labels, amounts, uneven, used)
+    return done, used + 1
+
+
+Flags = NDArray[np.int8]
+
+
+@kernel
+def see(
+    data: Bytes, log: Longs, ends: Longs, begin: int,
+    time_slot: int, unit: int, user_slot: int, key_slots: Longs, views: Longs, columns: Longs,
+    conditions: Longs, text: Bytes, words: Longs, reals: Floats, edges: Floats, empty: bool,
+    at: Longs, found: Longs, made: Bytes, made_used: int,
+    status: Flags, times: Longs, users: Longs, keys: Longs, first: Longs, number: Longs,
+    labels: Longs, amounts: Longs, uneven: Longs, used: Longs,
+) -> tuple[int, int]:  # fmt: skip
+    """Write what the views see of the events from `begin` on, until the room is used.
+
+    Args:
+        data: uint8 (b,), the bytes of the batch.
+        log: int64 (rows, 4), the logs of its events end to end; see `kernels.log`.
+        ends: int64 (n,), where the log of each event ends.
+        begin: the first event to look at.
+        time_slot: of the time; NOWHERE: it is the record's. unit: of the time.
+        user_slot: of the user; NOWHERE and RECORD_KEY: it is no field.
+        key_slots: int64 (k,), of the distinct stream keys, likewise.
+        views: int64 (v, 4), see above.
+        columns: int64 (c, 7), what labels are, each once whichever views count them; slots are
+            NOWHERE where there is no such field.
+        conditions: int64 (w, 4): slot, what is asked, and what with: rows of `words` from FIRST to
+            LAST, a place in `reals`, or 1 and 0.
+        text, words: uint8, and int64 (x, 2): the words of all conditions.
+        reals: float64 (r,), the bounds of all conditions.
+        edges: float64 (e,), the edges of all views' buckets.
+        empty: whether items that are absent or null are none.
+        at, found: int64 (slots,) and (c,), scratch.
+        made: uint8, texts that the data does not hold; places from len(data) on mean these.
+        made_used: how much of it is used.
+        status: int8 (n,), DECLINED by a scanner before; written: READ, SKIPPED, DECLINED.
+        times: int64 (n,), ms; written where there is such a field, and so are the next two.
+        users: int64 (n, 2), start and stop.
+        keys: int64 (k, n, 2), start and stop; (0, 0) where nothing looks.
+        first, number: int64 (v, n), each event's first label and how many it has, or UNSEEN.
+        labels: int64 (c, room, 2), start and stop of each label, or the number of a bucket first.
+        amounts: int64 (c, room), how often the event brings each; written in `uneven` columns.
+        uneven: int64 (c,), set to 1 where an amount is not 1.
+        used: int64 (c,), how many labels of each column are there; advanced.
+
+    Returns:
+        the event to go on with when there is more room, n at the end; how much of `made` is used.
+    """
+    for event in range(begin, len(ends)):
+        if status[event] == DECLINED:
+            continue
+        row, stop = ends[event - 1] if event > 0 else 0, ends[event]
+        if made_used + WRITTEN_MAX * (len(views) + 2) * (stop - row + 2) > len(made):
+            texts = 0
+            for place in range(row, stop):
+                texts += log[place, KIND] == VALUE or (log[place, KIND] in (TRUE, FALSE) and log[place, START] < 0)
+            # Each may be a label of each column; keys, the user, and what a condition compares.
+            if made_used + WRITTEN_MAX * (texts * len(columns) + len(key_slots) + 2) > len(made):
+                return event, made_used
+        for column in range(len(columns)):
+            if used[column] + stop - row > labels.shape[1]:
+                return event, made_used
+            found[column] = UNSEEN
+        for slot in range(len(at)):
+            at[slot] = -1
+        for place in range(row, stop):
+            if at[log[place, SLOT]] < 0:
+                at[log[place, SLOT]] = place
+        status[event] = READ
+        done = made_used
+        for key in range(len(key_slots)):
+            keys[key, event, 0], keys[key, event, 1] = 0, 0
+            if key_slots[key] >= 0 and at[key_slots[key]] >= 0:
+                start, end, done = label(data, made, done, log, at[key_slots[key]])
+                keys[key, event, 0], keys[key, event, 1] = start, end
+        wanted = False
+        for view in range(len(views)):
+            column = views[view, COLUMN]
+            number[view, event], first[view, event] = UNSEEN, used[column]
+            holds = 1
+            for condition in range(views[view, CONDITION], views[view, CONDITIONS_STOP]):
+                asked = conditions[condition]
+                given = fulfilled(data, made, done, log, at[asked[FIELD]], asked, text, words, reals)
+                if given == DECLINED:
+                    status[event] = DECLINED
+                holds &= given
+            if holds == 0:
+                continue
+            wanted = True
+            of_key = key_slots[views[view, VIEW_KEY]]
+            if of_key >= 0 and (at[of_key] < 0 or keys[views[view, VIEW_KEY], event, 0] < 0):
+                status[event] = DECLINED
+            if found[column] != UNSEEN:
+                number[view, event] = found[column]
+                continue
+            opened = columns[column, ELEMENTS]
+            place = at[opened] if opened >= 0 else at[columns[column, ITEMS]]
+            now = used[column]
+            if place < 0 or log[place, KIND] == NULL:
+                if not empty:
+                    status[event] = DECLINED
+            elif opened < 0:
+                count = at[columns[column, COUNT]] if columns[column, COUNT] >= 0 else -1
+                done, now = of_value(
+                    data, made, done, log, place, stop, count, edges, columns[column], empty, labels[column],
+                    amounts[column], uneven[column : column + 1], now,
+                )  # fmt: skip
+            elif log[place, KIND] == LIST:
+                done, now = of_elements(
+                    data, made, done, log, place, stop, edges, columns[column], empty, labels[column],
+                    amounts[column], uneven[column : column + 1], now,
+                )  # fmt: skip
+            else:
+                status[event] = DECLINED
+            if done < 0:
+                status[event], done = DECLINED, made_used
+            found[column] = now - used[column]
+            number[view, event] = found[column]
+        if time_slot >= 0:
+            times[event] = time_of(data, log, at[time_slot], unit) if at[time_slot] >= 0 else -1
+            if times[event] < 0:
+                # The general reader knows more ways to write a time, also that of a skipped event.
+                if wanted or may_be_time(log, at[time_slot], unit):
+                    status[event] = DECLINED
+                elif status[event] == READ:
+                    status[event] = SKIPPED
+        if user_slot >= 0:
+            users[event, 0], users[event, 1] = 0, 0
+            if wanted:
+                place = at[user_slot]
+                if place < 0 or log[place, KIND] in (TRUE, FALSE):
+                    status[event] = DECLINED
+                else:
+                    users[event, 0], users[event, 1], done = label(data, made, done, log, place)
+                    if users[event, 0] < 0:
+                        status[event] = DECLINED
+        for key in range(len(key_slots)):
+            if keys[key, event, 0] < 0:
+                keys[key, event, 0], keys[key, event, 1] = 0, 0
+        if status[event] != DECLINED:
+            made_used = done
+            for column in range(len(columns)):
+                used[column] += max(found[column], 0)
+    return len(ends), made_used

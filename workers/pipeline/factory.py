@@ -1,0 +1,136 @@
+"""From settings to the lanes, mechanisms and histograms of both stages, replay and audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from workers.events.logs import Format
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
+from workers.kafka.placement import Placement
+from workers.mechanisms.config.histogram import HistogramConfig, Lane
+from workers.mechanisms.config.views import Shape
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.registry import build
+from workers.pipeline.histogram import Histogram
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings, view_of
+
+Kind = TypeVar("Kind", bound=Histogram)
+
+
+def lanes(settings: Settings) -> list[Lane]:
+    """Return the tick grids and bounds of all histograms, each once."""
+    return list(dict.fromkeys(config.lane for config in settings.histograms))
+
+
+def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
+    """Return the stream keys that the histograms of each view serve, by the view's name; None where
+    one serves every key.
+    """
+    found: dict[str, frozenset[str] | None] = {}
+    for config in settings.histograms:
+        before = found.get(config.view, frozenset())
+        found[config.view] = None if before is None or config.keys == "public" else before.union(config.keys)
+    return found
+
+
+def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
+    """Return what reads a worker's events, for all of its threads.
+
+    Args:
+        settings: of the worker.
+        shape: what is read of an event; None: what the settings say.
+    """
+    return EventReader(settings.shape if shape is None else shape, max_bytes=settings.events.max_bytes)
+
+
+def source_reader_of(
+    settings: Settings, reader: EventReader, partition: int, partitions: int, form: Format | None = None
+) -> SourceReader:
+    """Return what reads a partition of an events topic that has so many of them."""
+    placement = None
+    # With `rekey` a user's events may lie anywhere, and those by user lie where they belong.
+    if any(lane.max_items_per_user for lane in lanes(settings)) and not settings.privacy.rekey:
+        placement = Placement(settings.events.partitioner, partition, partitions)
+    return SourceReader(reader, declared_keys(settings), placement, form)
+
+
+def mechanisms(settings: Settings) -> list[Mechanism]:
+    """Return the mechanism of each histogram.
+
+    Raises:
+        SettingsError: a budget cannot be met.
+    """
+    try:
+        built = [build(config, settings.privacy.unit) for config in settings.histograms]
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    for mechanism in built:
+        # The tables are made here, once, and not by every partition's thread at its first tick.
+        mechanism.noise(NoiseKey(bytes(32)).stream(bytes(16)))
+    return built
+
+
+def histograms(
+    kind: type[Kind],
+    settings: Settings,
+    built: Sequence[Mechanism],
+    *,
+    key: NoiseKey,
+    stream: str,
+    owner: int,
+    owners: int,
+) -> list[Kind]:
+    """Return the histograms of one owner partition, before their first tick.
+
+    `kind` is `Histogram` or a subclass, `built` is `mechanisms(settings)`; `stream` names the
+    internal topics and their incarnations.
+    """
+    return [
+        kind(
+            config,
+            mechanism,
+            worker=settings.worker.name,
+            topic=settings.output_topic(config),
+            stream=stream,
+            events=_counted(settings, config),
+            key=key,
+            owner=(owner, owners),
+        )
+        for config, mechanism in zip(settings.histograms, built, strict=True)
+    ]
+
+
+def _counted(settings: Settings, config: HistogramConfig) -> dict[str, object]:
+    """Return what decides which events and items count, for the mechanism id.
+
+    What is as it always was is left out, so that ids stay what they are.
+    """
+    events, view = settings.events, view_of(settings.events, config)
+    counted: dict[str, object] = {
+        "topic": events.topics.identity,
+        "key": config.key or events.key,
+        "items": config.items or events.items,
+        "timestamp": events.timestamp,
+    }
+    if view.count is not None:
+        counted["count"] = str(view.count)
+    if view.where:
+        counted["where"] = msgspec.to_builtins(view.where)
+    if events.missing != "reject":
+        counted["missing"] = events.missing
+    if events.timestamp_unit != "ms":
+        counted["timestamp_unit"] = events.timestamp_unit
+    if settings.user_field is not None:
+        # These decide which of a user's items count; the mechanism only knows how many.
+        counted |= {"user": settings.user_field, "partitioner": events.partitioner}
+        if settings.privacy.rekey:
+            counted["rekey"] = True
+    if config.max_items_per_user is not None:
+        counted["max_items"] = config.max_items
+    return counted

@@ -1,0 +1,381 @@
+"""Stage 2 without Kafka: messages of one owner partition of the contributions topic in, snapshots
+out.
+
+A pure function of its topic: no clock, no randomness. A tick is complete when the watermark of
+every source partition has reached its end; until then what was contributed to it waits, in memory
+up to a limit and beyond that in a file. Each message is checked against the chain of its source
+(gapless sequence numbers, nothing for a tick that the source had closed): what was counted twice or
+lost by an accident in stage 1 stops the release instead of being published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.contributions import Message, decode
+from workers.pipeline.histogram import Histogram, Life, left_out, refusal_of_left_out
+from workers.pipeline.snapshots import Snapshot
+from workers.pipeline.waiting import Waiting
+from workers.runtime.errors import StateRefused
+from workers.runtime.gil_lock import Turns
+from workers.runtime.sizes import Change
+
+VERSION = 1
+WAITING_BYTES_MAX = 256 << 20
+# A transaction carries several ticks while a backlog is worked off.
+TICKS_MAX = 500
+BYTES_MAX = 8 << 20
+TICKS_IN_A_ROW = 32
+
+
+# The stored pairs whose key begins with a prefix, in key order.
+Pairs = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
+
+
+class ReleaseProgress(msgspec.Struct, kw_only=True):
+    """How far one owner partition has come; stored with every release.
+
+    `offset` is where to read on; it may lie before `position`, up to which every message was seen,
+    when parts of open ticks wait.
+    """
+
+    version: int
+    offset: int
+    position: int
+    owners: int
+    key: str
+    watermarks: list[int | None]
+    firsts: list[int | None]
+    sequences: list[int]
+    histograms: dict[str, Life]
+    retired: list[tuple[str, Life]]
+
+
+@dataclass(slots=True)
+class Released:
+    """The ticks that one call released, of all histograms together, and their snapshots.
+
+    The next tick begins epochs of the histograms in `beginning`, which must be charged before it.
+    """
+
+    ticks: int
+    snapshots: list[Snapshot]
+    beginning: Sequence[Histogram] = ()
+
+
+class Merge:
+    """The histograms of one owner partition, fed with its messages."""
+
+    def __init__(
+        self,
+        histograms: Sequence[Histogram],
+        *,
+        key: NoiseKey,
+        sources: int,
+        owners: int,
+        directory: Path | None = None,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+        turns: Turns | None = None,
+    ) -> None:
+        """
+        Args:
+            histograms: of this owner partition.
+            key: the operator's root key.
+            sources: number of source partitions.
+            owners: number of owner partitions.
+            directory: where what waits may be put down; None: the system's place for temporary
+                files.
+            waiting_bytes_max: what may wait in memory.
+            turns: those of the worker's shards; None: its own.
+        """
+        self.histograms = histograms
+        self._key, self.owners = key, owners
+        self._lanes: dict[Lane, list[Histogram]] = {}
+        for histogram in histograms:
+            self._lanes.setdefault(histogram.lane, []).append(histogram)
+        self.watermarks: list[int | None] = [None] * sources
+        self._firsts: list[int | None] = [None] * sources
+        self._sequences = [0] * sources
+        self._position = self._read_to = 0
+        self._retired: list[tuple[str, Life]] = []
+        self._gone: list[Change] = []
+        self.waiting = Waiting(directory, waiting_bytes_max)
+        #: Whether an epoch is charged before its first tick: only under a ceiling.
+        self.reserving = False
+        self.turns = turns or Turns()
+
+    # ---- in --------------------------------------------------------------------------------------
+
+    def receive(self, value: bytes, offset: int) -> None:
+        """Take one message of the contributions topic.
+
+        Raises:
+            StateRefused: it breaks the chain of its source, or this version cannot read it.
+        """
+        self.take(decode(value), offset)
+
+    def take(self, message: Message, offset: int) -> None:
+        """Take one message that is decoded: keep its parts until their ticks are complete.
+
+        Raises:
+            StateRefused: it breaks the chain of its source, or its tags were made with another key.
+        """
+        if message.version > 1 and message.key != self._key.fingerprint:
+            raise StateRefused(
+                f"contributions offset {offset}: written with another key than the key file holds: give every worker "
+                "of this name the same key file"
+            )
+        if not 0 <= message.source < len(self.watermarks):
+            raise StateRefused(
+                f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: the events topic's partition "
+                "count changed; start a new worker name, or new generations on new internal topics"
+            )
+        if offset >= self._position:
+            self._follow(message, offset)
+        for part in message.sections:
+            users = self._lanes.get(part.lane)
+            if users and any(h.next is None or h.next <= part.tick for h in users):
+                self.waiting.add(offset, part)
+
+    def _follow(self, message: Message, offset: int) -> None:
+        """Check a message that was not seen before against its source's chain, and move its
+        watermark.
+        """
+        source = message.source
+        if message.sequence != self._sequences[source]:
+            raise StateRefused(
+                f"contributions offset {offset}: source partition {source} sent number {message.sequence} where {self._sequences[source]} "
+                "follows: its progress was lost or restored from a copy. Going on would count events twice or not at all; start again with "
+                "another worker name, or all internal topics deleted together (either is a new stream, charged again)"
+            )
+        before = self.watermarks[source]
+        for part in message.sections:
+            if before is not None and part.lane.start_ms + part.tick * part.lane.tick_ms <= before:
+                raise StateRefused(
+                    f"contributions offset {offset}: source partition {source} adds to a tick that it had closed"
+                )
+        self._sequences[source] += 1
+        if message.page == message.pages:
+            self.watermarks[source] = message.watermark
+            self._firsts[source] = message.first
+
+    def reached(self, position: int) -> None:
+        """Note that every message before offset `position` was received."""
+        self._read_to = position
+        self._position = max(self._position, position)
+
+    # ---- out -------------------------------------------------------------------------------------
+
+    def release(
+        self,
+        *,
+        ticks_max: int = TICKS_MAX,
+        bytes_max: int = BYTES_MAX,
+        after_tick: Callable[[], object] = lambda: None,
+        by_lane: bool = False,
+    ) -> Released:
+        """Release complete ticks in order, until there are none or either limit is passed.
+
+        Nothing of what is returned may be published before `changes` and `progress` are durable
+        with it.
+
+        Args:
+            ticks_max: most ticks.
+            bytes_max: no further tick when the snapshots have reached this size.
+            after_tick: called after each tick, to show that the work goes on.
+            by_lane: several ticks of a lane in a row, where none has to be charged before: its rows
+                are in the processor's caches then. Otherwise the tick that ends first comes first.
+        """
+        released = Released(0, [])
+        complete = self.complete_ms
+        if complete is None or self._read_to < self._position:
+            return released
+        until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
+        for each, users in self._lanes.items():
+            self._begin(each, users, until[each])
+        size, due = 0, {lane: place for lane in self._lanes if (place := self._due(lane, until)) is not None}
+        with self.turns.several() as turn:
+            lane, in_a_row = None, 0
+            while released.ticks < ticks_max and size < bytes_max and due:
+                if lane is None or lane not in due or not in_a_row:
+                    lane = min(due, key=due.__getitem__)
+                    in_a_row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
+                in_a_row -= 1
+                tick = min(h.next for h in self._lanes[lane] if h.next is not None)
+                if self.reserving:
+                    released.beginning = [h for h in self._lanes[lane] if h.next == tick and not h.reserved]
+                    if released.beginning:
+                        break
+                waiting = self.waiting.get(lane, tick)
+                turn.goes_through(self._rows(lane) + sum(part.rows for part in waiting))
+                parts = [part.contributions(self._key) for part in waiting]
+                for histogram in self._lanes[lane]:
+                    if histogram.next == tick:
+                        for snapshot in histogram.step(parts):
+                            released.snapshots.append(snapshot)
+                            size += len(snapshot.value)
+                released.ticks += 1
+                self.waiting.drop(lane, tick)
+                del due[lane]
+                if (place := self._due(lane, until)) is not None:
+                    due[lane] = place
+                after_tick()
+        return released
+
+    def _due(self, lane: Lane, until: Mapping[Lane, int]) -> tuple[object, ...] | None:
+        """Return a lane's place in the order of release, by the end of its next tick; None where
+        that is not complete.
+        """
+        tick = min((h.next for h in self._lanes[lane] if h.next is not None), default=None)
+        if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until[lane]:
+            return None
+        return end, lane.view, *(part or 0 for part in lane[:-1])  # None is not compared with a number
+
+    def _rows(self, lane: Lane) -> int:
+        """Return how many rows the ledgers of a lane's histograms have."""
+        return sum(histogram.columns.n for histogram in self._lanes[lane])
+
+    def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
+        """Start the histograms of a lane whose first tick has become known: nothing earlier can
+        follow.
+        """
+        first = min((first for first in self._firsts if first is not None), default=None)
+        if first is None or all(h.next is not None for h in users):
+            return
+        for histogram in users:
+            if histogram.next is None and histogram.grid.end(max(1, histogram.grid.holding(first))) <= complete:
+                histogram.start_at(histogram.begin(first))
+        starts = [h.next for h in users]
+        if None not in starts:
+            self.waiting.drop_before(lane, min(s for s in starts if s is not None))
+
+    def _complete_in(self, lane: Lane, complete: int) -> int:
+        """Return the time up to which a lane's ticks are complete; `complete` is that of all
+        messages.
+        """
+        return complete
+
+    @property
+    def complete_ms(self) -> int | None:
+        """Return the time up to which ticks are complete; None while a source has said nothing."""
+        marks = [mark for mark in self.watermarks if mark is not None]
+        return min(marks) if len(marks) == len(self.watermarks) else None
+
+    # ---- what is stored --------------------------------------------------------------------------
+
+    def changes(self) -> list[Change]:
+        """Return what changed in the store since the last call, but for the progress record."""
+        changes, self._gone = self._gone, []
+        with self.turns.one(sum(map(self._rows, self._lanes))):
+            for histogram in self.histograms:
+                changes += histogram.changes()
+        return changes
+
+    def progress(self) -> ReleaseProgress:
+        """Return how far this partition has come."""
+        return ReleaseProgress(
+            version=VERSION,
+            offset=self.waiting.first_offset(self._position),
+            position=self._position,
+            owners=self.owners,
+            key=self._key.fingerprint.hex(),
+            watermarks=self.watermarks,
+            firsts=self._firsts,
+            sequences=self._sequences,
+            histograms={h.name: h.life for h in self.histograms},
+            retired=self._retired,
+        )
+
+    def check(self, progress: ReleaseProgress) -> None:
+        """Refuse a stored record that these settings cannot go on from; changes nothing.
+
+        Raises:
+            StateRefused: it belongs to another key, partition count, version or mechanism, or to a
+                histogram that is not in the settings.
+        """
+        if progress.version != VERSION:
+            raise StateRefused(
+                f"stored progress has version {progress.version}; this worker knows {VERSION}: upgrade it"
+            )
+        if progress.key != self._key.fingerprint.hex():
+            raise StateRefused(
+                "the key file holds another key than the one this state was made with: restore the old key file"
+            )
+        if len(progress.watermarks) != len(self.watermarks):
+            raise StateRefused(
+                f"the events topic has {len(self.watermarks)} partitions; the state was made with {len(progress.watermarks)}: "
+                "a changed partition count needs a new worker name (a new stream, charged again)"
+            )
+        if progress.owners != self.owners:
+            raise StateRefused(
+                f"the contributions topic has {self.owners} partitions; the state was made with {progress.owners}: "
+                "a changed partition count needs a new worker name (a new stream, charged again)"
+            )
+        for name in left_out(progress.histograms, [histogram.name for histogram in self.histograms]):
+            raise StateRefused(refusal_of_left_out(name))
+        for histogram in self.histograms:
+            life, used = progress.histograms.get(histogram.name), _used(progress, histogram.name)
+            generation = histogram.config.generation
+            if life is not None and life.generation == generation:
+                histogram.check(life)
+            elif used and generation <= max(used):
+                raise StateRefused(
+                    f"histogram {histogram.name!r}: generation = {generation}, but generation {max(used)} was already used: "
+                    f"set generation = {max(used) + 1}"
+                )
+
+    def restore(self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None) -> None:
+        """Go on from what was stored.
+
+        Args:
+            progress: the stored record.
+            items: the stored pairs whose key begins with a prefix, in key order.
+            begin_ms: the end of all that a generation that ends here may have worked on; one that
+                takes its place begins after it. None: the stored watermarks.
+
+        Raises:
+            StateRefused: by `check`, or stream keys that were served are not declared any more.
+        """
+        self.check(progress)
+        self.watermarks, self._firsts, self._sequences = progress.watermarks, progress.firsts, progress.sequences
+        self._position, self._read_to = progress.position, progress.offset
+        self._retired = list(progress.retired)
+        for histogram in self.histograms:
+            used = _used(progress, histogram.name)
+            self._resume(histogram, progress.histograms.get(histogram.name), bool(used), items, begin_ms)
+        names = {histogram.name for histogram in self.histograms}
+        for name, life in progress.histograms.items():
+            if name not in names:  # nothing of it was published
+                self._retire(name, life, items, begin_ms)
+
+    def _resume(
+        self, histogram: Histogram, life: Life | None, replaces: bool, items: Pairs, begin_ms: int | None
+    ) -> None:
+        if life is not None and life.generation == histogram.config.generation:
+            histogram.restore(life, items(histogram.prefix.encode()))
+            return
+        if life is not None:
+            self._retire(histogram.name, life, items, begin_ms)
+        # One that takes nobody's place begins where the state is: so does every owner until one has
+        # committed.
+        begin = begin_ms if replaces and begin_ms is not None else self.complete_ms
+        if begin is not None:
+            histogram.start_at(max(1, histogram.grid.holding(begin)))
+
+    def _retire(self, name: str, life: Life, items: Pairs, end_ms: int | None) -> None:
+        """End a generation, which may have published up to a time, whatever was stored of it."""
+        if end_ms is not None:
+            life.until = end_ms
+        self._retired.append((name, life))
+        self._gone += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]
+
+
+def _used(progress: ReleaseProgress, name: str) -> list[int]:
+    """Return the generations of a histogram that there were."""
+    return [old.generation for known, old in (*progress.retired, *progress.histograms.items()) if known == name]

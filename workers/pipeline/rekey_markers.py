@@ -1,0 +1,151 @@
+"""What events that were sent on by user say of where they come from, and what stage 1 makes of it.
+
+    record   key: the user; value, time and headers as they were. A first header of ours, where
+             there is something to say: 8 bytes, the time it counts at if that is later than its own
+             (big endian, -1: it is not); then 1 and the key that the record had, or 0. Keys go
+             along only where one is a stream key: each costs as much as sending a record does
+    mark     no value; key: {"origin", "of", "sequence", "watermark"} as JSON
+
+A commit of the stage that sends them ends with a mark in each partition: every event that this
+origin had before it is there, and none that follows counts before `watermark`. So the watermark of
+a source partition is the least of its origins', and it does not matter how the records of several
+origins follow each other. Marks of an origin are numbered: if one is missing or comes again, so do
+events, and nothing goes on. decisions/0014 says why it is like this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.texts import fixed
+from workers.events.reader import Reject
+from workers.events.user_reader import HAS_KEY, NO_TIME, origins
+from workers.kafka.records import Records
+from workers.runtime.errors import StateRefused
+
+Longs = NDArray[np.int64]
+
+HEADER = "quietcount"
+_NAME = HEADER.encode()
+_NO_TIME, _NO_KEY, _KEY = NO_TIME.to_bytes(8, signed=True), b"\0", bytes((HAS_KEY,))
+
+
+class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far one partition of the events topics has been sent on.
+
+    Attributes:
+        origin: its number among all of them.
+        of: how many there are.
+        sequence: of this commit, from 0.
+        watermark: ms since 1970; None while there is none.
+    """
+
+    origin: Annotated[int, msgspec.Meta(ge=0)]
+    of: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+    sequence: int
+    watermark: int | None
+
+
+class Origin(msgspec.Struct, array_like=True):
+    """What stage 1 knows of one of them: the next mark's sequence, and the last one's watermark."""
+
+    sequence: int = 0
+    watermark: int | None = None
+
+
+class Origins:
+    """All of them, as one source partition knows them. Sensitive."""
+
+    def __init__(self, number: int | None) -> None:
+        """
+        Args:
+            number: of origins; None: as many as the first mark says, and the first mark of each may
+                be any (replay).
+        """
+        self._strict = number is not None
+        self.all = [Origin() for _ in range(number or 0)]
+
+    @property
+    def watermark(self) -> int | None:
+        """Up to where ticks may be closed; None while an origin has said nothing."""
+        marks = [origin.watermark for origin in self.all if origin.watermark is not None]
+        return min(marks) if marks and len(marks) == len(self.all) else None
+
+    def take(
+        self, records: Records, part: range, rejects: Sequence[Reject], place: object
+    ) -> list[Reject]:
+        """Take the marks of a part of a batch, and return those of its rejects that are none.
+
+        Raises:
+            StateRefused: one is missing or there again, or it names an origin that there is not.
+        """
+        marks: set[int] = set()
+        for row in (part.start + np.flatnonzero(records.values[part.start : part.stop, 0] < 0)).tolist():
+            try:
+                mark = msgspec.json.decode(records.key(row) or b"", type=Mark)
+            except msgspec.DecodeError:
+                continue
+            if mark.origin >= mark.of:
+                continue
+            marks.add(row)
+            self._take(mark, f"{place}: offset {records.offsets[row]}")
+        return [reject for reject in rejects if reject.index not in marks]
+
+    def _take(self, mark: Mark, where: str) -> None:
+        if not (self._strict or self.all):
+            self.all = [Origin() for _ in range(mark.of)]
+        if mark.of != len(self.all):
+            raise StateRefused(
+                f"{where}: a mark of {mark.of} partitions of events, of which there are {len(self.all)}: another number of "
+                "them needs a new worker name (a new stream, charged again)"
+            )
+        origin = self.all[mark.origin]
+        if mark.sequence != origin.sequence and (self._strict or origin.sequence > 0):
+            raise StateRefused(
+                f"{where}: mark {mark.sequence} of partition {mark.origin} of the events, where {origin.sequence} follows: "
+                "events were lost or sent on twice, since a topic of this worker was deleted or cut. Restore it, or go on "
+                "under a new worker.name (a new epoch, charged again)"
+            )
+        self.all[mark.origin] = Origin(mark.sequence + 1, mark.watermark)
+
+
+def header_of(late: int, key: bytes | None) -> bytes:
+    """Return our header of a record.
+
+    Args:
+        late: time that it counts at at the earliest; NO_TIME: at its own.
+        key: that it had; None: it had none, or no histogram looks at it.
+    """
+    time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
+    return time + _NO_KEY if key is None else time + _KEY + key
+
+
+def read_headers(headers: Any) -> tuple[int, bytes | None]:
+    """Return what the headers of a record say, as Kafka's client gives them: NO_TIME or a time, and
+    the key that it had.
+    """
+    if not headers or headers[0][0] != HEADER or len(value := headers[0][1] or b"") < 9:
+        return NO_TIME, None
+    return int.from_bytes(value[:8], signed=True), value[9:] if value[8] == HAS_KEY else None
+
+
+def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
+    """Return records with the keys that they had, marks with theirs; and the time that each counts
+    at at the earliest, int64 (n,), NO_TIME where that is its own.
+
+    Args:
+        records: of a batch, as they were fetched.
+        user_is_key: whether the user is that key, so that none was replaced.
+    """
+    keys, marks = np.full((len(records), 2), -1, dtype=np.int64), np.full(len(records), NO_TIME, dtype=np.int64)
+    if records.framed:
+        origins(records.data, fixed(records.values), np.frombuffer(_NAME, dtype=np.uint8), keys, marks)
+    if user_is_key:
+        return records, marks
+    return replace(records, keys=np.where(records.values[:, :1] < 0, records.keys, keys)), marks

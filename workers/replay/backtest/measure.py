@@ -1,0 +1,403 @@
+"""What one run is measured by: metrics of each measured tick, delays over all (docs/results.md).
+
+A `Watch` sees every tick of one run. Most cost nothing there; at a tick that is measured it
+compares what was published with the exact counts of a `View`, column by column.
+
+Numbers of one tick, and of a whole run: errors, hits, delays (docs/results.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.tag_index import Rows
+from workers.mechanisms.ledger import Ledger, grown
+from workers.mechanisms.mechanism import Answers, Items, Release
+from workers.mechanisms.one_shot.algorithms import LIMITED
+from workers.mechanisms.one_shot.config import MetaConfig
+from workers.pipeline.snapshots import ReleasedTick
+from workers.replay.backtest.grid import Combination, Run
+from workers.replay.backtest.results import BoardRow, Series
+from workers.replay.backtest.truth import MIRRORED, SIZES
+from workers.replay.backtest.view import Counts, KeyView, Top, View, kendall, released_top
+from workers.replay.offline import ReplayHistogram
+
+# The share of a normal law within this many standard deviations is 0.95.
+COVERED_SD = 1.96
+# An item is new for so many ticks after it was first shown, that one included.
+NEW_TICKS = 10
+
+BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
+UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_worst")
+METRICS = (
+    "shown", "sd", "threshold", *BOUNDED, *UNBOUNDED, "deserving", "deserving_shown", "recall", "precision",
+    "recall_unbounded", "precision_unbounded", "rank_correlation", "lost", "within_error", "shortfall", "shown_new", "coverage_new",
+)  # fmt: skip
+PLACE = {name: i for i, name in enumerate(METRICS)}
+# Behind them follow, for each rank, the error of its item and whether it is shown.
+RANKED = ("error_mean", "shown_rate")
+# Of all stream keys together these are the mean over the keys; so are those by rank.
+OF_KEYS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "rank_correlation", "shortfall")
+WEIGHTS = {"coverage": "shown", "coverage_new": "shown_new", "deserving_shown": "deserving"}
+
+Numbers = NDArray[np.float64]
+Ticks = NDArray[np.int32] | NDArray[np.int64]
+
+
+class Delays:
+    """From an item's reaching a size to its being shown, over all epochs."""
+
+    def __init__(self) -> None:
+        self._passed = np.zeros(len(SIZES), dtype=np.int64)
+        self._of: list[Counter[int]] = [Counter() for _ in SIZES]
+
+    def add(self, reached: Ticks, first: Ticks) -> None:
+        """Take in an epoch that is over.
+
+        Args:
+            reached: (rows, sizes), the tick at which each row reached each size; 0: never.
+            first: (rows,), the tick at which it was first shown; 0: never.
+        """
+        shown = np.zeros(len(reached), dtype=np.int64)
+        shown[: min(len(first), len(reached))] = first[: len(reached)]
+        for size, counter in enumerate(self._of):
+            rows = np.flatnonzero(reached[:, size])
+            self._passed[size] += len(rows)
+            found = rows[shown[rows] > 0]
+            counter.update(np.maximum(shown[found] - reached[found, size], 0).tolist())
+
+    def metrics(self) -> Iterator[tuple[str, int, float]]:
+        """Yield (metric, size, value)."""
+        for size, passed, counter in zip(SIZES.tolist(), self._passed.tolist(), self._of, strict=True):
+            if not passed:
+                continue
+            found = counter.total()
+            yield "passed", size, passed
+            yield "found", size, found / passed
+            if found:
+                yield "delay_mean", size, sum(delay * times for delay, times in counter.items()) / found
+            if 2 * found > passed:
+                yield "delay_median", size, _middle(counter, (passed + 1) // 2)
+
+
+def _middle(counter: Counter[int], place: int) -> int:
+    """Return the value at a place, from 1, in order."""
+    for value, times in sorted(counter.items()):
+        place -= times
+        if place <= 0:
+            return value
+    raise ValueError("place: beyond the end")
+
+
+def fill_errors(
+    row: Numbers, published: Counts, exact: Counts, unbounded: Counts, sd: float | None = None
+) -> None:
+    """Fill in what published counts, at least one, are off from bounded and unbounded ones."""
+    error = published - exact
+    for name, off in (("error", error), ("error_unbounded", published - unbounded)):
+        size = np.abs(off)
+        row[PLACE[f"{name}_mean"]] = size.mean()
+        row[PLACE[f"{name}_rms"]] = math.sqrt(np.square(off, dtype=np.float64).mean())
+        row[PLACE[f"{name}_worst"]] = size.max()
+    row[PLACE["error_bias"]] = error.mean()
+    if sd is not None:
+        row[PLACE["coverage"]] = np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
+
+
+def fill_new(row: Numbers, published: Counts, exact: Counts, sd: float) -> None:
+    """Fill in how many new items there are, and of how many the error bar holds."""
+    row[PLACE["shown_new"]] = len(exact)
+    if len(exact):
+        held = np.count_nonzero(np.abs(published - exact) <= COVERED_SD * sd)
+        row[PLACE["coverage_new"]] = held / len(exact)
+
+
+def fill_hits(row: Numbers, suffix: str, exact: Counts, top: Top) -> None:
+    """Fill in precision and recall of the items named, by their exact counts."""
+    right = int((exact >= top.floor).sum())
+    if len(exact):
+        row[PLACE["precision" + suffix]] = right / len(exact)
+    if top.size:
+        row[PLACE["recall" + suffix]] = min(right, top.size) / top.size
+
+
+def over_all(metric: str, values: Numbers, weight: Numbers | None) -> float:
+    """Return one number for the whole run; see docs/results.md."""
+    if metric.endswith("_worst"):
+        return float(values.max())
+    if metric.endswith("_rms"):
+        return math.sqrt(float(np.square(values).mean()))
+    if weight is not None:
+        return float((values * weight).sum() / weight.sum())
+    return float(values.mean())
+
+
+_NO_COUNT = np.iinfo(np.int64).min
+
+
+class Watch:
+    """One run of a histogram that shows counts."""
+
+    def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
+        """Observe the run's histogram, and hold it against the exact counts of `view`."""
+        self.run, self.histogram, self.view = run, histogram, view
+        # Whether items come to be shown one after the other, so that there is a delay to measure;
+        # and whether the histogram's columns say when a row was first shown.
+        self._discovers = discovers(run.combination)
+        self._own_shown = run.combination.mechanism.kind in MIRRORED
+        # Elsewhere a threshold is a distance from another item's count.
+        config = run.combination.config
+        kind = config.algorithm if isinstance(config, MetaConfig) else config.mechanism
+        self._barred = kind not in LIMITED
+        self.latest: ReleasedTick | None = None
+        self.first_tick = self.last_tick = self.ticks = 0
+        self._threshold: int | None = None
+        self._rows: dict[int, Numbers] = {}
+        self._boards: dict[int, list[BoardRow]] = {}
+        self._delays = Delays()
+        self._columns: Ledger | None = None
+        self._reached: NDArray[np.int64] = np.empty((0, len(SIZES)), dtype=np.int64)
+        self._first: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        histogram.observe = self.seen
+
+    # ---- at every tick --------------------------------------------------------------------------
+
+    def seen(self, shown: ReleasedTick) -> None:
+        """Take in what a tick shows."""
+        if self.latest is not None and shown.epoch != self.latest.epoch:
+            self.end_epoch()
+        self.latest = shown
+        self.ticks += 1
+        self.last_tick = (self.histogram.next or 1) - 1
+        self.first_tick = self.first_tick or self.last_tick
+        release = shown.release
+        if self._barred and not isinstance(release, Answers) and release.threshold is not None:
+            self._threshold = release.threshold
+        if self._discovers:
+            self._columns, self._reached = self.histogram.columns, self.view.truth.reached
+            if not self._own_shown:
+                rows = self.named(release)
+                self._first = grown(self._first, self.view.truth.columns.n)
+                self._first[rows[self._first[rows] == 0]] = shown.tick
+
+    def named(self, release: Release | Items | Answers) -> Rows:
+        """Return the truth's rows of what is shown."""
+        return np.empty(0, dtype=np.int64) if isinstance(release, Answers) else self._shown(release)[0]
+
+    def end_epoch(self) -> None:
+        """Take note of an epoch's delays; no more of its ticks come."""
+        if self._columns is not None:
+            first = self._columns.shown if self._own_shown else self._first
+            self._delays.add(self._reached, first)
+        self._columns, self._first, self._threshold = None, np.empty(0, dtype=np.int64), None
+
+    # ---- at a measured tick ---------------------------------------------------------------------
+
+    @property
+    def _width(self) -> int:
+        """Numbers of a row: the metrics, then those by rank."""
+        return len(METRICS) + len(RANKED) * self.view.top
+
+    def measure(self, *, board: bool) -> None:
+        """Measure the tick that was seen last, at which the view is; keep its boards if `board`."""
+        if self.latest is None:
+            return
+        view = self.view
+        out = np.full((1 + len(view.keys), self._width), np.nan)
+        self.fill(out, self.latest)
+        counted: list[View | KeyView] = [view, *view.keys]
+        for row, one in zip(out, counted, strict=True):
+            if one.total_unbounded:
+                row[PLACE["lost"]] = 1 - one.total / one.total_unbounded
+        if len(view.keys) == 1:
+            out[0] = np.where(np.isnan(out[0]), out[1], out[0])
+            out = out[:1]
+        else:
+            for place in (*map(PLACE.__getitem__, OF_KEYS), *range(len(METRICS), self._width)):
+                defined = out[1:, place][~np.isnan(out[1:, place])]
+                out[0, place] = defined.mean() if len(defined) else np.nan
+        self._rows[self.last_tick] = out
+        if board:
+            self._boards[self.last_tick] = list(self.board(self.latest))
+
+    def fill(self, out: Numbers, shown: ReleasedTick) -> None:
+        """Fill in a tick's metrics: row 0 of all stream keys, then of each that is measured."""
+        view, release = self.view, shown.release
+        if isinstance(release, Answers):
+            return
+        rows, counts = self._shown(release)
+        out[0, PLACE["sd"]] = release.sd
+        out[0, PLACE["threshold"]] = math.nan if release.threshold is None else release.threshold
+        key_of = view.truth.columns.keys[rows]
+        new = self._new(rows, shown.tick)
+        self._fill_shown(out[0], None, rows, counts, release.sd, new)
+        for index, one in enumerate(view.keys):
+            row = out[1 + index]
+            here = slice(None) if one.rows is None else key_of == index
+            if one.rows is not None:
+                self._fill_shown(row, one.rows, rows[here], counts[here], release.sd, None if new is None else new[here])
+            self._fill_top(row, one, rows[here], counts[here])
+
+    def _shown(self, release: Release | Items) -> tuple[Rows, Counts]:
+        """Return the truth's rows of what is shown, with the published counts."""
+        if isinstance(release, Release):
+            return release.rows, release.counts
+        rows = self.view.rows_of_items(release)
+        known = rows >= 0
+        return rows[known], release.counts[known]
+
+    def _fill_shown(
+        self, row: Numbers, of_key: Rows | None, rows: Rows, counts: Counts, sd: float, new: NDArray[np.bool_] | None
+    ) -> None:
+        """Fill in the errors, those of new items, and how many above the threshold are shown."""
+        exact = self.view.counts
+        row[PLACE["shown"]] = len(rows)
+        if len(rows):
+            fill_errors(row, counts, exact[rows], self.view.unbounded[rows], sd)
+        if new is not None:
+            fill_new(row, counts[new], exact[rows][new], sd)
+        if self._threshold is not None:
+            deserving = int(((exact if of_key is None else exact[of_key]) > self._threshold).sum())
+            row[PLACE["deserving"]] = deserving
+            if deserving:
+                found = int((exact[rows] > self._threshold).sum())
+                row[PLACE["deserving_shown"]] = found / deserving
+
+    def _new(self, rows: Rows, tick: int) -> NDArray[np.bool_] | None:
+        """Return which rows were first shown a few ticks ago; None where items do not appear."""
+        if not self._discovers or self._columns is None:
+            return None
+        first = self._columns.shown if self._own_shown else self._first
+        return np.asarray(first[rows] > tick - NEW_TICKS)
+
+    def _fill_top(self, row: Numbers, one: KeyView, rows: Rows, counts: Counts) -> None:
+        view, best, first = self.view, one.top.rows, len(METRICS)
+        self.fill_hits(row, one, rows[released_top(rows, counts, view.top)])
+        published = np.full(len(view.counts), _NO_COUNT)
+        published[rows] = counts
+        here = published[best]
+        is_shown = here != _NO_COUNT
+        if len(best) > 1:
+            row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
+        row[first : first + len(best)] = np.where(is_shown, np.abs(here - view.counts[best]), np.nan)
+        row[first + view.top : first + view.top + len(best)] = is_shown
+
+    def fill_hits(self, row: Numbers, one: KeyView, named: Rows) -> None:
+        """Fill in precision and recall of the rows that are named of a stream key."""
+        fill_hits(row, "", self.view.counts[named], one.top)
+        fill_hits(row, "_unbounded", self.view.unbounded[named], one.top_unbounded)
+
+    # ---- boards ---------------------------------------------------------------------------------
+
+    def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
+        """Yield exact beside published."""
+        release = shown.release
+        if isinstance(release, Answers):
+            return
+        rows, counts = self._shown(release)
+        key_of = self.view.truth.columns.keys[rows]
+        for index in range(len(self.view.keys)):
+            here = np.flatnonzero(key_of == index)
+            published = dict(zip(rows[here].tolist(), counts[here].tolist(), strict=True))
+            # A histogram of numbers is looked at whole.
+            top = self.view.top if shown.numeric is None else len(here)
+            named = rows[here][released_top(rows[here], counts[here], top)].tolist()
+            yield from self.board_rows(shown, index, named, published)
+
+    def board_rows(
+        self, shown: ReleasedTick, index: int, named: Sequence[int], published: dict[int, int]
+    ) -> Iterator[BoardRow]:
+        """Yield one stream key's exact top, and what else was named.
+
+        Args:
+            shown: the tick.
+            index: of the stream key.
+            named: rows of the published top.
+            published: count of each row that has one.
+        """
+        view, release = self.view, shown.release
+        best = view.keys[index].top.rows.tolist()
+        others = sorted((view.rank(index, row), row) for row in set(named).difference(best))
+        threshold = None if isinstance(release, Answers) else release.threshold
+        for rank, row in [*enumerate(best, start=1), *others]:
+            yield self.board_row(
+                shown, index, rank, view.label(row), int(view.counts[row]), int(view.unbounded[row]),
+                published.get(row), shown=row in published or row in named, sd=release.sd, threshold=threshold,
+            )  # fmt: skip
+
+    def board_row(
+        self,
+        at: ReleasedTick,
+        index: int,
+        rank: int,
+        label: str,
+        exact: int,
+        unbounded: int,
+        released: int | None,
+        *,
+        shown: bool = True,
+        sd: float | None = None,
+        threshold: int | None = None,
+    ) -> BoardRow:
+        """Return a row of boards.parquet, for the tick `at` that was seen last."""
+        return BoardRow(
+            self.run.number, self.run.seed, self.histogram.name, self.view.names[index], self.last_tick,
+            at.end_ms, rank, label, exact, unbounded, shown, released, sd, threshold,
+        )  # fmt: skip
+
+    # ---- thinning and the end -------------------------------------------------------------------
+
+    def keep(self, ticks: set[int], boards: set[int]) -> None:
+        """Forget the measured ticks, and boards, that are not in these sets."""
+        self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
+        self._boards = {tick: rows for tick, rows in self._boards.items() if tick in boards}
+
+    def boards(self) -> Iterator[BoardRow]:
+        """Yield the boards of all ticks that are kept."""
+        for _, rows in sorted(self._boards.items()):
+            yield from rows
+
+    def series(self) -> Iterator[Series]:
+        """Yield all that was measured."""
+        ticks = np.array(sorted(self._rows), dtype=np.int64)
+        most = max(map(len, self._rows.values()), default=1)
+        measured = np.full((most, len(ticks), self._width), np.nan)
+        for at, tick in enumerate(ticks.tolist()):
+            measured[: len(self._rows[tick]), at] = self._rows[tick]
+        for key, table in zip(["", *self.view.names[: most - 1]], measured, strict=True):
+            for metric, column in PLACE.items():
+                values = table[:, column]
+                defined = ~np.isnan(values)
+                if defined.any():
+                    weight = table[defined, PLACE[WEIGHTS[metric]]] if metric in WEIGHTS else None
+                    whole = over_all(metric, values[defined], weight)
+                    yield self._one(key, metric, [0, *ticks[defined]], [whole, *values[defined]])
+            for at, column in enumerate(table.T[len(METRICS) :]):
+                values = column[~np.isnan(column)]
+                if len(values):
+                    metric, rank = RANKED[at // self.view.top], at % self.view.top + 1
+                    yield self._one(key, metric, [0], [values.mean()], rank=rank)
+        yield self._one("", "measured", [0], [len(ticks)])
+        for metric, size, value in self._delays.metrics():
+            yield self._one("", metric, [0], [value], size=size)
+
+    def _one(
+        self, key: str, metric: str, ticks: Sequence[int], values: Sequence[float], *, rank: int = 0, size: int = 0
+    ) -> Series:
+        return Series(
+            self.run.number, self.run.seed, self.histogram.name, key, metric, rank, size,
+            np.array(ticks, dtype=np.int64), np.array(values, dtype=np.float64),
+        )  # fmt: skip
+
+
+def discovers(combination: Combination) -> bool:
+    """Return whether it shows running counts of items it is not told of."""
+    kind = combination.mechanism.kind
+    return kind in ("unk_base", "pay_what_you_get") or (
+        kind in ("meta", "misra_gries") and not combination.mechanism.domain()
+    )

@@ -1,0 +1,245 @@
+"""Backtest: every combination of settings and every seed, measured against the exact counts.
+
+What the runs have in common is done once: events are decoded, bounded and added up once a lane,
+exact counts once for all runs with the same bounds, exact boards once a tick. Of a run only its
+noise, and what it shows, is its own.
+
+Runs that count the same events over the same ticks and epochs form a group (`scope_of`). The
+unbounded counts of a group are released last of a tick (`truth.unbounded`), and with them the group
+is measured, at a thinned set of ticks: memory does not grow with the number of ticks or events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from workers.mechanisms.config.histogram import HistogramConfig, Lane
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.one_shot.config import OneShotConfig
+from workers.pipeline.factory import histograms as make_histograms
+from workers.pipeline.snapshots import ReleasedTick, Snapshot
+from workers.replay.backtest.grid import Run, settings_text
+from workers.replay.backtest.measure import Watch, discovers
+from workers.replay.backtest.queries import watch
+from workers.replay.backtest.results import Input, Results, RunRow
+from workers.replay.backtest.truth import Truth, mirrored, remembering, truth_of, unbounded
+from workers.replay.backtest.view import View
+from workers.replay.interrupts import Interrupts
+from workers.replay.offline import STREAM, Offline, ReplayHistogram, Summary, drive, few_collections
+from workers.replay.source import Source
+from workers.settings.settings import Settings
+
+TICKS_MEASURED = 256
+BOARDS_KEPT = 8
+
+
+class Thinned:
+    """At most `most` ticks: those whose number is a multiple of a power of two, which doubles."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._stride = most, 1
+        self.ticks: set[int] = set()
+
+    def due(self, tick: int) -> bool:
+        """Return whether a tick is one of them; it is kept until it no longer is."""
+        if tick % self._stride:
+            return False
+        self.ticks.add(tick)
+        while len(self.ticks) > self._most:
+            self._stride *= 2
+            self.ticks = {tick for tick in self.ticks if tick % self._stride == 0}
+        return tick in self.ticks
+
+
+#: All that the unbounded counts of a histogram depend on.
+Scope = tuple[object, ...]
+
+
+def scope_of(config: HistogramConfig) -> Scope:
+    """Return the view, ticks, epochs and stream keys of a histogram.
+
+    The lane holds the view (items, key, where, count, buckets), the tick and the start.
+    """
+    epochs = (config.start_given, config.horizon_ticks, isinstance(config, OneShotConfig))
+    return unbounded(config.lane), *epochs, config.keys
+
+
+class Group:
+    """The runs of one scope, measured together."""
+
+    def __init__(self, wide: Truth) -> None:
+        self.wide = wide
+        self.watches: list[Watch] = []
+        self.views: list[View] = []
+        self._measured, self._boards = Thinned(TICKS_MEASURED), Thinned(BOARDS_KEPT)
+        self._tick = 0
+        wide.observe = self._seen
+
+    @property
+    def whole(self) -> bool:
+        """Whether every run is at the tick that was counted last: no tick is half done."""
+        return all(watch.last_tick == self._tick for watch in self.watches)
+
+    def _seen(self, shown: ReleasedTick) -> None:
+        """Measure a tick that is due: it is counted, so all runs have released it."""
+        self._tick = (self.wide.next or 1) - 1
+        ticks, boards = len(self._measured.ticks), len(self._boards.ticks)
+        if self._measured.due(self._tick):
+            self._measure(board=self._boards.due(self._tick))
+        if len(self._measured.ticks) < ticks or len(self._boards.ticks) < boards:
+            for one in self.watches:
+                one.keep(self._measured.ticks, self._boards.ticks)
+
+    def _measure(self, *, board: bool) -> None:
+        for view in self.views:
+            view.look()
+        for one in self.watches:
+            one.measure(board=board)
+
+    def finish(self) -> None:
+        """Measure the last tick, whatever its number: no more come."""
+        if self._tick and self.whole:
+            self._measure(board=True)
+        for one in self.watches:
+            one.end_epoch()
+
+
+class Backtest:
+    """All runs over one stream of events. Sensitive: it holds exact counts."""
+
+    def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
+        """Take what to run, the operator's root key, and the n of the top-n metrics."""
+        self._key, self._top = key, top
+        self._truths: dict[tuple[Scope, Lane, tuple[bytes, ...]], tuple[Truth, View]] = {}
+        self._groups: dict[Scope, Group] = {}
+        mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
+        self._remembering = {of: remembering(mechanism) for of, mechanism in mechanisms.items()}
+        running = [self._histogram(run) for run in runs]
+        truths = [truth for truth, _ in self._truths.values()]
+        wide = [group.wide for group in self._groups.values()]
+        # A truth has counted a tick before the runs look at it, and all runs before the unbounded
+        # counts.
+        self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
+
+    def _histogram(self, run: Run) -> ReplayHistogram:
+        """Return a histogram for a run, watched and in its group."""
+        config, mechanism = run.combination.config, self._remembering[id(run.combination)]
+        scope, domain = scope_of(config), tuple(mechanism.domain())
+
+        def count(lane: Lane, labels: Sequence[bytes], *, sizes: bool) -> Truth:
+            per_tick = isinstance(config, OneShotConfig)
+            return truth_of(config, self._key, labels, per_tick=per_tick, lane=lane, sizes=sizes)
+
+        if scope not in self._groups:
+            self._groups[scope] = Group(count(unbounded(config.lane), (), sizes=False))
+        group, place = self._groups[scope], (scope, config.lane, domain)
+        if place not in self._truths:
+            truth = count(config.lane, domain, sizes=discovers(run.combination))
+            view = View(truth, group.wide, self._key, self._top)
+            self._truths[place] = truth, view
+            group.views.append(view)
+        truth, view = self._truths[place]
+        (histogram,) = make_histograms(
+            ReplayHistogram,
+            run.combination.settings,
+            [mirrored(mechanism, truth)],
+            key=self._key,
+            stream=STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}",
+            owner=0,
+            owners=1,
+        )
+        histogram.written = False
+        group.watches.append(watch(run, histogram, view))
+        return histogram
+
+    def run(
+        self,
+        settings: Settings,
+        source: Source,
+        write: Callable[[Snapshot], object] | None,
+        progress: Callable[[Summary], object],
+    ) -> Summary:
+        """Do all runs over a source of events, to its end or to Ctrl-C, which leaves whole ticks.
+
+        They share the `[events]` of `settings`; `write` takes the snapshots of those that are
+        `written`.
+        """
+        with Interrupts() as interrupts, few_collections():
+
+            def after_tick() -> None:
+                progress(summary)
+                if all(group.whole for group in self._groups.values()):
+                    interrupts.check()
+
+            offline = Offline(
+                settings,
+                self._key,
+                self.histograms,
+                partitions=source.partitions,
+                write=write,
+                until_ms=source.until_ms,
+                after_tick=after_tick,
+            )
+            summary = offline.summary
+            drive(offline, source, interrupts, progress)
+            self.finish()
+        return summary
+
+    def finish(self) -> None:
+        """Measure the last tick of every group, at the end of what was read."""
+        for group in self._groups.values():
+            group.finish()
+
+    def watches(self) -> Iterator[Watch]:
+        """Yield what watches the runs, in order of combination and seed."""
+        found = [watch for group in self._groups.values() for watch in group.watches]
+        yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
+
+    def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
+        """Return what was measured; `word` is what the numbers of rejects count."""
+        results = Results(input_of(summary, word, self._top, left_out))
+        for one in self.watches():
+            results.runs.append(row_of(one, summary))
+            results.series += one.series()
+            results.boards += one.boards()
+        return results
+
+
+def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:
+    """Return what was read, as rejects.json tells it."""
+    return Input(
+        complete=not summary.partial,
+        events=summary.events,
+        late=summary.late,
+        outside=summary.outside,
+        first_ms=summary.first_ms,
+        last_ms=summary.last_ms,
+        word=word,
+        counts=dict(sorted(summary.rejects.items())),
+        first=[(one.partition, one.number, one.reason) for one in summary.first_rejects],
+        top=top,
+        left_out=left_out,
+    )
+
+
+def row_of(one: Watch, summary: Summary) -> RunRow:
+    """Return a run's row of runs.parquet."""
+    combination, promise = one.run.combination, one.run.combination.mechanism.guarantee
+    return RunRow(
+        run=combination.run,
+        seed=one.run.seed,
+        histogram=one.histogram.name,
+        mechanism=combination.config.mechanism,
+        varied=combination.varied,
+        settings=settings_text(combination.config),
+        rho=promise.rho,
+        epsilon=promise.epsilon,
+        delta=promise.delta,
+        unit=promise.unit,
+        tick_ms=combination.config.tick_ms,
+        first_tick=one.first_tick,
+        ticks=one.ticks,
+        epochs=one.histogram.life.epochs,
+        events=summary.events,
+        complete=not summary.partial,
+    )

@@ -1,0 +1,227 @@
+"""The exact counts that a backtest measures against. Sensitive; nothing here is ever published.
+
+A truth is a histogram whose mechanism adds no noise and shows nothing: it is fed, begins and
+starts its epochs as the histograms that it is held against. Runs with the same bounds are held
+against the same truth, and those that keep running counts of its rows look at its columns instead
+of counting once more (`Mirror`): of such a run only the noise is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.texts import Texts
+from workers.events.columns import AMOUNT_MAX
+from workers.mechanisms.accounting import Cost
+from workers.mechanisms.config.histogram import HistogramConfig, Lane
+from workers.mechanisms.ledger import Contributions, Ledger, grown
+from workers.mechanisms.mechanism import Guarantee, Mechanism, Noise, Release, State
+from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
+from workers.replay.offline import ReplayHistogram
+from workers.runtime.frozen import thawed
+
+# Exact counts at which is noted when an item reached them.
+SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
+# They read the running counts of all rows after `merge`, and add none of their own.
+MIRRORED = ("known_base", "unk_base", "sparse_gumb", "bounded_max", "doubling", "two_level", "two_level_k")
+ITEMS_UNBOUNDED = (1 << 31) - 1
+
+_EMPTY: Rows = np.empty(0, dtype=np.int64)
+
+
+class TruthState(State):
+    """Exact columns, and when each row reached each size.
+
+    Attributes:
+        level: int8 (capacity,), how many of SIZES a row has reached.
+        reached: int64 (capacity, sizes), tick of the epoch at which it did; 0: not yet.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.level = np.zeros(0, dtype=np.int8)
+        self.reached = np.zeros((0, len(SIZES)), dtype=np.int64)
+
+    def note(self, rows: Rows, t: int) -> None:
+        """Note what `rows` reached at tick t."""
+        n = self.ledger.n
+        self.level, self.reached = grown(self.level, n), grown(self.reached, n)
+        now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(np.int8)
+        risen = now > self.level[rows]
+        rows, now = rows[risen], now[risen]
+        if not len(rows):
+            return
+        before = self.level[rows]
+        for size in range(int(before.min()), int(now.max())):
+            self.reached[rows[(before <= size) & (size < now)], size] = t
+        self.level[rows] = now
+
+
+class Exact:
+    """The counts themselves; a mechanism in shape only."""
+
+    kind = "exact"
+    law = "none"
+
+    def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
+        """
+        Args:
+            domain: the labels that are counted; empty: all.
+            per_tick: whether counts start from 0 at each tick.
+            sizes: whether to note when an item reached a size.
+        """
+        self._domain, self._per_tick, self._sizes = tuple(domain), per_tick, sizes
+        self.state = TruthState()  # of the running epoch
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(unit="none", rho=float("inf"), epsilon=float("inf"), delta=1.0)
+
+    def cost(self) -> Cost:
+        return Cost(rho=float("inf"), deltas=())
+
+    def public(self) -> Mapping[str, object]:
+        return {"mechanism": self.kind}
+
+    def sd(self, t: int) -> float:
+        return 0.0
+
+    def threshold(self, t: int) -> int | None:
+        return None
+
+    def init(self) -> State:
+        self.state = TruthState()
+        return self.state
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return _NoNoise()
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        if labels:
+            state.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
+
+    def domain(self) -> Sequence[bytes]:
+        return self._domain
+
+    def step(
+        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
+    ) -> tuple[State, Release]:
+        """Count, and show nothing."""
+        columns = state.ledger
+        if self._per_tick:
+            columns.counts[:] = 0
+        before = len(columns.touched)
+        for part, key_index in contributions:
+            columns.merge(part, key_index, add_rows=not self._domain)
+        if self._sizes and isinstance(state, TruthState):
+            for rows in columns.touched[before:]:
+                state.note(rows, t)
+        del columns.touched[before:]
+        return state, Release(_EMPTY, _EMPTY, 0.0, None)
+
+
+class _NoNoise:
+    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+        return np.zeros(len(tags), dtype=np.int64)
+
+
+class Mirror(Ledger):
+    """The columns of a truth, which has counted the tick already; what is shown is its own."""
+
+    def __init__(self, truth: Ledger) -> None:
+        super().__init__()
+        self._truth = truth
+
+    def _look(self) -> None:
+        truth = self._truth
+        self.n = truth.n
+        self._tags, self._keys, self._counts = truth._tags, truth._keys, truth._counts
+        self._ends, self._text, self._index = truth._ends, truth._text, truth._index
+        shown: NDArray[Any] = self._shown
+        self._shown = grown(shown, self.n)
+
+    def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
+        """Return the rows that the truth has of a stream key's domain."""
+        self._look()
+        return self.find(tags)
+
+    def merge(self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool) -> None:
+        """Look at the truth: nothing is left to count."""
+        self._look()
+
+
+class Mirrored:
+    """A mechanism whose states look at a truth's columns; else the mechanism itself."""
+
+    def __init__(self, mechanism: Mechanism, truth: ReplayHistogram) -> None:
+        self._mechanism, self._truth = mechanism, truth
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mechanism, name)
+
+    def init(self) -> State:
+        state = self._mechanism.init()
+        state.ledger = Mirror(self._truth.columns)
+        return state
+
+
+class Truth(ReplayHistogram):
+    """A histogram of exact counts, which publishes nothing."""
+
+    mechanism: Exact
+
+    @property
+    def names(self) -> list[str]:
+        """The stream keys, by index."""
+        return self._keys
+
+    @property
+    def reached(self) -> NDArray[np.int64]:
+        """int64 (rows, sizes), as in `TruthState`, of the running epoch."""
+        return self.mechanism.state.reached[: self.columns.n]
+
+
+def mirrored(mechanism: Mechanism, truth: ReplayHistogram) -> Mechanism:
+    """Return the mechanism, on the truth's columns where it can be."""
+    return cast(Mechanism, Mirrored(mechanism, truth)) if mechanism.kind in MIRRORED else mechanism
+
+
+def remembering(mechanism: Mechanism) -> Mechanism:
+    """Return a mechanism for this thread, which works out a tick's `sd` and `threshold` once.
+
+    For each further seed they would be a third of a step.
+    """
+    own = thawed(mechanism)
+    for name in ("sd", "threshold"):
+        setattr(own, name, lru_cache(maxsize=1)(getattr(mechanism, name)))
+    return own
+
+
+def unbounded(lane: Lane) -> Lane:
+    """Return the lane of the same ticks that cuts nothing off.
+
+    It is released after all others of the same tick (`Merge.release`).
+    """
+    return Lane(lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX, view=lane.view)
+
+
+def truth_of(
+    config: HistogramConfig, key: NoiseKey, domain: Sequence[bytes], *, per_tick: bool, lane: Lane, sizes: bool
+) -> Truth:
+    """Return the exact counts for histograms with the ticks, epochs and stream keys of `config`.
+
+    The root key names rows, and makes no noise; the bounds are those of `lane`. See `Exact`.
+    """
+    exact = Exact(domain, per_tick=per_tick, sizes=sizes)
+    about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
+    # Exact counts have no noise that windows could speak of.
+    truth = Truth(msgspec.structs.replace(config, windows=()), exact, key=key, **about)
+    truth.lane, truth.written = lane, False
+    return truth
