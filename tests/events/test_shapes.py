@@ -161,7 +161,7 @@ def test_readers_agree_on_both_sides_of_each_bound() -> None:
 
 def plain_see(old: str = "", new: str = "") -> Any:
     """Return the kernel `see` as plain Python, with `old` replaced by `new` in the source of what says what views see."""
-    return plain_python((json_parts, log, log_values, view_kernels), old, new)[view_kernels]["see"]
+    return plain_python((log, json_parts, log_values, view_kernels), old, new)[view_kernels]["see"]
 
 
 @functools.cache

@@ -52,7 +52,7 @@ def test_the_readers_agree_about_mutated_events() -> None:
 
 def test_the_reader_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compiled is what one reads: nothing rests on how numba compiles it."""
-    plain = plain_python((json_parts, log, json_scanner, log_values, view_kernels))
+    plain = plain_python((log, json_parts, json_scanner, log_values, view_kernels))
     monkeypatch.setattr(json, "logs", plain[json_scanner]["logs"])
     monkeypatch.setattr(reader, "see", plain[view_kernels]["see"])
     assert first_difference(2_000, every=5) is None

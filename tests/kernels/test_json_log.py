@@ -70,7 +70,7 @@ def corpus() -> Iterator[tuple[str, list[bytes]]]:
 
 def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
     """Return the kernel `logs` as plain Python, with `old` replaced by `new` in the source of the scanner."""
-    logs: Callable[..., Any] = plain_python((json_parts, log, json_scanner), old, new)[json_scanner]["logs"]
+    logs: Callable[..., Any] = plain_python((log, json_parts, json_scanner), old, new)[json_scanner]["logs"]
     return logs
 
 
