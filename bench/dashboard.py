@@ -30,8 +30,8 @@ from urllib.parse import quote, urlsplit
 import orjson
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests import ROOT
 from tests.broker import LASTING, broker
-from tests.worker.harness import ROOT
 from workers.dashboard.hub import TICKS
 from workers.kafka.clients import Connection
 

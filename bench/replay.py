@@ -21,7 +21,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.worker.harness import ROOT
+from tests import ROOT
 from workers.commands.key import new_key
 
 ITEMS, TICKS, TICK_MS = 10_000, 1_000, 10_000

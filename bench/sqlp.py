@@ -26,7 +26,7 @@ import orjson
 from numpy.typing import NDArray
 
 from bench import replay, users_table
-from tests.worker.harness import ROOT
+from tests import ROOT
 from workers.commands.key import new_key
 from workers.replay.backtest.outcomes import outcomes
 from workers.replay.backtest.recommend import recommend

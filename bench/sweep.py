@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import replay
-from tests.worker.harness import ROOT
+from tests import ROOT
 
 EPSILONS, BOUNDS, DELTAS = "0.25,0.5,1,2", "1,2,3", "1e-9,1e-6"
 COMBINATIONS = 24

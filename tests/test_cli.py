@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.admin import admin_of
-from tests.test_settings import GOOD
+from tests.settings.test_settings import GOOD
 from tests.worker.harness import until
 from workers.cli import cli, execute
 from workers.commands.failures import explain

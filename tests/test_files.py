@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_settings import changed, loaded, refusal
+from tests.settings.test_settings import changed, loaded, refusal
 from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.runtime.errors import SettingsError
 from workers.settings.files import read_key

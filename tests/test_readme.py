@@ -38,6 +38,8 @@ from workers.settings.settings import (
     load,
 )
 
+pytestmark = pytest.mark.waits
+
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

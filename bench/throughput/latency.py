@@ -18,8 +18,9 @@ from confluent_kafka import Consumer, TopicPartition
 from bench.throughput.events import KEYS, Shape
 from bench.throughput.process import Watch
 from bench.throughput.worker import forget, log_lines, site
+from tests import ROOT
 from tests.forked import QUIETCOUNT
-from tests.worker.harness import ROOT, until
+from tests.worker.harness import until
 
 WARM_S = 8
 PATIENCE_S = 30

@@ -13,8 +13,9 @@ from bench.throughput import formats, latency, many_items, rekeyed, sampled, str
 from bench.throughput.events import Shape
 from bench.throughput.producing import fill
 from bench.throughput.worker import Run, contributed, expected, forget, site
+from tests import ROOT
 from tests.broker import LASTING, broker
-from tests.worker.harness import ROOT, Site
+from tests.worker.harness import Site
 
 NAMES = ("worker", "formats", "rekey", "latency", "many-items")
 #: That of the peers, and of most rows.

@@ -10,6 +10,8 @@ from scipy.stats import norm
 
 from bench.coverage import conditional, measure
 
+pytestmark = pytest.mark.slow
+
 
 def by_age(**changes: float) -> dict[int, tuple[float, float, float, int]]:
     rows = measure(6_000, 128, (0.1, 1.0), epsilon=1.0, seed=7, **changes)

@@ -17,7 +17,7 @@ from bench.throughput.encoded import AVRO_SCHEMA, FORMS, PROTOBUF_SCHEMA, Encode
 from bench.throughput.events import RECORD_BYTES_MAX, Events, Shape
 from bench.throughput.formats import expected, histograms
 from bench.throughput.producing import batches, blocks
-from tests.kernels.uncompiled import WAYS
+from tests.arrays.uncompiled import WAYS
 from workers.events.formats.protobuf_schema import ProtobufSchema
 from workers.events.schemas import Schema
 

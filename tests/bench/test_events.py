@@ -12,7 +12,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from bench.throughput import events
 from bench.throughput.events import RECORD_BYTES_MAX, Events, Shape
 from bench.throughput.producing import batches, blocks
-from tests.kernels.uncompiled import WAYS
+from tests.arrays.uncompiled import WAYS
 
 PARTITIONS, NUMBER, END_MS = 4, 30_000, 1_767_225_600_000
 SHAPES = (Shape(), Shape(domain=3, users=1_000), Shape(domain=2 * NUMBER, in_turn=True, keys=1))

@@ -19,10 +19,11 @@ from typing import Any, Self
 from confluent_kafka import Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests import ROOT
 from tests.worker.harness import PATIENCE_S, Bare, Site, known, unk, until
 from workers.pipeline import snapshots
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "consumers"
+EXAMPLES = ROOT / "examples" / "consumers"
 LABELS = [
     "tea",
     "cup",

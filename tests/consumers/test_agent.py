@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.consumers.scene import PLANTED, Program, Scene
+
+pytestmark = pytest.mark.waits
 
 
 def expected(scene: Scene) -> dict[str, list[str]]:

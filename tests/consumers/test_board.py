@@ -6,7 +6,11 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.consumers.scene import PLANTED, Document, Program, Scene, run
+
+pytestmark = pytest.mark.waits
 
 HEAD = re.compile(r"(\w+) / (\w+)   epoch (\d+), tick (\d+), until ([\d-]{10}) ([\d:]{8}) UTC")
 ROW = re.compile(r" +(-?[\d,]+) ± ([\d,]+) +(.+)")

@@ -13,6 +13,8 @@ import pytest
 
 from tests.consumers.scene import EXAMPLES
 
+pytestmark = pytest.mark.waits
+
 WINDOW = {"ms": 20_000, "ticks": 2, "sd": 10.0}
 
 

@@ -7,8 +7,11 @@ import shlex
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from tests.consumers.scene import EXAMPLES, Program, Scene, run
+
+pytestmark = pytest.mark.waits
 
 GUIDE = EXAMPLES.parents[1] / "docs" / "consumers.md"
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import duckdb
 import pyarrow.parquet as pq
+import pytest
 
 from tests.consumers.scene import Document, Program, Scene, run
 from tests.worker.harness import until
+
+pytestmark = pytest.mark.waits
 
 ROWS = (
     'select histogram, key, id, tick, epoch, epoch_ms("start"), epoch_ms("end"), mechanism, unit, rho, epsilon, delta, sd, '

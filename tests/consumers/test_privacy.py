@@ -10,6 +10,8 @@ import pytest
 
 from tests.consumers.scene import EXAMPLES, PLANTED, Program, Scene, run
 
+pytestmark = pytest.mark.waits
+
 EXACT = ("contributions", "rejects", "contribute-state", "release-state", "exact", "data_dir", "key_file")
 
 

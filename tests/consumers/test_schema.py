@@ -7,7 +7,6 @@ import io
 import json
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -15,8 +14,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.protocols import Validator
 
+from tests import ROOT
 from tests.consumers.scene import Scene
-from tests.plan.test_examples import EXAMPLES, events
+from tests.privacy.plan.test_examples import EXAMPLES, events
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS
@@ -24,7 +24,8 @@ from workers.replay.offline import replay
 from workers.replay.sources_lines import JsonLines
 from workers.settings.settings import Settings, load
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.waits
+
 ORDER_STATISTICS = ["max", "min", "quantile:0.5", "top_k:2", "argmax", "top_k_select:2", "histogram"]
 
 Document = dict[str, Any]

@@ -11,6 +11,8 @@ from workers.pipeline import ledger_blocks
 from workers.pipeline.ledger_blocks import joined, pages
 from workers.runtime.errors import StateRefused
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_partition_of_many_columns_is_restored_from_its_pages() -> None:
     """40,000 columns take 1.28 MB: one lost page would be other thresholds under the same noise."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
+from tests import ROOT
 from tests.contract.long_messages import MESSAGES, SENT_ON, STATES, longest, table
 from tests.kafka.harness import create_topic, end_of, read, settled, unique
 from workers.agents import rekey
@@ -23,7 +24,9 @@ from workers.pipeline import contributions, ledger_blocks, snapshots, users
 from workers.runtime.errors import MessageTooLong
 from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, TOPIC_BYTES, VALUE_BYTES, cuts
 
-ROOT = Path(__file__).resolve().parents[2] / "workers"
+pytestmark = pytest.mark.slow
+
+WORKERS = ROOT / "workers"
 #: Where messages are made that a producer sends; `demo` has its own events, of a few hundred bytes each.
 # `agents/rekey.py` sends records on as they came, and rejects those that its own bound does not let pass.
 MADE_IN = {
@@ -177,7 +180,7 @@ def test_an_encoder_that_does_not_cut_by_bytes_is_found(
 
 def test_whatever_is_sent_is_among_the_kinds_above() -> None:
     """A new kind of message, or a mechanism with state of its own, must come here first."""
-    trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
+    trees = {path.relative_to(WORKERS).as_posix(): ast.parse(path.read_text()) for path in WORKERS.rglob("*.py")}
     calls = {
         file
         for file, tree in trees.items()

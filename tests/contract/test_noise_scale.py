@@ -35,6 +35,8 @@ from workers.mechanisms.order_statistics.column_sums import LaplaceTree
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.state import MaxState
 
+pytestmark = pytest.mark.slow
+
 Z = 4.5
 # Estimates from fewer values than these could not tell half the variance from all of it.
 LEAST = 400

@@ -40,6 +40,8 @@ from workers.mechanisms.one_shot.pay import PayWhatYouGet
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.unk_base import UnkBase
 
+pytestmark = pytest.mark.slow
+
 ORDERS = np.arange(2, 400)
 # Share of the stated rho that the worst neighbours here do cost, where it is not all of it, and why.
 LESS = {

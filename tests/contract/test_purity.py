@@ -9,18 +9,18 @@ import subprocess
 import sys
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from tests import ROOT
 from tests.contract.stage import KEYS, Run, Shown, Tick
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built
 from workers.mechanisms.mechanism import Items, Release
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 
 
 def stream_of(seed: int) -> list[Tick]:

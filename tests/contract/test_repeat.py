@@ -5,13 +5,13 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from tests.agents.pipeline import Event, Partition, contribute
+from tests import ROOT
+from tests.pipeline.pipeline import Event, Partition, contribute
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
@@ -19,7 +19,9 @@ from workers.pipeline.factory import mechanisms
 from workers.runtime.errors import QuietcountError
 from workers.settings.settings import load
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "mechanisms"
+pytestmark = pytest.mark.slow
+
+EXAMPLES = ROOT / "examples" / "mechanisms"
 # One for each mechanism, and of the option that keeps other state.
 NAMES = (*MECHANISMS, "misra_gries_pure")
 LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]

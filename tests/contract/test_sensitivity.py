@@ -35,6 +35,8 @@ from workers.mechanisms.order_statistics.engine import MaxNoise
 from workers.mechanisms.registry import MECHANISMS
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 
+pytestmark = pytest.mark.slow
+
 LABELS = [*DOMAIN, *OTHERS]
 # Edges of cells: the first and last tick, and those of blocks of 3, 4, 8 and 9.
 EDGES = [1, 3, 4, 5, 8, 9, 10, TICKS]

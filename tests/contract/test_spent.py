@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.agents.pipeline import Event, Partition, contribute
+from tests.pipeline.pipeline import Event, Partition, contribute
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS
+
+pytestmark = pytest.mark.slow
 
 TICKS = 24
 DOMAIN = tuple("abcdefgh")

@@ -15,6 +15,8 @@ from tests.contract.variants import PER_TICK, TICKS, VARIANTS, Variant, built
 from workers.mechanisms.registry import MECHANISMS
 from workers.runtime.errors import StateRefused
 
+pytestmark = pytest.mark.slow
+
 AFTER = 9
 
 

@@ -34,7 +34,8 @@ from workers.pipeline.contributions import decode
 from workers.pipeline.intake import Intake
 from workers.settings.settings import EventsSettings
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
 OWNERS = 8
 SEEDS = tuple(range(1, OWNERS + 1))
 PICKING = [

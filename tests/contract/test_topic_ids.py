@@ -19,9 +19,9 @@ import msgspec
 import pytest
 from confluent_kafka import TopicCollection, Uuid
 
-from tests.agents.pipeline import KEY, unk
-from tests.monitor.scene import Scene
-from tests.test_settings import GOOD
+from tests.agents.monitor.scene import Scene
+from tests.pipeline.pipeline import KEY, unk
+from tests.settings.test_settings import GOOD
 from workers.agents.contribute import VERSION, ContributeProgress
 from workers.agents.topics import Topics
 from workers.cli import execute

@@ -18,9 +18,12 @@ from urllib.error import HTTPError
 
 import pytest
 
+from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, embedded, message
-from tests.worker.harness import ROOT, until
+from tests.worker.harness import until
 from workers.cli import execute
+
+pytestmark = pytest.mark.waits
 
 TOKEN = "correct-horse-battery"
 LEAST = '[worker]\nname = "orders"\n[kafka]\nbootstrap = "127.0.0.1:1"\n[[histogram]]\nname = "products"\n'

@@ -10,10 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.commands.demo.test_demo import PATIENCE_S, demo, until, workers_of
 from tests.dashboard.browser import Window, browser
-from tests.test_demo import PATIENCE_S, demo, until, workers_of
 from workers.cli import execute
 from workers.commands.demo.exact import Board, Row, Truth
+
+pytestmark = pytest.mark.waits
 
 
 def board(tick: int, key: str = "JFK") -> Board:

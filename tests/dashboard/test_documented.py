@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, embedded, message
-from tests.worker.harness import ROOT, until
+from tests.worker.harness import until
 from workers.dashboard.api import VIEWERS
 from workers.dashboard.api_history import ENTRIES
 from workers.dashboard.hub import MAX_BYTES, TICKS, TOPS

@@ -18,6 +18,8 @@ from workers.dashboard.hub import TICKS, Hub
 from workers.dashboard.snapshots import Stream
 from workers.kafka.clients import Connection
 
+pytestmark = pytest.mark.slow
+
 ONE = Stream("products", "s1")
 
 

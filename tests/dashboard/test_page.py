@@ -16,6 +16,8 @@ from workers.dashboard import api
 from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.snapshots import Stream
 
+pytestmark = pytest.mark.waits
+
 TOKEN = "correct-horse-battery"
 ITEMS = [("tea", 2_086), ("cup", 1_462), ("pot", 793), ("spoon", 300), ("lid", -4)]
 

@@ -17,6 +17,8 @@ from tests.worker.harness import until
 from workers.dashboard.server import Background, Dashboard
 from workers.kafka.reading import read_partition
 
+pytestmark = pytest.mark.waits
+
 HOUR_MS = 3_600_000
 #: A midnight in UTC; a day of hourly ticks from there, three epochs of eight.
 MIDNIGHT_MS = 1_700_006_400_000

@@ -11,6 +11,8 @@ from tests.dashboard.browser import Window, browser, text
 from tests.dashboard.feeding import Topics, answer, embedded, recent
 from workers.dashboard.server import Background, Dashboard
 
+pytestmark = pytest.mark.waits
+
 HOSTILE = [
     "<img src=x onerror=\"document.title='taken'\">",
     "</span><script>document.title='taken'</script>",

@@ -14,6 +14,8 @@ from tests.dashboard.browser import Window, browser
 from tests.dashboard.feeding import embedded, message, recent
 from workers.dashboard.server import Background, Dashboard
 
+pytestmark = pytest.mark.waits
+
 SD = 17.25
 #: Two counts of one snapshot differ by more than this only beyond two standard deviations of their difference.
 APART = 2 * sqrt(2) * SD

@@ -12,6 +12,8 @@ from tests.dashboard.browser import Window, browser
 from tests.dashboard.feeding import GONE, Topics, embedded, message, recent
 from workers.dashboard.server import Background, Dashboard
 
+pytestmark = pytest.mark.waits
+
 #: Answers from addresses that contain a word come later.
 LATE = """(word) => {
     const now = window.fetch;

@@ -15,6 +15,8 @@ from tests.worker.harness import until
 from workers.dashboard.guard import framed_by
 from workers.dashboard.server import Background, Dashboard
 
+pytestmark = pytest.mark.waits
+
 ITEMS = [("tea", 2_086), ("cup", 1_462), ("pot", 793), ("spoon", 300), ("lid", 180)]
 #: Notes every word that the connection is called, and lets no stream be opened until it is told to.
 HOLD = """window.words = new Set();

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
+from tests import ROOT
 from tests.dashboard.browser import Window, browser
 from tests.dashboard.feeding import embedded, recent
-from tests.plan.test_noise import config
-from tests.plan.test_words import GRID, WHETHER
+from tests.privacy.plan.test_noise import config
+from tests.privacy.plan.test_words import GRID, WHETHER
 from workers.dashboard.server import Background, Dashboard
 from workers.mechanisms.accounting import rho_of
 from workers.mechanisms.config.histogram import UnkBaseConfig
@@ -20,7 +20,9 @@ from workers.mechanisms.registry import build
 from workers.privacy.phrasing import grade, measures, up_to, verdict
 from workers.privacy.total import Built, rows_of, total_of
 
-SOURCE = Path(__file__).parent.parent.parent / "workers" / "dashboard" / "page" / "promise.js"
+pytestmark = pytest.mark.waits
+
+SOURCE = ROOT / "workers" / "dashboard" / "page" / "promise.js"
 
 
 @pytest.fixture(scope="module")

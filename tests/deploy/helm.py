@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.messages import ROOT
+from tests import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "quietcount"
 RELEASE = "quietcount"

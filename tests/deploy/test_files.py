@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.messages import ROOT
+from tests import ROOT
 from workers.kafka.topics import plan_topics
 from workers.runtime.sizes import TOPIC_BYTES
 from workers.settings.settings import Settings, rekey_topics, settings_of

@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 import yaml
 
+from tests import ROOT
 from tests.deploy.helm import CHART, RELEASE, ChartError, by_helm, render, rendered
-from tests.deploy.messages import ROOT
 from tests.deploy.test_files import KUBERNETES, manifests
 
 TEXT = (KUBERNETES / "settings.toml").read_text()

@@ -21,6 +21,8 @@ from tests.deploy.messages import (
     sources,
 )
 
+pytestmark = pytest.mark.slow
+
 MODULES = sources()
 FOUND = messages(MODULES)
 TEXT = GUIDE.read_text()

@@ -1,4 +1,4 @@
-"""The general reader of JSON along a tree; `tests/kernels/json_log_corpus.py` holds it against Python's own."""
+"""The general reader of JSON along a tree; `tests/events/json_log_corpus.py` holds it against Python's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from tests.kernels.json_log_corpus import tree
+from tests.events.json_log_corpus import tree
 from workers.events.json_objects import JsonDecoder
 from workers.events.tree import Wanted, build
 

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.agents.monitor.scene import Scene
+from tests.events.json_corpus import Row, corpus, read_back, readers, settings
 from tests.events.reading import event_reader
-from tests.kernels.json_corpus import Row, corpus, read_back, readers, settings
-from tests.monitor.scene import Scene
 from workers.agents.contribute import ContributeProgress, ContributeShard
 from workers.events import logs
 from workers.events.formats.json_schema import FramedJson

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.events.json_corpus import read_back
 from tests.events.reading import event_reader, one
-from tests.kernels.json_corpus import read_back
 from workers.events.json import NESTED_MAX
 from workers.events.layout import ITEMS
 from workers.events.log import LIST, VALUE

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.arrays.uncompiled import plain_python
 from tests.events.reading import one
 from tests.events.shapes_corpus import BATCH, Case, Maker, difference, settings_or_none, told
 from tests.events.shapes_values import dumped
-from tests.kernels.uncompiled import plain_python
 from workers.events import json_parts, log, log_values, view_kernels
 from workers.events import reader as module
 from workers.events.reader import EventReader

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.agents.pipeline import KEY, unk
 from tests.events.reading import ANY, FIELDS, columns, event_reader, one, reader
+from tests.pipeline.pipeline import KEY, unk
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
 from workers.pipeline.intake import Intake

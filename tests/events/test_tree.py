@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels.json_log_corpus import Scanner, tree
+from tests.events.json_log_corpus import Scanner, tree
 from workers.events.json_tree import JsonTree
 from workers.events.log import WHOLE
 from workers.events.tree import NO_SLOT, Node, Wanted, build

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.kernels.json_corpus import corpus
-from tests.kernels.uncompiled import uncompiled
+from tests.arrays.uncompiled import uncompiled
+from tests.events.json_corpus import corpus
 from workers.events.json import Json
 from workers.events.layout import Layout
 from workers.events.project import Projection

@@ -18,6 +18,8 @@ from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
 from workers.runtime.errors import CopyFailed, Fenced, KafkaAway, QuietcountError, SettingsError, StateRefused
 
+pytestmark = pytest.mark.slow
+
 EVENTS: list[Partition] = [("events", 0), ("events", 1)]
 
 

@@ -21,6 +21,8 @@ from workers.kafka.transaction import Transactions
 from workers.runtime.errors import Fenced, SettingsError
 from workers.runtime.sizes import Change
 
+pytestmark = pytest.mark.slow
+
 
 class Keeper(Shard):
     """Keeps what it is told; its offset is in its state."""

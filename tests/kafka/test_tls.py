@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message
 
+from tests import ROOT
 from tests.kafka.secure import MECHANISM, Secure, rules_of, secure_broker
-from tests.worker.harness import ROOT, Bare, Site, known, quietcount, unk, until
+from tests.worker.harness import Bare, Site, known, quietcount, unk, until
 from tests.worker.test_metrics import ready
 from workers.dashboard.config import load_dashboard
 from workers.dashboard.server import Background, Dashboard
+
+pytestmark = pytest.mark.slow
 
 ACLS = ROOT / "deploy" / "acls.md"
 PASSWORD = "Planted, with a space"

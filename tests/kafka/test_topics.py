@@ -10,6 +10,8 @@ from workers.kafka.embedded import PARTITIONS, EmbeddedCluster
 from workers.kafka.topics import Existing, cautions, create_missing, describe, missing, plan_topics, problems
 from workers.runtime.errors import SettingsError
 
+pytestmark = pytest.mark.slow
+
 
 def partitions(**existing: int) -> dict[str, int]:
     """Return planned partition counts by short name; underscores in `existing` stand for hyphens."""

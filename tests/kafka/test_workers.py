@@ -14,6 +14,8 @@ from tests.kafka.harness import PARTITIONS, PATIENCE_S, Scene, scene, wait_until
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:

@@ -15,6 +15,8 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.runtime.frozen import thawed
 
+pytestmark = pytest.mark.slow
+
 SETTINGS: dict[str, object] = {"name": "h", "tick_ms": 1, "max_items": 1, "delta": 0.2, "keys": "public"}
 EPSILONS = (0.5, 1, 2, 3, 4, 5, 6, 7, 8)
 # Paths that were left out weigh up to 1e-5 here; e^8 times that is taken off every hockey stick, so nothing is blamed on them.

@@ -13,6 +13,8 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
 from workers.privacy.total import group_failure
 
+pytestmark = pytest.mark.slow
+
 EPSILONS = (0.25, 0.5, 1, 2, 3, 4, 6)
 
 

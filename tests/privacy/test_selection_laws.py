@@ -25,6 +25,8 @@ from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.state import MaxState
 from workers.mechanisms.registry import MECHANISMS, build
 
+pytestmark = pytest.mark.slow
+
 Law = Mapping[object, float]
 FALSE_ALARM = 1e-4
 WIDER = Fraction(11, 10)

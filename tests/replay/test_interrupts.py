@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.backtest.backtests import KEY, events, text_of
+from tests import ROOT
+from tests.replay.backtest.backtests import KEY, events, text_of
 from tests.replay.site import settings_of
-from tests.worker.harness import ROOT
 from workers.cli import execute
 from workers.replay import interrupts
 from workers.replay.backtest import results
@@ -26,6 +26,8 @@ from workers.replay.backtest.results import Results, read
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)

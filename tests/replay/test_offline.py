@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import ROOT
 from tests.replay.site import T0, settings_of
-from tests.worker.harness import ROOT, Bare, known, unk
+from tests.worker.harness import Bare, known, unk
 from workers.cli import execute
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests import ROOT
 from tests.admin import admin_of
 from tests.forked import QUIETCOUNT, Started, launch, run
 from workers.commands.key import new_key
@@ -39,7 +40,6 @@ from workers.pipeline.rejected import OWN
 from workers.settings.durations import parse_duration
 from workers.settings.settings import Settings, load
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0
 #: Horizon where a test asks for none; those that `Site` takes where an epoch of this one begins or ends within so many ticks.
 HORIZON, OTHER_HORIZONS, CALM_TICKS = 65_536, (61_001, 54_001, 47_017), 4_096

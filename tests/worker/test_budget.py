@@ -14,6 +14,8 @@ from workers.cli import execute
 from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.registry import build
 
+pytestmark = pytest.mark.waits
+
 
 class Command:
     """The command in this process: starting Python takes longer than all that it does."""

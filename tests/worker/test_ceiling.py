@@ -12,6 +12,8 @@ import pytest
 from tests.worker.harness import Site, unk, until
 from workers.cli import execute
 
+pytestmark = pytest.mark.waits
+
 
 def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

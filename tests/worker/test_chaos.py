@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.kafka.late_end_txn import FATES, Faults
 from tests.kafka.proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fate, proxied_broker
 from tests.worker.chaos import chaos
+
+pytestmark = pytest.mark.waits
 
 #: Of the commits every fifth is asked for twice, and most of these arrive once more in the middle of
 #: a later transaction.

@@ -7,8 +7,12 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.worker.harness import Site, Worker, unk, until
 from tests.worker.test_metrics import total
+
+pytestmark = pytest.mark.waits
 
 WITHOUT, AGAIN = "Going on without this local copy, in memory", "can be written again: the local copy is there"
 #: More than the log of a worker, and less than what the log of RocksDB takes for the labels below.

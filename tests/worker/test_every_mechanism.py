@@ -5,10 +5,15 @@ import time
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from tests import ROOT
 from tests.worker.harness import Site, until
 from workers.mechanisms.registry import MECHANISMS
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "mechanisms"
+pytestmark = pytest.mark.waits
+
+EXAMPLES = ROOT / "examples" / "mechanisms"
 LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
 TICKS = 70  # the examples' horizon is 64: an epoch ends within
 

@@ -22,13 +22,15 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tests.admin import admin_of
-from tests.guessing.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
+from tests.commands.init.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
 from tests.registry_server import registry_server
 from tests.worker.harness import Worker, quietcount, until
 from workers.events.project import time_ms
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
 from workers.settings.settings import Settings, load
+
+pytestmark = pytest.mark.waits
 
 PARTITIONS = 2
 # So many events that ticks are an hour or less, and all of them are over.

@@ -22,6 +22,8 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 from workers.settings.settings import Settings
 
+pytestmark = pytest.mark.waits
+
 DAY_MS = 86_400_000
 DEPARTURES = 336_776
 PARTITIONS = 4

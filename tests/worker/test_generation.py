@@ -20,6 +20,8 @@ from workers.kafka.offsets import End
 from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Records
 
+pytestmark = pytest.mark.waits
+
 
 class Died(Exception):
     """The process ends here."""

@@ -8,7 +8,11 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.worker.harness import Site, known, unk, until
+
+pytestmark = pytest.mark.waits
 
 
 def now_ms() -> int:

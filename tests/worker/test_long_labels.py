@@ -11,6 +11,8 @@ import pytest
 
 from tests.worker.harness import Site, unk, until
 
+pytestmark = pytest.mark.waits
+
 TICK_MS = 1_000
 #: A block as it used to be, with so many of these labels and one short one, is just below the broker's limit once lz4 has been at it; the
 #: victim's single label makes it too long (both seen on a real broker, with the labels of `fillers`).

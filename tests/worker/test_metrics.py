@@ -10,9 +10,12 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.worker.harness import Site, Worker, known, quietcount, unk, until
+
+pytestmark = pytest.mark.waits
 
 
 def ask(worker: Worker, path: str) -> tuple[int, str]:

@@ -17,14 +17,17 @@ from threading import Thread
 
 import pytest
 
+from tests import ROOT
 from tests.broker import OwnBroker, fixed_port, own_broker
 from tests.kafka.harness import read, settled
 from tests.kafka.test_shard import Cluster
-from tests.worker.harness import PATIENCE_S, ROOT, Site, Worker, unk, until
+from tests.worker.harness import PATIENCE_S, Site, Worker, unk, until
 from tests.worker.test_metrics import ask, ready, total
 from workers.kafka import transaction
 from workers.kafka.records import Outgoing
 from workers.runtime.errors import KafkaAway
+
+pytestmark = pytest.mark.waits
 
 AWAY, BACK = "Kafka is away: ", "Kafka is back: it was away for"
 TIMEOUT_MS = 1_000

@@ -16,6 +16,8 @@ from workers.agents.topics import check_topics
 from workers.agents.worker import Factory
 from workers.runtime.errors import StateRefused
 
+pytestmark = pytest.mark.waits
+
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     """Exit 2, and one line on stderr with these words."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.worker.harness import Site, unk, until
 from tests.worker.test_metrics import ask, ready, total
+
+pytestmark = pytest.mark.waits
 
 
 def event(i: int, **changes: object) -> dict[str, object]:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.worker.harness import Site, known, unk, until
 
+pytestmark = pytest.mark.waits
+
 GOOD_BETWEEN = 5
 
 

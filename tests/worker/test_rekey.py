@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from aiokafka.partitioner import murmur2
 
 from tests.worker.harness import Bare, Contributed, Site, known, quietcount, unk, until
@@ -19,6 +20,8 @@ from workers.pipeline.merge import Released
 from workers.pipeline.rekey_markers import HEADER
 from workers.replay.offline import Offline, fresh_histograms
 from workers.replay.sources_topic import open_topic
+
+pytestmark = pytest.mark.waits
 
 TOPICS = (1, 3)
 ORIGINS, USER_PARTITIONS = sum(TOPICS), 3

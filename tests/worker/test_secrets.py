@@ -17,8 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import ROOT, Site, Worker, known, unk, until
+from tests import ROOT
+from tests.worker.harness import Site, Worker, known, unk, until
 from tests.worker.test_metrics import ask, ready
+
+pytestmark = pytest.mark.waits
 
 #: None of its multiples below is one of the ports that are given to whoever asks for any.
 COUNT, EVENTS = 25_307, 3

@@ -17,6 +17,8 @@ from workers.kafka.topics import names_on
 from workers.pipeline.sources import SOURCES as SET
 from workers.runtime.metrics import Metrics
 
+pytestmark = pytest.mark.waits
+
 TOPICS = (1, SOURCES - 1)
 
 

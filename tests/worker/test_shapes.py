@@ -29,6 +29,8 @@ from workers.replay.sources import open_source
 from workers.replay.sources_topic import open_topic
 from workers.settings.settings import Settings
 
+pytestmark = pytest.mark.waits
+
 PARTITIONS = 3
 TICKS = 20
 TICK_MS = 1_000

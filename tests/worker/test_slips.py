@@ -17,6 +17,8 @@ from tests.deploy.messages import GUIDE, HOLE, rows
 from tests.worker.harness import Site, known, quietcount, unk, until
 from tests.worker.test_refusals import assert_refused
 
+pytestmark = pytest.mark.waits
+
 #: Messages as docs/operations.md has them; `…` is what varies.
 LEFT = (
     "histogram … is not in the settings any more, and its state is there: put it back, and it goes on where it was, "

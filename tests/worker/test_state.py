@@ -6,7 +6,11 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.worker.harness import Site, known, unk
+
+pytestmark = pytest.mark.waits
 
 
 def burst(site: Site) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.worker.threads import OWNERS, TICKS, attack, audited_run
+
+pytestmark = pytest.mark.waits
 
 
 def test_no_partition_publishes_a_label_that_is_256_behind_whatever_the_others_do_first(

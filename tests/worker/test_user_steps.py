@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.agents.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand, tallies
 from tests.events.reading import ANY, event_reader
 from tests.kafka.harness import create_topic, read, settled, unique
+from tests.pipeline.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand, tallies
 from workers.agents.contribute import ContributeShard, Stream
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Records
@@ -21,6 +21,8 @@ from workers.pipeline import users
 from workers.pipeline.contributions import decode
 from workers.pipeline.sources import Sources, SourceTopic
 from workers.settings.settings import EventsSettings
+
+pytestmark = pytest.mark.waits
 
 LANES = [LANE, ENDLESS, WEIGHTED]
 SIZE = 12

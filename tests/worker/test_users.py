@@ -10,9 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiokafka.partitioner import murmur2
 
 from tests.worker.harness import Contributed, Site, known, quietcount, unk, until
+
+pytestmark = pytest.mark.waits
 
 SOURCES = 4
 EVENTS = 60_000

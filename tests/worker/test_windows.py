@@ -6,8 +6,12 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.worker.harness import Site, known
 from workers.mechanisms.registry import build
+
+pytestmark = pytest.mark.waits
 
 
 def test_they_may_change_at_a_restart_and_audit_compares_everything_else(bootstrap: str, tmp_path: Path) -> None:

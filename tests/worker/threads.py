@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import ROOT
 from tests.worker.harness import HORIZON, Site, until
 from workers.mechanisms.registry import MECHANISMS
 from workers.pipeline.histogram import owner_of
 
 OWNERS = 8
-EXAMPLES = Path(__file__).parents[2] / "examples" / "mechanisms"
+EXAMPLES = ROOT / "examples" / "mechanisms"
 LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
 #: Ticks of the attack: with a key for each owner 112 releases of each histogram.
 TICKS = 14

@@ -19,10 +19,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 from jsonschema import Draft202012Validator
 
+from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S
 from tests.dashboard.store.making import BEGIN_MS, life, opened, seen, stepped
 from tests.dashboard.store.making import store as store_all
-from tests.worker.harness import ROOT
 from workers.dashboard import api_history
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub

@@ -19,6 +19,8 @@ from workers.dashboard.store import following, schema
 from workers.dashboard.store.following import Follower
 from workers.dashboard.store.writing import Arrived, Writer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def topics(bootstrap: str) -> Iterator[Topics]:

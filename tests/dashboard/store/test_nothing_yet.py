@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests import ROOT
 from tests.dashboard.store.making import life
 from tests.dashboard.store.test_api import client, in_a_hurry
-from tests.worker.harness import ROOT
 
 __all__ = ("in_a_hurry",)
 

@@ -17,6 +17,8 @@ from workers.dashboard.store.questions import EpochsQuestion, HistoryQuestion, T
 from workers.dashboard.store.reading import Range, Unknown
 from workers.dashboard.store.writing import Writer, settle, thin
 
+pytestmark = pytest.mark.slow
+
 ONE = Stream("products", "s1")
 LIFE = life()
 HOUR = 3_600_000

@@ -17,10 +17,13 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, Topics, message, on_a_broker
 from tests.dashboard.store.making import at, thinned
-from tests.worker.harness import ROOT, until
+from tests.worker.harness import until
 from workers.dashboard.store.schema import connect
+
+pytestmark = pytest.mark.waits
 
 
 @pytest.fixture

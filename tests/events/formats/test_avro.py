@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.arrays.uncompiled import uncompiled
 from tests.events.formats.avro_corpus import difference, run, written
 from tests.events.formats.walking import Said, content
-from tests.kernels.uncompiled import uncompiled
 from workers.events.formats import avro_scanner
 from workers.events.formats.avro import AvroFormat, read_reader_schema
 from workers.events.formats.avro_schema import parse
@@ -22,6 +22,8 @@ from workers.events.log import DECLINED
 from workers.events.schemas import Reference, Schema
 from workers.events.tree import Node, Wanted, build
 from workers.runtime.errors import SettingsError
+
+pytestmark = pytest.mark.slow
 
 SHOP = build([Wanted(("shop",), None, 0)])
 LINE = {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}]}

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.worker.harness import ROOT
+from tests import ROOT
 
 CODE = """
 import sys

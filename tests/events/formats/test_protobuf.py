@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
 
+from tests.arrays.uncompiled import uncompiled
 from tests.events.formats.protobuf_corpus import run
 from tests.events.formats.walking import Said, content, expected, unordered
-from tests.kernels.uncompiled import uncompiled
 from workers.events.formats import protobuf_scanner
 from workers.events.formats.fitting import Refused
 from workers.events.formats.protobuf import ProtobufFormat
@@ -18,6 +18,8 @@ from workers.events.formats.protobuf_schema import indexes_of
 from workers.events.log import DECLINED
 from workers.events.schemas import Reference, Schema
 from workers.events.tree import Node, Wanted, build
+
+pytestmark = pytest.mark.slow
 
 ORDER = """
 syntax = "proto3";

@@ -16,6 +16,8 @@ from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
 from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import thawed
 
+pytestmark = pytest.mark.slow
+
 KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))
 # Parameters of every kind of arithmetic: one group in int32, one in int64, several groups, int16 and int32 columns.

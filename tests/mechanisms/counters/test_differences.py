@@ -12,6 +12,8 @@ from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.runtime.errors import HorizonExceeded
 
+pytestmark = pytest.mark.slow
+
 KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))
 # n = 20,000 independent rows: a sample variance has relative sd sqrt(2/n) = 0.01, so 5 % is five of them (6e-7); of about a hundred

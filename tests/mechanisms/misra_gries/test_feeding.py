@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kernels.uncompiled import WAYS
+from tests.arrays.uncompiled import WAYS
 from tests.mechanisms.misra_gries.test_sketch import COUNTS, as_batch, held, one_by_one, tag
 from workers.mechanisms.misra_gries import feeding
 from workers.mechanisms.misra_gries import sketch as sketch_module

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from workers.arrays.texts import Texts
 from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, SketchBatch, SortedTags, batch
 
+pytestmark = pytest.mark.slow
+
 Tick = dict[int, int]
 ITEMS = st.integers(0, 11)
 COUNTS = st.one_of(st.integers(1, 4), st.integers(ROUNDS - 1, 2 * ROUNDS))

@@ -21,6 +21,8 @@ from workers.mechanisms.noise.discrete_laplace import (
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseKey
 
+pytestmark = pytest.mark.slow
+
 SCALES = [Fraction(1, 20), Fraction(1, 2), Fraction(1), Fraction(22, 7), Fraction(60)]
 WORDS = 1 << 128
 Sampler = Callable[[Fraction], DiscreteLaplace | Geometric]

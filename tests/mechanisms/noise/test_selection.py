@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.noise.selection import gumbel_top_k, gumbel_top_k_or_bottom, kth_largest, selection_tv
 
+pytestmark = pytest.mark.slow
+
 Law = dict[tuple[int, ...], float]
 DRAWS = 40_000
 

@@ -24,6 +24,8 @@ from workers.mechanisms.one_shot.algorithms import (
     logistic_quantile,
 )
 
+pytestmark = pytest.mark.slow
+
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))
 

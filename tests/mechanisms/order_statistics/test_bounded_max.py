@@ -28,6 +28,8 @@ from workers.mechanisms.order_statistics.queries import Queries
 from workers.mechanisms.order_statistics.state import KeyState
 from workers.runtime.errors import HorizonExceeded, StateRefused
 
+pytestmark = pytest.mark.slow
+
 
 class ForeignNoise:
     """Of a mechanism that noises its rows."""

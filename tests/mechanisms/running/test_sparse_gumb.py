@@ -23,6 +23,8 @@ from workers.mechanisms.noise.selection import gumbel_top_k
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig, SparseNoise, SparseState
 from workers.runtime.errors import StateRefused
 
+pytestmark = pytest.mark.slow
+
 STREAM = KEY.stream(bytes(16))
 LABELS = [b"a", b"b", b"c", b"d"]
 
