@@ -15,7 +15,7 @@ from workers.agents.state import members_of
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
-from workers.kafka.topics import describe
+from workers.kafka.topics import describe as describe_topics
 from workers.pipeline.ledger_blocks import joined, pages
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import PROGRESS, complete_ms, read_progress, read_states
@@ -59,7 +59,7 @@ def retire(settings: Settings, connection: Connection, name: str) -> Retired:
         )
     _refuse_running(settings, connection)
     topic = settings.release_state_topic
-    topic_id = describe(connection, [topic])[topic].topic_id
+    topic_id = describe_topics(connection, [topic])[topic].topic_id
     for owner in found:
         one = _Owner(
             connection,

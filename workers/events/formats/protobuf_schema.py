@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import pathlib
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import PurePosixPath
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
 
@@ -114,7 +115,7 @@ def _by_protoc(
     protoc runs in a process of its own: no text makes it crash this one, or take its time.
     """
     with tempfile.TemporaryDirectory(prefix="quietcount-protoc-") as made:
-        place = Path(made)
+        place = pathlib.Path(made)
         (place / "texts").mkdir()
         for name, text in texts.items():
             path = PurePosixPath(name)
@@ -144,5 +145,5 @@ def _shipped() -> list[str]:
         except ModuleNotFoundError:
             spec = None
         for place in (spec.submodule_search_locations or []) if spec is not None else []:
-            places.append(f"--proto_path={Path(place, inner).resolve()}")
+            places.append(f"--proto_path={pathlib.Path(place, inner).resolve()}")
     return places

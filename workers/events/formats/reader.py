@@ -23,7 +23,7 @@ from workers.arrays.texts import fixed
 from workers.events.formats.fitting import NO_MESSAGE, Refused, logged
 from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, cut
 from workers.events.log import DECLINED
-from workers.events.logs import Logs
+from workers.events.logs import Logs, Longs
 from workers.events.schemas import Schema, Waiting
 from workers.events.tree import Node
 from workers.runtime.errors import SettingsError
@@ -40,7 +40,6 @@ UNKNOWN_SCHEMA = "unknown schema id"
 NOTHING = "no value"
 _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 
-Longs = NDArray[np.int64]
 
 
 def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> AvroFormat | ProtobufFormat:

@@ -40,7 +40,8 @@ from workers.mechanisms.mechanism import Guarantee, Noise, State, head
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig, largest_parts, pure_scale, whole
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, feed
 from workers.mechanisms.misra_gries.state import SketchState
-from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, TABLE_VERSION, discrete_laplace
+from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, discrete_laplace
+from workers.mechanisms.noise.discrete_laplace import TABLE_VERSION as LAPLACE_TABLE_VERSION
 from workers.mechanisms.order_statistics.config import domain_hash
 
 
@@ -98,7 +99,7 @@ class PureMisraGries(MisraGries):
                 "levels": self.tree.levels,
                 "radix": self.tree.radix,
                 "scale": str(self.scale),
-                "table_version": TABLE_VERSION,
+                "table_version": LAPLACE_TABLE_VERSION,
             },
         }
 
