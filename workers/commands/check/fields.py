@@ -61,9 +61,9 @@ def wanted_paths(shape: Shape) -> dict[str, Path]:
             found[f"{name} {path}"] = path
         for condition in view.where:
             found[f"where {condition.field}"] = parse(condition.field)
-    for name, field in (("timestamp", shape.time), ("user", shape.user)):
-        if isinstance(field, Path):
-            found[f"{name} {field}"] = field
+    for name, path in (("timestamp", shape.time), ("user", shape.user)):
+        if isinstance(path, Path):
+            found[f"{name} {path}"] = path
     return found
 
 

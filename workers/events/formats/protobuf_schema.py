@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import PurePosixPath
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
 
@@ -118,7 +117,7 @@ def _by_protoc(
         place = pathlib.Path(made)
         (place / "texts").mkdir()
         for name, text in texts.items():
-            path = PurePosixPath(name)
+            path = pathlib.PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\0" in name:
                 raise ValueError("no Protobuf schema: a reference's name")
             (place / "texts" / path).parent.mkdir(parents=True, exist_ok=True)
