@@ -20,10 +20,16 @@ import numpy as np
 import orjson
 
 from workers.dashboard.snapshots import Pages, SeenSnapshot, Stream
-from workers.dashboard.store.questions import EpochsQuestion, HistoryQuestion, TickQuestion, epochs, history, one_tick
-from workers.dashboard.store.reading import Range
-from workers.dashboard.store.schema import QUARTER_MS, connect
-from workers.dashboard.store.writing import Arrived, Writer, settle
+from workers.dashboard.store.questions import (
+    EpochsQuestion,
+    HistoryQuestion,
+    Range,
+    TickQuestion,
+    epochs,
+    history,
+    one_tick,
+)
+from workers.dashboard.store.writing import QUARTER_MS, Arrived, Writer, connect, settle
 
 TICK_MS = 10_000
 DAY_TICKS = 8_640

@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 from bench import replay, users_table
 from tests import ROOT
 from workers.commands.key import new_key
-from workers.replay.backtest.outcomes import outcomes
 from workers.replay.backtest.recommend import recommend
-from workers.replay.backtest.results import read
+from workers.replay.backtest.results import outcomes, read
 
 EPSILON, DELTA, C, END_SHARE = 6.0, 1e-9, 32, 0.6
 # What `replay --report` chooses from.

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from bench.utility_cases import Case, cases
 from bench.utility_run import measure
-from workers.privacy.theorems.promise import Promise
-from workers.privacy.theorems.theorems import promises
+from workers.privacy.theorems import Promise, promises
 
 FALSE_ALARM = 1e-4
 

@@ -16,7 +16,7 @@ import numpy as np
 from bench.utility_run import Counts
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS
-from workers.privacy.theorems.promise import Data
+from workers.privacy.theorems import Data
 
 Stream = Callable[[int], Iterator[Counts]]
 # One tick is all of a release, and the bounds on counts are exact quantiles: how often they are passed takes many seeds to tell.

@@ -1,4 +1,4 @@
-"""Runs one mechanism over one stream, without Kafka, and measures the errors that `workers.privacy.theorems.theorems` promises."""
+"""Runs one mechanism over one stream, without Kafka, and measures the errors that `workers.privacy.theorems` promises."""
 
 from __future__ import annotations
 

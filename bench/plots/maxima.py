@@ -11,8 +11,7 @@ from bench.utility_cases import config, labels
 from bench.utility_run import Run
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.privacy.theorems.promise import Data
-from workers.privacy.theorems.theorems import promises
+from workers.privacy.theorems import Data, promises
 
 COLUMNS, SEEDS = 8, 3
 LINES = {

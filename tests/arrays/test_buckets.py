@@ -54,7 +54,7 @@ def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(edges: lis
 
 
 def quantile_in_columns(counts: Floats, sd: float, q: float, normal: float) -> tuple[int, float, int, float, int, float]:
-    """The same in whole columns of numbers, by what `pipeline.quantiles` says."""
+    """The same in whole columns of numbers, by what `pipeline.snapshots` says."""
     n, below = len(counts) - 1, np.cumsum(counts)
     total = float(below[-1])
     if total <= normal * sd * math.sqrt(n + 1):

@@ -30,8 +30,7 @@ from workers.agents.topics import SourcePartition, Topics
 from workers.agents.worker import Factory
 from workers.commands.check.examine import examine
 from workers.commands.check.sample import Part, Sample
-from workers.events.formats.json_schema import FramedJson
-from workers.events.formats.reader import FormatReader, form_of
+from workers.events.formats.reader import FormatReader, FramedJson, form_of
 from workers.events.json import Json
 from workers.events.logs import Format
 from workers.events.schemas import Nobody

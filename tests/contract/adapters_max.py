@@ -22,9 +22,9 @@ from workers.mechanisms.order_statistics.engine import (
     OUTER_MU,
     OUTER_TAU,
     UPDATES,
+    MaxState,
     OrderStatistics,
 )
-from workers.mechanisms.order_statistics.state import MaxState
 
 
 @dataclass(frozen=True)

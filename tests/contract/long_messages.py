@@ -15,7 +15,7 @@ from tests.kafka.bombs import varint
 from workers.agents import contribute
 from workers.agents.rekey import Sent
 from workers.arrays.texts import Texts
-from workers.commands.rejects.retry import RECORDS_MAX, note, sent_again
+from workers.commands.rejects import RECORDS_MAX, note, sent_again
 from workers.events.user_reader import NO_TIME
 from workers.kafka.records import Headers, Outgoing
 from workers.kafka.store import Changelog, Store
@@ -25,18 +25,17 @@ from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release, Sta
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.pay import PayState
-from workers.mechanisms.order_statistics.queries import Queries
-from workers.mechanisms.order_statistics.state import KeyState, MaxState
+from workers.mechanisms.order_statistics.config import Queries
+from workers.mechanisms.order_statistics.engine import KeyState, MaxState
 from workers.mechanisms.running.meta import MetaState
 from workers.mechanisms.running.sparse_gumb import SparseState
 from workers.pipeline import ledger_blocks
 from workers.pipeline.contributions import messages
 from workers.pipeline.histogram import Life
-from workers.pipeline.labels import LabelCache
 from workers.pipeline.ledger_blocks import pages
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.rejected import read_reject, rejected
-from workers.pipeline.snapshots import ReleasedTick, snapshots
+from workers.pipeline.snapshots import LabelCache, ReleasedTick, snapshots
 from workers.pipeline.users import Users
 from workers.runtime.sizes import MESSAGE_BYTES
 

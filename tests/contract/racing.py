@@ -68,7 +68,7 @@ def stream_of(seed: int) -> Sequence[Tick]:
 @functools.cache
 def modules() -> Sequence[ModuleType]:
     """Everything that runs in the threads of a worker: all of the product but its other commands."""
-    others = ("backtest", "cli", "commands", "dashboard", "demo", "plan", "replay", "report", "spending")
+    others = ("cli", "commands", "dashboard", "privacy.plan", "privacy.printed", "privacy.spending", "privacy.theorems", "replay")
     apart = tuple(f"workers.{name}" for name in others)
     names = [info.name for info in pkgutil.walk_packages(workers.__path__, "workers.")]
     return tuple(import_module(name) for name in names if not name.startswith(apart))

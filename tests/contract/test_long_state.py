@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.long_messages import TICK, longest, max_state, pay_state
 from workers.mechanisms.one_shot.pay import PayState
-from workers.mechanisms.order_statistics.state import MaxState
+from workers.mechanisms.order_statistics.engine import MaxState
 from workers.pipeline import ledger_blocks
 from workers.pipeline.ledger_blocks import joined, pages
 from workers.runtime.errors import StateRefused

@@ -19,7 +19,7 @@ from workers.kafka.records import Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.one_shot import pay
-from workers.mechanisms.order_statistics import state as max_state
+from workers.mechanisms.order_statistics import engine
 from workers.pipeline import contributions, ledger_blocks, snapshots, users
 from workers.runtime.errors import MessageTooLong
 from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, TOPIC_BYTES, VALUE_BYTES, cuts
@@ -30,7 +30,7 @@ WORKERS = ROOT / "workers"
 #: Where messages are made that a producer sends; `demo` has its own events, of a few hundred bytes each.
 # `agents/rekey.py` sends records on as they came, and rejects those that its own bound does not let pass.
 MADE_IN = {
-    "pipeline/rejected.py", "agents/contribute.py", "agents/rekey.py", "commands/rejects/retry.py", "agents/release.py",
+    "pipeline/rejected.py", "agents/contribute.py", "agents/rekey.py", "commands/rejects.py", "agents/release.py",
     "kafka/transaction.py",
 }  # fmt: skip
 
@@ -163,7 +163,7 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
         (rekey, "OURS_BYTES_MAX", 0, SENT_ON),
         (contributions, "_ROW_BYTES", 18, "contributions: shortest rows"),
         (contributions, "_SECTION_BYTES", 0, "contributions: most sections"),
-        (max_state, "VALUE_BYTES", 1 << 30, "state: MaxState"),
+        (engine, "VALUE_BYTES", 1 << 30, "state: MaxState"),
         (pay, "_BLOCK_KEYS", 1 << 30, "state: PayState"),
         (users, "BLOCK_ROWS", 1 << 30, "users' pairs"),
         (ledger_blocks.pages, "__defaults__", (1 << 30,), "progress of stage 2"),
@@ -187,7 +187,7 @@ def test_whatever_is_sent_is_among_the_kinds_above() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("Outgoing", "produce")
     }
-    assert {file for file in calls if not file.startswith("demo/")} == MADE_IN
+    assert {file for file in calls if not file.startswith("commands/demo/")} == MADE_IN
     states = {
         node.name
         for tree in trees.values()

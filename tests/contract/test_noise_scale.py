@@ -27,13 +27,12 @@ from tests.contract.worst import NAME, worst
 from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
-from workers.mechanisms.misra_gries.pure import PureMisraGries
+from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.order_statistics.column_sums import LaplaceTree
-from workers.mechanisms.order_statistics.engine import OrderStatistics
-from workers.mechanisms.order_statistics.state import MaxState
+from workers.mechanisms.order_statistics.engine import MaxState, OrderStatistics
 
 pytestmark = pytest.mark.slow
 

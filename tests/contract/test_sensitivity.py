@@ -24,8 +24,7 @@ from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, bu
 from tests.contract.worst import fourfold, worst
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.ledger import Ledger, tick_rows
-from workers.mechanisms.misra_gries.misra_gries import pure_scale
-from workers.mechanisms.misra_gries.pure import PureMisraGries
+from workers.mechanisms.misra_gries.misra_gries import PureMisraGries, pure_scale
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.noise.gaussian import round_up_sigma_squared
 from workers.mechanisms.one_shot import one_shot
@@ -181,7 +180,7 @@ def test_a_wrong_sensitivity_of_the_reduced_sketch_is_seen() -> None:
     [variant] = [variant for variant in VARIANTS if str(variant) == "misra_gries-pure_one"]
     for factor in (Fraction(6, 7), Fraction(1, 3)):
         patched = patch(
-            "workers.mechanisms.misra_gries.pure.pure_scale",
+            "workers.mechanisms.misra_gries.misra_gries.pure_scale",
             lambda size, epsilon, factor=factor: pure_scale(size, epsilon) * factor,
         )
         with patched:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.dashboard.feeding import recent
 from workers.mechanisms.config.buckets import Buckets
-from workers.pipeline.quantiles import Numeric
+from workers.pipeline.snapshots import Numeric
 
 
 def numbers(

@@ -22,8 +22,8 @@ OURS = {"QuietcountError", "UsageError", "Difference"}
 #: A `ValueError` becomes a refused setting, except where only a mistake in the program can raise it: those are shown by kind and place.
 INTERNAL = {
     # Of schemas: they become the reason of a reject, or a refused setting that says it in other words.
-    "workers/events/formats/avro_schema.py",
-    "workers/events/formats/protobuf_schema.py",
+    "workers/events/formats/avro_program.py",
+    "workers/events/formats/protobuf_program.py",
     "workers/arrays/blake2b.py",
     "workers/mechanisms/ledger.py",
     "workers/arrays/tag_index.py",
@@ -44,8 +44,7 @@ INTERNAL = {
     "workers/mechanisms/misra_gries/sketch.py",
     "workers/mechanisms/misra_gries/misra_gries.py",
     "workers/privacy/total.py",
-    "workers/privacy/theorems/promise.py",
-    "workers/privacy/theorems/theorems.py",
+    "workers/privacy/theorems.py",
     "workers/replay/backtest/measure.py",
     "workers/kafka/store.py",
 }
@@ -160,7 +159,7 @@ def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
     elif name == "fail" and len(call.args) == 2:
         yield call.args[1]
     elif (
-        (name == "log" or (name == "say" and file == "workers/commands/failures.py"))
+        (name == "log" or (name == "say" and file == "workers/commands/printing.py"))
         and call.args
         and isinstance(call.args[0], ast.JoinedStr)
     ):

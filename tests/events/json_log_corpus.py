@@ -21,9 +21,9 @@ import numpy as np
 from tests.events.json_corpus import SPACES, Generator
 from workers.arrays.texts import fixed
 from workers.events import json_scanner
+from workers.events.json import JsonTree
 from workers.events.json_objects import JsonDecoder, decimal
 from workers.events.json_parts import depths
-from workers.events.json_tree import JsonTree
 from workers.events.log import DECLINED, EXPONENT, FALSE, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.bounding import bound
 from tests.events.reading import columns, reader, shape
-from workers.events import pairs, vocabulary
+from workers.events import columns as pairs
+from workers.events import vocabulary
 from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, Events, Names
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader

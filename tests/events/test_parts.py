@@ -20,7 +20,7 @@ from tests.events.json_corpus import Row, corpus, read_back, readers, settings
 from tests.events.reading import event_reader
 from workers.agents.contribute import ContributeProgress, ContributeShard
 from workers.events import logs
-from workers.events.formats.json_schema import FramedJson
+from workers.events.formats.reader import FramedJson
 from workers.events.json import Json
 from workers.events.log import DECLINED_EACH
 from workers.events.project import bucket, number_of

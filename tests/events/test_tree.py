@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.events.json_log_corpus import Scanner, tree
-from workers.events.json_tree import JsonTree
+from workers.events.json import JsonTree
 from workers.events.log import WHOLE
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records

@@ -15,7 +15,7 @@ from tests.arrays.uncompiled import WAYS, uncompiled
 from workers.arrays import words
 from workers.arrays.texts import Texts
 from workers.events import vocabulary as kernels
-from workers.events.pairs import DigestsOfViews, PairDigests, pairs_of
+from workers.events.columns import DigestsOfViews, PairDigests, pairs_of
 from workers.events.vocabulary import Vocabulary
 from workers.mechanisms.noise.keyed import NoiseKey
 

@@ -18,8 +18,7 @@ from tests.pipeline.test_snapshots import tick
 from workers.dashboard.snapshots import Pages as DashboardPages
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers
-from workers.pipeline.labels import LabelCache
-from workers.pipeline.snapshots import joined, parts, snapshots
+from workers.pipeline.snapshots import LabelCache, joined, parts, snapshots
 
 EXAMPLE = ROOT / "examples" / "consumers" / "snapshots.py"
 

@@ -19,7 +19,7 @@ from workers.mechanisms.config.buckets import Buckets, parse_buckets
 from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
-from workers.pipeline.quantiles import NORMAL_95, Numeric
+from workers.pipeline.snapshots import NORMAL_95, Numeric
 from workers.runtime.sizes import VALUE_BYTES
 
 EDGES = (0.0, 10.0, 50.0, 100.0)

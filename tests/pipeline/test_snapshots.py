@@ -16,9 +16,7 @@ from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.pipeline.labels import LabelCache
-from workers.pipeline.quantiles import Numeric
-from workers.pipeline.snapshots import ReleasedTick, snapshots
+from workers.pipeline.snapshots import LabelCache, Numeric, ReleasedTick, snapshots
 
 
 def tick(release: Any) -> ReleasedTick:

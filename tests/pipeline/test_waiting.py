@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from workers.mechanisms.config.histogram import Lane
-from workers.pipeline import waiting as module
+from workers.pipeline import merge as module
 from workers.pipeline.contributions import Section
-from workers.pipeline.waiting import Waiting
+from workers.pipeline.merge import Waiting
 from workers.runtime.errors import CopyFailed
 
 LANE = Lane(1000, 0, 3, 1)

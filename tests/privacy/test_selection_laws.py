@@ -21,8 +21,7 @@ from scipy.stats import chisquare
 from tests.contract.probe import Probe
 from tests.contract.stage import Run
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
-from workers.mechanisms.order_statistics.engine import OrderStatistics
-from workers.mechanisms.order_statistics.state import MaxState
+from workers.mechanisms.order_statistics.engine import MaxState, OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
 
 pytestmark = pytest.mark.slow

@@ -21,8 +21,8 @@ from workers.cli import execute
 from workers.replay import interrupts
 from workers.replay.backtest import results
 from workers.replay.backtest.grid import make_grid, runs_of
-from workers.replay.backtest.pool import Pool
 from workers.replay.backtest.results import Results, read
+from workers.replay.backtest.sweep import Pool
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines

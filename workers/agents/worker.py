@@ -43,10 +43,9 @@ from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
 from workers.pipeline.sources import SourceTopic
 from workers.pipeline.watermark import Watermark
-from workers.privacy.ceiling.ceiling import Ceiling
-from workers.privacy.ceiling.guard import CeilingGuard
-from workers.privacy.ceiling.others import OtherWorkers
-from workers.privacy.ceiling.refusing import check_ceiling
+from workers.privacy.ceiling import Ceiling
+from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.privacy.total import warnings_of
 from workers.runtime.errors import SettingsError
 from workers.runtime.frozen import check_frozen

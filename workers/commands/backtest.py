@@ -11,11 +11,9 @@ from typing import Self
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.snapshots import Snapshot
 from workers.replay.backtest.grid import make_grid, runs_of
-from workers.replay.backtest.outcomes import Outcome, outcomes
-from workers.replay.backtest.pool import Pool, processes_for
 from workers.replay.backtest.recommend import recommend
-from workers.replay.backtest.results import Tables, prepare, read, write
-from workers.replay.backtest.sweep import Backtest
+from workers.replay.backtest.results import Outcome, Tables, outcomes, prepare, read, write
+from workers.replay.backtest.sweep import Backtest, Pool, processes_for
 from workers.replay.offline import Summary
 from workers.replay.source import Source
 from workers.runtime.errors import SettingsError

@@ -20,12 +20,21 @@ from rich.text import Text
 from workers.agents.topics import connection_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_states
-from workers.privacy.ceiling.charges import Charge
-from workers.privacy.ceiling.guard import moment
-from workers.privacy.ceiling.others import OtherWorkers, overlap
+from workers.privacy.ceiling import CeilingCharge
+from workers.privacy.ceiling_guard import OtherWorkers, moment, overlap
 from workers.privacy.phrasing import cautions
-from workers.privacy.spending.model import AllBudgets, Budget, Counted, Epoch, Generation, Histogram, Left, Total
-from workers.privacy.spending.spent import budget_of, budget_of_all
+from workers.privacy.spending import (
+    AllBudgets,
+    Budget,
+    Counted,
+    Epoch,
+    Generation,
+    Histogram,
+    Left,
+    Total,
+    budget_of,
+    budget_of_all,
+)
 from workers.privacy.total import explained, rows_of
 from workers.runtime.errors import SettingsError
 from workers.runtime.progress import ProgressLine
@@ -98,7 +107,7 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
     return 0
 
 
-def _read(settings: Settings, progress: ProgressLine) -> tuple[Settings, list[ReleaseProgress | None] | None, list[Charge]]:
+def _read(settings: Settings, progress: ProgressLine) -> tuple[Settings, list[ReleaseProgress | None] | None, list[CeilingCharge]]:
     connection = connection_of(settings)
     states = read_states(connection, settings.worker.name, progress.update)
     # Only a ceiling counts what other workers spend.

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from workers.privacy.ceiling.ceiling import Ceiling
-from workers.privacy.ceiling.refusing import check_ceiling
+from workers.privacy.ceiling import Ceiling
+from workers.privacy.ceiling_check import check_ceiling
 from workers.privacy.plan.make import make_plan
 from workers.privacy.plan.text import show
 from workers.settings.settings import Settings

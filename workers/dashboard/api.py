@@ -43,7 +43,7 @@ from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_he
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
 from workers.dashboard.promise import together_of
 from workers.dashboard.snapshots import only
-from workers.dashboard.store.reading import Unknown
+from workers.dashboard.store.questions import Unknown
 from workers.dashboard.store.store import Store
 from workers.runtime.metrics import OfWorker, show_outages
 

@@ -27,13 +27,15 @@ from workers.dashboard.store.questions import (
     EpochsQuestion,
     Format,
     HistoryQuestion,
+    Range,
     TickQuestion,
+    TooMuch,
+    Unknown,
     epochs,
     history,
     history_file,
     one_tick,
 )
-from workers.dashboard.store.reading import Range, TooMuch, Unknown
 from workers.dashboard.store.store import Store, Unanswered
 from workers.settings.durations import parse_duration
 

@@ -1,22 +1,206 @@
-"""Events as columns of codes: what every reader gives, and what is bounded and counted."""
+"""Events as columns of codes: what every reader gives, and what is bounded and counted.
+
+Digests of (stream key, label) pairs, made for whole columns of codes: rows' tags, and what users
+have used up.
+
+A direct-mapped cache of what belongs to a pair of codes: each pair has one place, the last one
+there is held.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.tallies import are_alone, distinct_labels
-from workers.arrays.texts import fixed
+from workers.arrays.blake2b import State, digests, start
+from workers.arrays.compiled import kernel
+from workers.arrays.tallies import NO_LABEL as _NO_LABEL
+from workers.arrays.tallies import are_alone, distinct_labels, pair_slot
+from workers.arrays.texts import Texts, fixed
 from workers.events.vocabulary import Codes, Vocabulary
 from workers.runtime.frozen import read_only
+
+Longs = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+# No pair: as a code of a stream key it is above any that there can be.
+FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ANY = np.uint64(0)
+
+
+@kernel
+def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) -> int:
+    """Write what is held of pairs; return how many are not, whose rows are written to `missed`.
+
+    Args:
+        pairs: uint64 (m,).
+        held: uint64 (a power of two,), the pair in each place, or FREE.
+        values: uint64 (places, 2), what belongs to it.
+        out: uint64 (m, 2), written where a pair is held.
+        missed: int64 (m,), written from its beginning on, ascending.
+    """
+    mask = np.uint64(len(held) - 1)
+    n = 0
+    for row in range(len(pairs)):
+        place = pair_slot(pairs[row], _ANY, mask)
+        if held[place] == pairs[row]:
+            out[row, 0] = values[place, 0]
+            out[row, 1] = values[place, 1]
+        else:
+            missed[n] = row
+            n += 1
+    return n
+
+
+@kernel
+def remember(pairs: Words, rows: Longs, of_rows: Words, held: Words, values: Words, out: Words) -> None:
+    """Hold what belongs to some rows' pairs, and write it to `out` too.
+
+    Args:
+        pairs: uint64 (m,).
+        rows: int64 (k,).
+        of_rows: uint64 (k, 2), what belongs to the pair of each.
+        held, values: the cache, as `recall` has it.
+        out: uint64 (m, 2), written at `rows`.
+    """
+    mask = np.uint64(len(held) - 1)
+    for i in range(len(rows)):
+        row = rows[i]
+        place = pair_slot(pairs[row], _ANY, mask)
+        held[place] = pairs[row]
+        values[place, 0] = out[row, 0] = of_rows[i, 0]
+        values[place, 1] = out[row, 1] = of_rows[i, 1]
+
+
+# Pairs that are remembered, 24 bytes each: in most streams a few make up most of the events.
+HELD = 1 << 19
+# States of stream keys that are remembered.
+KEYS_HELD = 10_000
+
+Pairs = NDArray[np.uint64]
+_KEY_BITS, NO_LABEL = np.uint64(32), np.uint64(_NO_LABEL)
+
+
+_USER = start(b"", person=b"qc-user", digest_size=16)
+
+
+def user_digests(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the digest of each user, uint64 (n, 2).
+
+    Args:
+        data: uint8.
+        places: int64 (n, 2), start and stop of each user's text in `data`.
+    """
+    out = np.empty((len(places), 2), dtype=np.uint64)
+    digests(*_USER, fixed(data), fixed(places[:, 0]), fixed(places[:, 1]), out)
+    return out
+
+
+def pair_state(key: str) -> State:
+    """Return what the digests of a stream key's pairs begin with; 8 bytes each."""
+    name = key.encode()
+    return start(len(name).to_bytes(4) + name, person=b"qc-pair", digest_size=8)
+
+
+def pairs_of(keys: Codes, labels: Codes) -> Pairs:
+    """Return pairs of codes, int32 (m,) each, as `arrays.tallies` has them."""
+    return keys.astype(np.uint64) << _KEY_BITS | labels.astype(np.uint64)
+
+
+def _keys(pairs: Pairs) -> Codes:
+    return (pairs >> _KEY_BITS).astype(np.int32)
+
+
+class PairDigests:
+    """BLAKE2b of pairs, one state a stream key. Not for two threads; its repr shows nothing."""
+
+    def __init__(
+        self, state_of: Callable[[str], State], key_names: Vocabulary, label_names: Vocabulary
+    ) -> None:
+        """
+        Args:
+            state_of: what has absorbed everything before the label, by stream key.
+            key_names, label_names: what the codes mean.
+        """
+        self.names = key_names, label_names
+        self._state_of = state_of
+        self._states: dict[int, State] = {}
+        self._held, self._values = np.full(HELD, FREE), np.empty((HELD, 2), dtype=np.uint64)
+
+    def __repr__(self) -> str:
+        return "PairDigests(<secret>)"
+
+    def of(self, pairs: Pairs, texts: Texts | None = None) -> NDArray[np.uint64]:
+        """Return the digest of each row's pair, uint64 (m, 2).
+
+        Args:
+            pairs: uint64 (m,).
+            texts: the labels, where they are at hand, of rows with those of a key together.
+        """
+        out = np.empty((len(pairs), 2), dtype=np.uint64)
+        missed = np.empty(len(pairs), dtype=np.int64)
+        missed = missed[: recall(pairs, self._held, self._values, out, missed)]
+        if not len(missed):
+            return out
+        if texts is not None and 2 * len(missed) > len(pairs):
+            # Few are remembered: making all of them takes less time than picking out the others.
+            missed, keys = np.arange(len(pairs)), _keys(pairs)
+        else:
+            keys = _keys(pairs[missed])
+            if texts is None:
+                order = np.argsort(keys, kind="stable")
+                missed, keys = missed[order], keys[order]
+            texts = self.names[1].texts((pairs[missed] & NO_LABEL).astype(np.int64))
+        made = np.empty((len(missed), 2), dtype=np.uint64)
+        self._make(keys, texts, made)
+        remember(pairs, missed, made, self._held, self._values, out)
+        return out
+
+    def _make(self, keys: Codes, texts: Texts, out: NDArray[np.uint64]) -> None:
+        """Write the digests of rows with those of each key together."""
+        starts = np.zeros_like(texts.ends)
+        starts[1:] = texts.ends[:-1]
+        starts = fixed(starts)
+        begins = np.flatnonzero(np.diff(keys, prepend=-1))
+        for first, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True):
+            state = self._state(int(keys[first]))
+            digests(*state, texts.text, starts[first:stop], texts.ends[first:stop], out[first:stop])
+
+    def _state(self, code: int) -> State:
+        found = self._states.get(code)
+        if found is None:
+            if len(self._states) >= KEYS_HELD:
+                self._states = {}
+            found = self._states[code] = self._state_of(self.names[0].name(code))
+        return found
+
+
+class DigestsOfViews:
+    """The `PairDigests` of several views; those whose codes mean the same share one."""
+
+    def __init__(self, state_of: Callable[[str], State]) -> None:
+        self._state_of = state_of
+        self._of: dict[str, PairDigests] = {}
+
+    def of(self, view: str, key_names: Vocabulary, label_names: Vocabulary) -> PairDigests:
+        """Return those of a view, by its name, for codes of these vocabularies.
+
+        A view whose vocabularies were left for new ones leaves what it had.
+        """
+        names = key_names, label_names
+        found = self._of.get(view)
+        if found is None or found.names != names:
+            shared = (other for other in self._of.values() if other.names == names)
+            found = self._of[view] = next(shared, None) or PairDigests(self._state_of, *names)
+        return found
+
 
 # Far above the largest `max_count`, and so far below 2^63 that a batch of them adds up in 64 bits.
 AMOUNT_MAX = 1 << 40
 
-Longs = NDArray[np.int64]
 NO_AMOUNTS: Longs = read_only(np.empty(0, dtype=np.int64))
 
 

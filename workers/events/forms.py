@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from workers.events.formats.json_schema import FramedJson
-from workers.events.formats.reader import FormatReader, form_of
+from workers.events.formats.reader import FormatReader, FramedJson, form_of
 from workers.events.json import Json
 from workers.events.logs import Format
 from workers.events.reader import EventReader

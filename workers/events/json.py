@@ -1,4 +1,7 @@
-"""JSON: one object a record."""
+"""JSON: one object a record.
+
+The tree of wanted paths as the compiled scanner of JSON takes it: rows of numbers, and names.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,137 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.texts import fixed
+from workers.arrays.words import WORD
 from workers.events.json_objects import JsonDecoder
 from workers.events.json_parts import depths
-from workers.events.json_scanner import logs
-from workers.events.json_tree import JsonTree
+from workers.events.json_scanner import (
+    BITS,
+    ELEMENTS,
+    ELEMENTS_OF,
+    FIRST,
+    HELD_COLUMNS,
+    ITEMS,
+    LAST,
+    LIST_SLOT,
+    MET,
+    NAME_START,
+    NAME_STOP,
+    NEXT,
+    NODE_COLUMNS,
+    NODE_SLOT,
+    NONE,
+    OBJECT,
+    ONE,
+    PLAIN,
+    SEEN_COLUMNS,
+    SEVERAL,
+    SIGNATURE,
+    SORT,
+    bit,
+    logs,
+    signature,
+)
 from workers.events.logs import Bools, Logs, parts
 from workers.events.tree import Node
-from workers.runtime.frozen import Frozen
+from workers.runtime.frozen import Frozen, read_only
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+
+
+class JsonTree(Frozen):
+    """The tree of an event's wanted fields; all threads of a worker share it.
+
+    Attributes:
+        nodes: int64 (n, NODE_COLUMNS), a row for each node, the root first; see `kernels.json_log`.
+        names: uint8, the names of all nodes in UTF-8, in quotes, end to end; behind them
+            as many bytes as are read at once.
+        levels: how many objects and lists are walked in each other, at most.
+    """
+
+    nodes: Longs
+    names: Bytes
+    levels: int
+
+    def __init__(self, root: Node) -> None:
+        """
+        Args:
+            root: what is wanted of a record.
+        """
+        found = _Rows()
+        found.add(root, b"")
+        found.fill(0, root)
+        # A record is an object, whatever is wanted of it.
+        found.rows[0][SORT] = OBJECT
+        self.names = fixed(np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8))
+        nodes = np.array(found.rows, dtype=np.int64)
+        for row in nodes:
+            row[SIGNATURE] = signature(self.names, row[NAME_START], row[NAME_STOP])
+        for row in nodes:
+            bits = {int(bit(int(child[SIGNATURE]))) for child in nodes[row[FIRST] : row[LAST]]}
+            row[BITS] = np.array(sum(1 << each for each in bits), dtype=np.uint64).view(np.int64)
+        self.nodes = read_only(nodes)
+        self.levels = max(1, _levels(root))
+
+    def scratch(self) -> tuple[Longs, Longs]:
+        """Return `stack` and `seen` for the scanner; they belong to one thread."""
+        seen = np.zeros((len(self.nodes), SEEN_COLUMNS), dtype=np.int64)
+        # Before any record was read, as in the settings.
+        for node, (first, last) in enumerate(self.nodes[:, [FIRST, LAST]].tolist()):
+            if first < last:
+                seen[node, MET] = first
+                seen[first:last, NEXT] = [*range(first + 1, last), first]
+        return np.empty((self.levels, HELD_COLUMNS), dtype=np.int64), seen
+
+
+class _Rows:
+    """Rows of the nodes so far, and their names; children of a node get rows side by side."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[int]] = []
+        self.names = bytearray()
+
+    def add(self, node: Node, name: bytes) -> int:
+        """Add a row for a node, without what hangs on it."""
+        start = len(self.names) + 1
+        self.names += b'"' + name + b'"'
+        row = [NONE] * NODE_COLUMNS
+        row[NODE_SLOT], row[SORT], row[LIST_SLOT] = node.slot, _sort(node), node.list_slot
+        row[NAME_START], row[NAME_STOP] = start, start + len(name)
+        # Bytes beyond ASCII are valid UTF-8 here, so a string of JSON may have them.
+        row[PLAIN] = int(bool(name) and not any(byte < 32 or byte in b'"\\' for byte in name))
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+    def fill(self, row: int, node: Node) -> None:
+        """Add the rows of what hangs on a node."""
+        first = len(self.rows)
+        children = [(self.add(child, name.encode()), child) for name, child in node.children.items()]
+        self.rows[row][FIRST], self.rows[row][LAST] = first, first + len(children)
+        if node.elements is not None:
+            self.rows[row][ELEMENTS] = self.add(node.elements, b"")
+            children.append((self.rows[row][ELEMENTS], node.elements))
+        for at, child in children:
+            self.fill(at, child)
+
+
+def _sort(node: Node) -> int:
+    wants = [sort for sort, is_one in ((ITEMS, node.many), (OBJECT, node.children), (ELEMENTS_OF, node.elements)) if is_one]
+    return ONE if not wants else wants[0] if len(wants) == 1 else SEVERAL
+
+
+def _levels(node: Node) -> int:
+    """Return how many objects and lists lie in each other, what is at the node among them."""
+    below = [_levels(child) for child in node.children.values()]
+    if node.elements is not None:
+        below.append(_levels(node.elements))
+    return 1 + max(below) if below else 0
+
 
 # Lists and objects in each other. CPython lets about 1,000 calls lie in each other, ours included,
 # and which of msgspec's it counts differs between versions. All of them allow this many.
 NESTED_MAX = 512
 
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
 
 
 class Json(Frozen):

@@ -11,10 +11,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.events.columns import NO_AMOUNTS, Coder, EventColumns, Events, Longs, Names
+from workers.events.columns import NO_AMOUNTS, Coder, EventColumns, Events, Longs, Names, user_digests
 from workers.events.layout import UNSEEN
 from workers.events.logs import Format
-from workers.events.pairs import user_digests
 from workers.events.reader import AHEAD, EARLIEST_MS, EARLY, EventReader, EventSpans, Reject, early, with_unit
 from workers.events.vocabulary import Codes
 from workers.kafka.placement import Placement

@@ -10,8 +10,7 @@ from msgspec import structs
 
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
-from workers.mechanisms.misra_gries.pure import make_misra_gries
+from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig, make_misra_gries
 from workers.mechanisms.one_shot.config import (
     KnownGaussConfig,
     KnownGumbelConfig,

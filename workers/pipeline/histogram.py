@@ -29,9 +29,7 @@ from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
-from workers.pipeline.labels import LabelCache
-from workers.pipeline.quantiles import Numeric
-from workers.pipeline.snapshots import ReleasedTick, Snapshot, Windows, snapshots
+from workers.pipeline.snapshots import LabelCache, Numeric, ReleasedTick, Snapshot, Windows, snapshots
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, Change
 

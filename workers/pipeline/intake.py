@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from workers.arrays.tallies import bound_events
 from workers.arrays.texts import fixed
-from workers.events.columns import EventColumns, Events, Longs
-from workers.events.pairs import DigestsOfViews, pair_state, pairs_of
+from workers.events.columns import DigestsOfViews, EventColumns, Events, Longs, pair_state, pairs_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from workers.arrays import tallies as kernels
 from workers.arrays.blake2b import State
 from workers.arrays.texts import fixed
-from workers.events.columns import EventColumns, Longs
-from workers.events.pairs import DigestsOfViews
+from workers.events.columns import DigestsOfViews, EventColumns, Longs
 from workers.events.vocabulary import Codes, Vocabulary
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.ledger import grown

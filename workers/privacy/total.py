@@ -50,7 +50,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
 
 from msgspec import structs
 
@@ -60,6 +59,7 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.privacy.phrasing import cautions, is_void, up_to
 from workers.privacy.plan.model import Loss, Share, Span, Total
+from workers.runtime.frozen import kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ def _sum(values: Iterable[tuple[float, int]]) -> float:
 
 NUMERICAL = "numerical"
 # A table asks for the same figures over and over: spans and groups share them.
-_epsilon_of = lru_cache(maxsize=1 << 12)(epsilon_of)
+_epsilon_of = kept(maxsize=1 << 12)(epsilon_of)
 # Far above what floating point loses in an exponent of this size.
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
@@ -218,7 +218,7 @@ def converting(parts: Sequence[Part]) -> float:
     return float(sum((Fraction(part.delta) for part in parts), Fraction(0)) - spent)
 
 
-@lru_cache(maxsize=1 << 12)
+@kept(maxsize=1 << 12)
 def group_failure(probability: float, rho: float, events: int) -> float:
     """Return p_k, rounded up, at most 1.
 

@@ -44,9 +44,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, Events, Longs, Names
+from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, Events, Longs, Names, user_digests
 from workers.events.log_values import TIME_MAX
-from workers.events.pairs import user_digests
 from workers.events.project import PLAUSIBLE_MS
 from workers.events.reader import EARLIEST_MS, EARLY, EventReader, with_unit
 from workers.events.source_reader import SourceReader

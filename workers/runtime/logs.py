@@ -20,7 +20,7 @@ from workers.runtime.errors import describe, traceback_of
 
 REPEAT_S = 30.0
 #: What they say changes to and fro, so that the same line again is news.
-_NEWS = ("workers.runtime.availability", "workers.kafka.store", "workers.pipeline.waiting")
+_NEWS = ("workers.runtime.availability", "workers.kafka.store", "workers.pipeline.merge")
 # They log every step of their own at INFO; what goes wrong there is a warning.
 QUIETER = ("aiokafka", "asyncio", "confluent_kafka", "faust", "kafka", "librdkafka", "mode")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.commands.check.fields import NAMES_MAX, PATHS_MAX, Fields
+from workers.commands.check.examine import NAMES_MAX, PATHS_MAX, Fields
 from workers.mechanisms.config.views import parse
 
 JSON = st.recursive(

@@ -13,10 +13,9 @@ from rich.console import Console
 
 from tests.commands.demo.test_demo import GRID, snapshot
 from tests.costs import delta_of
-from workers.commands.demo.child import HORIZON, TICK_MS, Child, settings_text
 from workers.commands.demo.exact import Boards, ExactCounts, Row
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS
-from workers.commands.demo.session import promise, together
+from workers.commands.demo.session import HORIZON, TICK_MS, Child, promise, settings_text, together
 from workers.commands.demo.view import DIGITS, PRIVATE, Scene, bar, compact, ordinal, picture, render
 from workers.kafka.clients import Connection
 from workers.mechanisms.registry import build

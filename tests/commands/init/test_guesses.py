@@ -13,8 +13,8 @@ from tests.commands.init.topics import NOW_MS, Event, draft_of, events, iso, sam
 from workers.commands.init.draft import Answers, Draft
 from workers.commands.init.fields import Form, survey
 from workers.commands.init.formats import NothingToCount
+from workers.commands.init.items import Range, around, range_of
 from workers.commands.init.pace import config_of, pace_of
-from workers.commands.init.ranges import Range, around, range_of
 from workers.commands.init.times import grace_of
 from workers.commands.init.writing import worker_name
 from workers.mechanisms.registry import build

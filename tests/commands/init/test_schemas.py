@@ -15,10 +15,10 @@ from google.protobuf import message_factory
 
 from tests.commands.init.topics import sample_of
 from tests.registry_server import RegistryServer, registry_server
-from workers.commands.init import schemas
+from workers.commands.init import formats
 from workers.commands.init.draft import Answers, Guess
 from workers.commands.init.formats import NothingToCount, decoded
-from workers.events.formats.protobuf_schema import ProtobufSchema
+from workers.events.formats.protobuf_program import ProtobufSchema
 from workers.events.schemas import Access, Schema
 from workers.runtime.errors import SettingsError
 
@@ -110,6 +110,6 @@ def test_what_is_framed_needs_a_registry_that_answers(monkeypatch: pytest.Monkey
     values: list[bytes | None] = [b"\0\0\0\0\1abc"] * 3
     with pytest.raises(NothingToCount, match="--schema-registry URL"):
         decoded(values)
-    monkeypatch.setattr(schemas, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(formats, "_PATIENCE_S", 0.5)
     with pytest.raises(SettingsError, match=r"the schema registry at http://127\.0\.0\.1:1 did not answer within 0\.5 s"):
         decoded(values, Access("http://127.0.0.1:1", {"timeout": 0.5}, 0.0))

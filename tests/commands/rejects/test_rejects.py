@@ -18,9 +18,8 @@ from confluent_kafka import Message
 from tests import ROOT
 from tests.worker.harness import Site, command, known, unk, until
 from workers.cli import execute
-from workers.commands.rejects import retry as retrying
-from workers.commands.rejects.listing import by_reason, sent_back
-from workers.commands.rejects.retry import retry
+from workers.commands import rejects
+from workers.commands.rejects import by_reason, retry_rejects, sent_back
 from workers.kafka.transaction import Transactions
 from workers.pipeline.rejected import read_reject, rejected
 from workers.runtime.errors import Fenced
@@ -125,7 +124,7 @@ def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(bootstrap: s
         assert worker.stop() == 0
     site.document["histogram"] = [known(keys=["other", "k"], max_items_per_user=2)]
     site.config = site.write(site.document)
-    outcomes = [retry(site.settings, site.connection, any_reason) for _ in range(2)]
+    outcomes = [retry_rejects(site.settings, site.connection, any_reason) for _ in range(2)]
     assert [(one.sent, one.refused, one.foreign) for one in outcomes] == [(60, 4, 0), (0, 4, 0)]
     by_user = [m for m in site.read(site.settings.by_user_topic) if m.value() is not None]
     before, after = ([m for m in by_user if ("retry" in dict(headers_of(m))) == again] for again in (False, True))
@@ -141,12 +140,12 @@ def test_only_what_is_accepted_now_goes_and_the_rest_may_later(bootstrap: str, t
     for i in range(6):
         reject(site, i % 2, good(i) if i < 4 else {"shop": "k", "items": ["x"], "ts": NOW}, offset=i)
     reject(site, 0, good(9), reason="another reason", offset=9)
-    first = retry(site.settings, site.connection, lambda reason: reason == "missing field 'key'")
+    first = retry_rejects(site.settings, site.connection, lambda reason: reason == "missing field 'key'")
     assert (first.sent, first.refused) == (4, 2)
     assert sent_back(site.connection, site.settings.rejects_topic, 0) == {0, 1}
     site.document["events"]["key"] = "shop"
     site.config = site.write(site.document)
-    second = retry(site.settings, site.connection, any_reason)
+    second = retry_rejects(site.settings, site.connection, any_reason)
     assert (second.sent, second.refused) == (2, 1)
     assert sorted(json.loads(m.value() or b"")["items"][0] for m in site.read(site.topic)) == [
         "p0", "p1", "p2", "p3", "x", "x",
@@ -171,7 +170,7 @@ def test_what_cannot_be_sent_back_is_counted_and_left(
     reject(site, 0, good(5), without="timestamp")
     del site.document["events"]["timestamp"]
     site.config = site.write(site.document)
-    outcome = retry(site.settings, site.connection, any_reason)
+    outcome = retry_rejects(site.settings, site.connection, any_reason)
     assert (outcome.sent, outcome.cut, outcome.foreign, outcome.timeless) == (0, 3, 2, 1)
     assert list(site.read(site.topic)) == []
     capsys.readouterr()
@@ -221,7 +220,7 @@ sys.exit(execute(["rejects", "-c", sys.argv[1], "--retry"]))
     assert done.returncode in (-signal.SIGKILL, 0), done.stderr
     killed = len(list(site.read(site.topic)))
     assert killed in {"before": {10}, "between": {10}, "committing": {10, 20, 30}, "after": {20}}[where]
-    retry(site.settings, site.connection, any_reason)
+    retry_rejects(site.settings, site.connection, any_reason)
     labels = [json.loads(m.value() or b"")["items"][0] for m in site.read(site.topic)]
     assert labels == [f"p{i}" for i in range(30)]
 
@@ -231,7 +230,7 @@ def test_a_second_run_fences_the_first(bootstrap: str, tmp_path: Path, monkeypat
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     for i in range(20):
         reject(site, 0, good(i), offset=i)
-    monkeypatch.setattr(retrying, "RECORDS_MAX", 5)
+    monkeypatch.setattr(rejects, "RECORDS_MAX", 5)
     run = Transactions.run
     other: list[subprocess.CompletedProcess[bytes]] = []
 
@@ -242,7 +241,7 @@ def test_a_second_run_fences_the_first(bootstrap: str, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Transactions, "run", slow)
     with pytest.raises(Fenced):
-        retry(site.settings, site.connection, any_reason)
+        retry_rejects(site.settings, site.connection, any_reason)
     assert other[0].returncode == 0
     assert len(list(site.read(site.topic))) == 20
 
@@ -257,12 +256,12 @@ def test_it_waits_for_what_another_transaction_hides(bootstrap: str, tmp_path: P
     slow.begin_transaction()
     slow.produce(topic, b"{", partition=0)
     slow.flush(60)
-    told = retrying.note(topic, 0, [0])
+    told = rejects.note(topic, 0, [0])
     site._producer.produce(topic, told.value, None, 0, headers=cast(Any, told.headers))
     site._producer.flush()
     timer = threading.Timer(2.0, slow.commit_transaction, (60,))
     timer.start()
-    assert retry(site.settings, site.connection, any_reason).sent == 0
+    assert retry_rejects(site.settings, site.connection, any_reason).sent == 0
     timer.join()
     assert list(site.read(site.topic)) == []
 

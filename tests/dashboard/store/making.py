@@ -13,8 +13,7 @@ import orjson
 
 from tests.dashboard.feeding import GONE, START_MS, TICK_MS, message
 from workers.dashboard.snapshots import Pages, SeenSnapshot
-from workers.dashboard.store.schema import connect
-from workers.dashboard.store.writing import Arrived, Position, Writer
+from workers.dashboard.store.writing import Arrived, Position, Writer, connect
 
 QUARTER_MS = 900_000
 #: An hour ends here: what follows does not depend on where in one it begins.

@@ -15,7 +15,7 @@ from tests.admin import admin_of
 from tests.dashboard.feeding import GONE, Topics, in_order, message, new_topic, on_a_broker
 from tests.dashboard.store.making import at
 from tests.worker.harness import until
-from workers.dashboard.store import following, schema
+from workers.dashboard.store import following, writing
 from workers.dashboard.store.following import Follower
 from workers.dashboard.store.writing import Arrived, Writer
 
@@ -33,7 +33,7 @@ class History:
     """A file with what fills it, without a dashboard around."""
 
     def __init__(self, topics: Topics, path: Path) -> None:
-        self.database = schema.connect(path)
+        self.database = writing.connect(path)
         self.writer = Writer(self.database)
         self.follower = Follower(topics.connection, {f"{topics.prefix}.products": "products"}, self.writer)
 

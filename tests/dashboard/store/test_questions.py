@@ -13,8 +13,16 @@ import pytest
 from tests.dashboard.feeding import GONE, message
 from tests.dashboard.store.making import BEGIN_MS, QUARTER_MS, at, life, opened, stepped, store, thinned
 from workers.dashboard.snapshots import Stream
-from workers.dashboard.store.questions import EpochsQuestion, HistoryQuestion, TickQuestion, epochs, history, one_tick
-from workers.dashboard.store.reading import Range, Unknown
+from workers.dashboard.store.questions import (
+    EpochsQuestion,
+    HistoryQuestion,
+    Range,
+    TickQuestion,
+    Unknown,
+    epochs,
+    history,
+    one_tick,
+)
 from workers.dashboard.store.writing import Writer, settle, thin
 
 pytestmark = pytest.mark.slow

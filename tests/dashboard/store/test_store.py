@@ -21,7 +21,7 @@ from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, Topics, message, on_a_broker
 from tests.dashboard.store.making import at, thinned
 from tests.worker.harness import until
-from workers.dashboard.store.schema import connect
+from workers.dashboard.store.writing import connect
 
 pytestmark = pytest.mark.waits
 

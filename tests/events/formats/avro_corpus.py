@@ -19,7 +19,7 @@ import numpy as np
 from tests.events.formats.walking import content, expected
 from workers.arrays.texts import fixed
 from workers.events.formats.avro import AvroFormat
-from workers.events.formats.avro_schema import AvroSchema, parse
+from workers.events.formats.avro_program import AvroSchema, parse
 from workers.events.formats.fitting import Refused, logged
 from workers.events.log import DECLINED
 from workers.events.schemas import Schema

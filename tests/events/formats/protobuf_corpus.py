@@ -19,7 +19,7 @@ from tests.events.formats.walking import content, expected, unordered
 from workers.arrays.texts import fixed
 from workers.events.formats.fitting import Refused, logged
 from workers.events.formats.protobuf import ProtobufFormat
-from workers.events.formats.protobuf_schema import ProtobufSchema
+from workers.events.formats.protobuf_program import ProtobufSchema
 from workers.events.log import DECLINED
 from workers.events.schemas import Schema
 from workers.events.tree import Node, Wanted, build

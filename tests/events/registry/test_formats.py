@@ -25,9 +25,9 @@ from tests.events.registry.test_registry import Shard, in_thread
 from tests.kafka.harness import wait_until
 from tests.registry_server import RegistryServer
 from workers.events.formats.avro import AvroFormat
-from workers.events.formats.avro_schema import parse
+from workers.events.formats.avro_program import parse
 from workers.events.formats.protobuf import ProtobufFormat
-from workers.events.formats.protobuf_schema import ProtobufSchema
+from workers.events.formats.protobuf_program import ProtobufSchema
 from workers.events.formats.reader import FormatReader, json_payloads
 from workers.events.log import DECLINED
 from workers.events.schemas import Access, Nobody, Reference, Registry, Schema

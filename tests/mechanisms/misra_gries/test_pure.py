@@ -23,8 +23,7 @@ from tests.mechanisms.misra_gries.test_misra_gries import (
 )
 from tests.mechanisms.misra_gries.test_misra_gries import config as any_config
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
-from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
-from workers.mechanisms.misra_gries.pure import PureMisraGries, make_misra_gries
+from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig, PureMisraGries, make_misra_gries
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.runtime.errors import StateRefused
 

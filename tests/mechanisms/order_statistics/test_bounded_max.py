@@ -24,8 +24,8 @@ from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.mechanism import State
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.order_statistics.column_sums import LaplaceTree, worst_variance
-from workers.mechanisms.order_statistics.queries import Queries
-from workers.mechanisms.order_statistics.state import KeyState
+from workers.mechanisms.order_statistics.config import Queries
+from workers.mechanisms.order_statistics.engine import KeyState
 from workers.runtime.errors import HorizonExceeded, StateRefused
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.order_statistics.engine import MaxNoise, OrderStatistics
+from workers.mechanisms.order_statistics.engine import MaxNoise, MaxState, OrderStatistics
 from workers.mechanisms.order_statistics.mechanisms import (
     BoundedMax,
     BoundedMaxConfig,
@@ -26,7 +26,6 @@ from workers.mechanisms.order_statistics.mechanisms import (
     TwoLevelK,
     TwoLevelKConfig,
 )
-from workers.mechanisms.order_statistics.state import MaxState
 
 KEY = NoiseKey(b"k" * 32)
 KEY_LABEL = b"\0key"

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.levels import Counter
-from workers.mechanisms.running.discovery import Discovery, _log_theta
-from workers.mechanisms.running.discovery_schedule import make_discovery
+from workers.mechanisms.running.discovery import Discovery, _log_theta, make_discovery
 from workers.runtime.errors import HorizonExceeded
 
 

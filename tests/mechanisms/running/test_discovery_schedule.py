@@ -9,12 +9,13 @@ import pytest
 from tests.mechanisms.running.test_discovery import exact_tail, shown_by_one_event
 from tests.mechanisms.running.test_histograms import ONE_KEY, Silent, part, planted_rate, shown, unk
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.running.discovery import Discovery, constants_of
-from workers.mechanisms.running.discovery_schedule import (
+from workers.mechanisms.running.discovery import (
     _CHUNK_TICKS,
     ConstantDiscovery,
+    Discovery,
     _normal_tail,
     _tails,
+    constants_of,
     make_discovery,
 )
 from workers.runtime.errors import HorizonExceeded

@@ -19,10 +19,9 @@ from tests.privacy.spending.test_spent import life, settings, state
 from workers.cli import execute
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.config.ticks import TickGrid
-from workers.privacy.ceiling.ceiling import Ceiling, most_epochs
-from workers.privacy.ceiling.charges import EVER, Charge, charges_of, merged
-from workers.privacy.ceiling.others import overlap
-from workers.privacy.ceiling.refusing import check_ceiling
+from workers.privacy.ceiling import EVER, Ceiling, CeilingCharge, charges_of, merged, most_epochs
+from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.ceiling_guard import overlap
 from workers.privacy.total import Part, epsilon_at, together
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import PrivacySettings, Settings
@@ -35,9 +34,9 @@ PART = Part(rho=0.01, epsilon=0.9, delta=1e-6, failures={"discovery": 5e-7, "sam
 
 def charge(
     number: int, start: int, ticks: int, first: int, last: int, *, keys: frozenset[str] | None = None, field: str = "key"
-) -> Charge:
+) -> CeilingCharge:
     """Epochs of so many ticks of 1 ms, or one without end."""
-    return Charge(
+    return CeilingCharge(
         worker="w", histogram=f"h{number}", generation=1, identity=b"%d" % number, unit="user", price=PART, key=field,
         grid=TickGrid(tick_ms=1, start_ms=start, horizon=ticks or None), keys=keys, first=first, last=last,
     )  # fmt: skip
@@ -47,7 +46,7 @@ def charge(
 
 
 @st.composite
-def charged(draw: st.DrawFn) -> list[Charge]:
+def charged(draw: st.DrawFn) -> list[CeilingCharge]:
     """Up to three generations with epochs of a few ms, anywhere."""
     found = []
     for number in range(draw(st.integers(1, 3))):
@@ -61,7 +60,7 @@ def charged(draw: st.DrawFn) -> list[Charge]:
 @given(charged(), st.none() | st.integers(2, 20), st.sampled_from(["user", "event"]), st.floats(0.1, 3.0))
 @limits(max_examples=60)
 def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
-    charges: list[Charge], period: int | None, unit: str, most: float
+    charges: list[CeilingCharge], period: int | None, unit: str, most: float
 ) -> None:
     """Every ms is tried as a window's beginning, and every epoch as a window."""
     charges = [replace(one, unit=unit) for one in charges]
@@ -157,7 +156,7 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
     city = charge(2, 0, 0, 1, 1, keys=frozenset({"berlin"}), field="city")
     any_key = charge(3, 0, 0, 1, 1)
 
-    def epsilon(unit: str, *charges: Charge) -> float | None:
+    def epsilon(unit: str, *charges: CeilingCharge) -> float | None:
         given_ = [replace(each, unit=unit) for each in charges]
         return Ceiling(unit, 1.0, 1e-4, None).epsilon_of(given_, [1] * len(given_))
 

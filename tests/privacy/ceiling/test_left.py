@@ -19,8 +19,8 @@ from workers.cli import execute
 from workers.commands.budget import show, show_all
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.privacy.ceiling.charges import charges_of
-from workers.privacy.spending.spent import budget_of, budget_of_all
+from workers.privacy.ceiling import charges_of
+from workers.privacy.spending import budget_of, budget_of_all
 from workers.privacy.total import Built, Part, epsilon_at, together, total_of
 from workers.settings.settings import Settings
 

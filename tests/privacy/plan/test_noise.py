@@ -16,13 +16,16 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import PositiveLaplaceConfig
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.privacy.plan.curves import HaarCurve, curve_of, rho_item_of, sqrt_curve
 from workers.privacy.plan.noise import (
+    HaarCurve,
     curve,
+    curve_of,
     half_width_95,
     mean_absolute_error,
     mean_over_ticks,
     noise_of,
+    rho_item_of,
+    sqrt_curve,
     thresholds_of,
     worst_of_all,
 )

@@ -12,8 +12,7 @@ from bench.utility_cases import Case, cases, config, labels
 from workers.mechanisms.accounting import paper_epsilon
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.privacy.theorems.promise import Data, most_blocks, paper_rho, worst_variance
-from workers.privacy.theorems.theorems import promises
+from workers.privacy.theorems import Data, most_blocks, paper_rho, promises, worst_variance
 
 SHORT = cases(128)
 # Where a union over many noises, or several bounds in a row, stand between the promise and what happens, less of it is used.

@@ -25,12 +25,10 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
 from workers.pipeline.histogram import Histogram, Life, owner_of
 from workers.pipeline.merge import Merge, ReleaseProgress
+from workers.privacy import spending
+from workers.privacy import spending as module
 from workers.privacy.plan.model import Record
-from workers.privacy.spending import model
-from workers.privacy.spending import spent as module
-from workers.privacy.spending.model import Budget
-from workers.privacy.spending.spent import budget_of
-from workers.privacy.spending.state import entries_of
+from workers.privacy.spending import Budget, budget_of, entries_of
 from workers.settings.settings import EventsSettings, KafkaSettings, PrivacySettings, Settings, WorkerSettings, load
 
 Lived = tuple[HistogramConfig, int, int]  # a generation, the first global tick it published, the next that it would
@@ -330,7 +328,7 @@ def test_nothing_spent_is_said_and_is_no_promise(tmp_path: Path) -> None:
 def test_every_field_of_the_json_is_documented() -> None:
     """Scripts read it: a name that nobody explained is a trap."""
     documented = (ROOT / "docs" / "budget.md").read_text(encoding="utf-8")
-    for record in vars(model).values():
+    for record in vars(spending).values():
         if isinstance(record, type) and issubclass(record, Record):
             for name in record.__struct_fields__:
                 assert f"`{name}`" in documented, f"{record.__name__}.{name}"

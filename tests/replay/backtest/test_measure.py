@@ -18,8 +18,7 @@ from tests.replay.site import T0, settings_of
 from tests.worker.harness import known, unk
 from workers.replay.backtest.measure import Delays
 from workers.replay.backtest.results import Results
-from workers.replay.backtest.truth import SIZES
-from workers.replay.backtest.view import kendall
+from workers.replay.backtest.truth import SIZES, kendall
 from workers.settings.settings import load
 
 TOP = 5

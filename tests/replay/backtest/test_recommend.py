@@ -11,9 +11,8 @@ import pytest
 from tests.replay.backtest.backtests import backtest, events
 from tests.replay.site import settings_of
 from tests.worker.harness import unk
-from workers.replay.backtest.outcomes import Outcome, Spread, outcomes
 from workers.replay.backtest.recommend import Recommendation, recommend
-from workers.replay.backtest.results import RunRow, read, write
+from workers.replay.backtest.results import Outcome, RunRow, Spread, outcomes, read, write
 
 
 def outcome(

@@ -18,9 +18,8 @@ from tests.worker.harness import known, unk
 from workers.cli import execute
 from workers.replay.backtest import sweep
 from workers.replay.backtest.grid import Run, make_grid, runs_of
-from workers.replay.backtest.pool import Pool
 from workers.replay.backtest.results import BOARDS, REJECTS, RESULTS, RUNS, Results, Series, read
-from workers.replay.backtest.sweep import Backtest, Thinned
+from workers.replay.backtest.sweep import Backtest, Pool, Thinned
 from workers.replay.offline import Summary
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines

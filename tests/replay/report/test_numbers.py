@@ -12,11 +12,11 @@ import pytest
 from tests import ROOT, numbers
 from workers.cli import execute
 from workers.mechanisms.config.buckets import Buckets, parse_buckets
-from workers.pipeline.quantiles import Numeric
+from workers.pipeline.snapshots import Numeric
 from workers.replay.backtest import results
 from workers.replay.backtest.results import BoardRow
-from workers.replay.report.data import measured
 from workers.replay.report.numbers import counted_of, holds, numeric_of, quantile_table
+from workers.replay.report.runs import measured
 from workers.settings.settings import load
 
 EXAMPLE = ROOT / "examples" / "latencies.toml"

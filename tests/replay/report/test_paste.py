@@ -15,7 +15,7 @@ from tests import ROOT
 from tests.dashboard.browser import browser
 from tests.replay.report.test_report import HOSTILE, a_run, made, report
 from workers.replay.backtest.grid import settings_text
-from workers.replay.backtest.outcomes import Outcome
+from workers.replay.backtest.results import Outcome
 from workers.replay.report.charts import COLORS, INK, PALE
 from workers.replay.report.pages import histogram_section
 from workers.settings.settings import load, settings_of

@@ -7,13 +7,12 @@ from datetime import timedelta
 
 from rich.console import Console
 
-from workers.commands.check.examine import Examined, Nearest, OfHistogram, OfUsers, Spread, Why, examine
-from workers.commands.check.expect import Expected
+from workers.commands.check.examine import Examined, Expected, Nearest, OfHistogram, OfUsers, Spread, Why, examine
 from workers.commands.check.sample import Sample, of_file, of_topics
 from workers.commands.compiling import ensure_compiled
 from workers.commands.printing import Printer, many, share, when
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.privacy.ceiling.refusing import check_ceiling
+from workers.privacy.ceiling_check import check_ceiling
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 

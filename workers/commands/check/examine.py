@@ -2,21 +2,28 @@
 each histogram would have of them.
 
 The same readers decide as in the worker. What is found is exact: for the operator only.
+
+The paths that records have, and which of them are near one that they do not have.
+
+What the first ticks of a histogram would show if events went on as they are in a sample.
+
+An estimate: each item that was met goes on at its rate, and shows where its expected count passes
+the threshold. Items that were not met are not in it, nor is what bounds users.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
+import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.commands.check.expect import Expected, Pair, expected
-from workers.commands.check.fields import Fields, wanted_paths
 from workers.commands.check.sample import Part, Sample
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.forms import Forms
@@ -24,13 +31,216 @@ from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
 from workers.events.reader import AHEAD, EARLY, Reject
 from workers.events.source_reader import SourceReader
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.config.views import UNITS, Path, Shape
+from workers.mechanisms.config.views import CHARACTERS_MAX, STEPS_MAX, UNITS, Path, Shape, parse
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.mechanisms.registry import build
 from workers.pipeline.factory import lanes, reader_of, source_reader_of
 from workers.pipeline.watermark import Watermark, behind_rejects
-from workers.privacy.plan.noise import curve, last_tick, worst_and_rms
+from workers.privacy.plan.noise import KINDS, blocks_of, curve, discovery_step, last_tick, worst_and_rms
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
+
+# Of one object: an object of counts has a name for each item.
+NAMES_MAX = 200
+# Of a list, from its beginning.
+ELEMENTS_MAX = 20
+# Of all records together.
+PATHS_MAX = 5_000
+NEAREST = 3
+_NEAR = 0.6
+# The last name alone says less than the whole path, and short names are alike by chance.
+_LAST_NAME, _NEAR_LAST = 0.95, 0.75
+
+
+class Fields:
+    """How many records have each path. Its repr shows none: names of fields may be data."""
+
+    def __init__(self) -> None:
+        self._met: Counter[str] = Counter()
+        self._records = 0
+
+    def __repr__(self) -> str:
+        return f"Fields({len(self._met)})"
+
+    def add(self, record: object) -> None:
+        """Add the paths of one decoded record."""
+        self._records += 1
+        for path in set(_paths(record, (), None)):
+            text = str(path)
+            if text in self._met or (len(self._met) < PATHS_MAX and len(text) <= CHARACTERS_MAX):
+                self._met[text] += 1
+
+    def has(self, path: Path) -> bool:
+        """Return whether some record has something at a path."""
+        return str(path) in self._met
+
+    def nearest(self, wanted: Path) -> list[str]:
+        """Return the paths that are most like one, the best first; itself is none of them."""
+        scores = {text: _likeness(wanted, text) for text in self._met if text != str(wanted)}
+        good = sorted((text for text, score in scores.items() if score >= _NEAR), key=lambda text: (-scores[text], text))
+        return good[:NEAREST]
+
+    def share(self, path: str) -> float:
+        """Return the share of the records that have a path."""
+        return self._met[path] / self._records if self._records else 0.0
+
+
+def wanted_paths(shape: Shape) -> dict[str, Path]:
+    """Return every path that is looked at, with the name of its setting behind."""
+    found: dict[str, Path] = {}
+    for view in shape.views.values():
+        for name, path in view.paths().items():
+            found[f"{name} {path}"] = path
+        for condition in view.where:
+            found[f"where {condition.field}"] = parse(condition.field)
+    for name, place in (("timestamp", shape.time), ("user", shape.user)):
+        if isinstance(place, Path):
+            found[f"{name} {place}"] = place
+    return found
+
+
+def _paths(value: object, steps: tuple[str, ...], list_at: int | None) -> Iterator[Path]:
+    if steps:
+        yield Path(steps, list_at)
+    if isinstance(value, Mapping) and len(steps) < STEPS_MAX:
+        for name in list(value)[:NAMES_MAX]:
+            if isinstance(name, str) and name:
+                yield from _paths(value[name], (*steps, name), list_at)
+    elif isinstance(value, list) and steps and list_at is None:
+        for element in value[:ELEMENTS_MAX]:
+            yield from _paths(element, steps, len(steps))
+
+
+def _likeness(wanted: Path, text: str) -> float:
+    """Return how like a path is to the wanted one, from 0 to 1."""
+    whole = _ratio(str(wanted), text)
+    last = _ratio(wanted.steps[-1], parse(text).steps[-1])
+    return max(whole, _LAST_NAME * last if last >= _NEAR_LAST else 0.0)
+
+
+def _ratio(one: str, other: str) -> float:
+    one, other = (text.casefold().replace("_", "").replace("-", "") for text in (one, other))
+    matcher = difflib.SequenceMatcher(None, one, other)
+    # Upper bounds that take little time; the ratio itself is quadratic in the length.
+    likely = min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= _NEAR
+    return matcher.ratio() if likely else 0.0
+
+
+Pair = tuple[str, str]
+"""A stream key and a label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passing:
+    """How many of the items that were met would be shown.
+
+    Attributes:
+        tick: after which tick of the epoch.
+        threshold: the count from which an item is shown.
+        shown: how many pass it.
+    """
+
+    tick: int
+    threshold: int
+    shown: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a histogram's ticks would show.
+
+    Attributes:
+        counts: whether what is published are counts with noise of this sd.
+        sd_first, sd_worst: of the noise, after the first tick and at its worst.
+        last: the epoch's last tick, or that of the first year.
+        events: expected in a tick.
+        largest, median: expected in a tick of the items that were met; 0 without any.
+        items: how many (stream key, item) were met.
+        passing: after the first tick, and at the horizon; none where no threshold decides.
+        declared: the share of what events bring that is in the declared domain; None without one.
+    """
+
+    counts: bool
+    sd_first: float
+    sd_worst: float
+    last: int
+    events: float
+    largest: float
+    median: float
+    items: int
+    passing: tuple[Passing, ...]
+    declared: float | None
+
+
+def expected(
+    config: HistogramConfig,
+    mechanism: Mechanism,
+    events_s: float,
+    pairs_s: Mapping[Pair, float],
+    sd_worst: float,
+) -> Expected:
+    """Return what a histogram's ticks would show.
+
+    Args:
+        config: of the histogram.
+        mechanism: built from it, for its figures alone.
+        events_s: events a second that it looks at.
+        pairs_s: what they add to each item, a second, within the bounds of an event.
+        sd_worst: the largest sd over the ticks.
+    """
+    tick_s = config.tick_ms / 1000
+    a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
+    domain = {label.decode() for label in mechanism.domain()}
+    inside = None
+    if domain:
+        known = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
+        total = sum(a_tick.values())
+        inside = sum(known.values()) / total if total else 0.0
+        a_tick = known
+    last, first = last_tick(config), discovery_step(config) or 1
+    return Expected(
+        counts=KINDS[mechanism.kind].counts,
+        sd_first=mechanism.sd(min(first, last)),
+        sd_worst=sd_worst,
+        last=last,
+        events=events_s * tick_s,
+        largest=max(a_tick.values(), default=0.0),
+        median=statistics.median(a_tick.values()) if a_tick else 0.0,
+        items=len(a_tick),
+        passing=tuple(_passing(config, mechanism, a_tick, tick) for tick in _looked_at(mechanism, first, last)),
+        declared=inside,
+    )
+
+
+def _looked_at(mechanism: Mechanism, first: int, last: int) -> list[int]:
+    """Return the ticks after which a threshold decides what is shown, the first and the last."""
+    ticks = sorted({min(first, last), last // first * first or last})
+    return [tick for tick in ticks if mechanism.threshold(tick) is not None]
+
+
+def _passing(config: HistogramConfig, mechanism: Mechanism, a_tick: Mapping[Pair, float], tick: int) -> Passing:
+    kind, threshold = KINDS[mechanism.kind], mechanism.threshold(tick) or 0
+    # What one decision is about: this many ticks' counts.
+    ticks = 1 if kind.family == "tick" else tick
+    if (blocks := blocks_of(mechanism)) is not None:
+        ticks = max(blocks.radix**level for level in range(blocks.levels) if blocks.radix**level <= tick)
+    counts = {pair: count * ticks for pair, count in a_tick.items()}
+    shown = sum(counts[pair] > threshold + bar for pair, bar in _bars(config, counts).items())
+    return Passing(tick=tick, threshold=threshold, shown=shown)
+
+
+def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, float]:
+    """Return what the threshold of each item lies above: of some, the (kbar + 1)-th largest."""
+    algorithm = config.parameters() if isinstance(config, OneShotConfig) else None
+    of_key: dict[str, list[float]] = {}
+    for (key, _), count in counts.items():
+        of_key.setdefault(key, []).append(count)
+    bars = dict.fromkeys(of_key, 0.0)
+    if algorithm is not None and algorithm.kbar:
+        bars = {key: sorted([*found, 0.0], reverse=True)[min(algorithm.kbar, len(found))] for key, found in of_key.items()}
+    return {pair: bars[pair[0]] for pair in counts}
+
 
 Longs = NDArray[np.int64]
 UserEpoch = tuple[bytes, int]

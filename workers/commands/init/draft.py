@@ -14,9 +14,7 @@ from types import MappingProxyType
 
 from workers.commands.init.fields import Field, Where, label, survey, where_of
 from workers.commands.init.formats import Decoded, NothingToCount
-from workers.commands.init.items import Items, items_of
-from workers.commands.init.people import Named, keys_of, users_of
-from workers.commands.init.ranges import Range
+from workers.commands.init.items import Items, Named, Range, items_of, keys_of, users_of
 from workers.commands.init.sample import Sample
 from workers.commands.init.times import Time, grace_of, times_of
 from workers.events.project import Event, Projection, Seen

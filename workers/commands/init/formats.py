@@ -3,18 +3,172 @@
 A format is a decoder: a function of a value's bytes that returns what a record holds, or raises a
 ValueError. JSON is looked for first; a value that begins with a zero byte and four of a schema's id
 is framed as serializers with a Schema Registry do it.
+
+Records behind a Schema Registry as whole objects: Avro, Protobuf, and JSON with a schema's id.
+
+The worker's own readers walk along wanted fields; here nobody knows yet which these are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
-from workers.commands.init.schemas import Decoder, Schemas, is_framed
+from workers.events.formats.fitting import Refused
 from workers.events.json_objects import JsonDecoder
-from workers.events.schemas import Access
-from workers.events.tree import build
+from workers.events.schemas import AVRO, JSON, PROTOBUF, Access, Registry, Schema
+from workers.events.tree import Node, build
+from workers.mechanisms.config.views import STEPS_MAX
 from workers.runtime.errors import SettingsError
+
+Decoder = Callable[[bytes], object]
+MAGIC, HEADER = 0, 5
+#: What `events.format` calls the kinds of schemas.
+FORMATS = MappingProxyType({AVRO: "avro", PROTOBUF: "protobuf", JSON: "json_schema"})
+_PATIENCE_S = 15.0
+
+
+class _Patience:
+    """Who waits for the registry, until time is over."""
+
+    def __init__(self, url: str) -> None:
+        self._deadline, self._url = time.monotonic() + _PATIENCE_S, url
+
+    def check_open(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise SettingsError(f"the schema registry at {self._url} did not answer within {_PATIENCE_S:g} s")
+
+    def goes_on(self) -> None:
+        """Go on."""
+
+
+class Schemas:
+    """Decodes values by the schemas that they name."""
+
+    def __init__(self, access: Access, json: Decoder) -> None:
+        """
+        Args:
+            access: to the registry.
+            json: decodes JSON.
+
+        Raises:
+            SettingsError: what reads schemas is not installed.
+        """
+        try:
+            from workers.events.formats.avro import AvroFormat
+        except ImportError as error:
+            raise SettingsError(f"--schema-registry: install quietcount[formats]: {error}") from None
+        self._registry, self._waiting, self._json = Registry(access), _Patience(access.url), json
+        self._avro = AvroFormat(Node())
+        self._decoders: dict[bytes, tuple[str, Callable[[bytes], object]] | None] = {}
+
+    def decode(self, value: bytes) -> tuple[str, object]:
+        """Return the format of a value and what it holds.
+
+        Raises:
+            ValueError: it names no schema that is known, or is none of its schema.
+            SettingsError: the registry does not answer.
+        """
+        if not is_framed(value):
+            raise ValueError
+        name = value[1:HEADER]
+        if name not in self._decoders:
+            self._decoders[name] = self._decoder(int.from_bytes(name, "big"))
+        found = self._decoders[name]
+        if found is None:
+            raise ValueError
+        return found[0], found[1](value[HEADER:])
+
+    def _decoder(self, schema_id: int) -> tuple[str, Callable[[bytes], object]] | None:
+        schema = self._registry.schema(schema_id, self._waiting)
+        if schema is None:
+            return None
+        if schema.kind == JSON:
+            return FORMATS[JSON], self._json
+        try:
+            if schema.kind == AVRO:
+                number = self._avro.add(schema)
+                return FORMATS[AVRO], lambda payload: self._avro.decode(number, payload)
+            return (FORMATS[PROTOBUF], _protobuf(schema)) if schema.kind == PROTOBUF else None
+        except (Refused, ValueError):
+            return None
+
+
+def is_framed(value: bytes) -> bool:
+    """Return whether a value begins as serializers with a Schema Registry write it."""
+    return len(value) >= HEADER and value[0] == MAGIC
+
+
+def _protobuf(schema: Schema) -> Decoder:
+    """Return what decodes the messages of a schema; a value says which of them it is."""
+    from google.protobuf import message_factory
+
+    from workers.events.formats.protobuf_program import ProtobufSchema, indexes_of
+
+    found = ProtobufSchema(schema)
+
+    def decode(payload: bytes) -> object:
+        end = _end_of_indexes(payload)
+        kind = message_factory.GetMessageClass(found.message(indexes_of(payload[:end])))
+        try:
+            message = kind.FromString(payload[end:])
+        except Exception:  # noqa: BLE001 - upb's DecodeError is another class from version to version
+            raise ValueError from None
+        return _whole(message, 0)
+
+    return decode
+
+
+def _end_of_indexes(payload: bytes) -> int:
+    """Return where the message begins behind the numbers that say which one it is."""
+    at = wanted = 0
+    for number in range(STEPS_MAX):
+        start = at
+        while at < len(payload) and payload[at] & 0x80:
+            at += 1
+        at += 1
+        if number == 0:
+            # Zigzag: the number of indexes; none means the first message.
+            wanted = payload[start] >> 1 if at == start + 1 and start < len(payload) else -1
+        if number >= wanted:
+            break
+    if at > len(payload) or wanted < 0 or number < wanted:
+        raise ValueError
+    return at
+
+
+def _whole(message: Any, depth: int) -> dict[str, object]:
+    """Return all fields of a message as the worker's reader does: those with presence where set."""
+    made: dict[str, object] = {}
+    for field in message.DESCRIPTOR.fields if depth < STEPS_MAX else ():
+        if field.has_presence and not message.HasField(field.name):
+            continue
+        found = getattr(message, field.name)
+        if not field.is_repeated:
+            made[field.name] = _value(field, found, depth)
+        elif field.message_type is not None and field.message_type.GetOptions().map_entry:
+            value = field.message_type.fields_by_name["value"]
+            made[field.name] = {_name(key): _value(value, found[key], depth) for key in found}
+        else:
+            made[field.name] = [_value(field, each, depth) for each in found]
+    return made
+
+
+def _name(key: object) -> str:
+    return ("true" if key else "false") if isinstance(key, bool) else str(key)
+
+
+def _value(field: Any, value: Any, depth: int) -> object:
+    if field.message_type is not None:
+        return _whole(value, depth + 1)
+    if field.enum_type is not None:
+        named = field.enum_type.values_by_number.get(value)
+        return value if named is None else named.name
+    return value
+
 
 # Longer values are rejects with the settings that are written.
 VALUE_BYTES_MAX = 1_000_000

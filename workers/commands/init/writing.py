@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from workers.commands.init.draft import Answers, Draft
 from workers.commands.init.fields import Form, many, percent
+from workers.commands.init.items import Named
 from workers.commands.init.pace import DELTA, EPSILON, ITEMS_PER_USER, Pace
-from workers.commands.init.people import Named
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.settings.durations import format_duration
 from workers.settings.settings import internal_topics

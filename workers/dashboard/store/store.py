@@ -25,8 +25,7 @@ import duckdb
 from confluent_kafka import KafkaException
 
 from workers.dashboard.store.following import Follower
-from workers.dashboard.store.schema import OtherVersion, connect
-from workers.dashboard.store.writing import Writer, settle, thin
+from workers.dashboard.store.writing import OtherVersion, Writer, connect, settle, thin
 from workers.kafka.clients import Connection
 from workers.runtime.errors import describe
 

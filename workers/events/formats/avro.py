@@ -12,8 +12,7 @@ import fastavro
 import numpy as np
 
 from workers.events.formats import avro_scanner
-from workers.events.formats.avro_program import AvroArrays, AvroProgram
-from workers.events.formats.avro_schema import AvroSchema, parse
+from workers.events.formats.avro_program import AvroArrays, AvroProgram, AvroSchema, parse
 from workers.events.formats.fitting import NOT_OF_FORMAT, UNREADABLE, Bytes, Logging, Longs, Refused
 from workers.events.log import DECLINED
 from workers.events.schemas import AVRO, Schema

@@ -11,8 +11,7 @@ from google.protobuf import message_factory
 
 from workers.events.formats import protobuf_scanner
 from workers.events.formats.fitting import NO_MESSAGE, NOT_OF_FORMAT, UNREADABLE, Bytes, Logging, Longs, Refused
-from workers.events.formats.protobuf_program import ProtobufArrays, ProtobufProgram
-from workers.events.formats.protobuf_schema import ProtobufSchema, indexes_of
+from workers.events.formats.protobuf_program import ProtobufArrays, ProtobufProgram, ProtobufSchema, indexes_of
 from workers.events.schemas import PROTOBUF, Schema
 from workers.events.tree import Node
 

@@ -5,13 +5,17 @@
     decode     one record that the scanner declines, as Python objects
 
 A batch may hold records of any number of schemas: they are all in one program.
+
+JSON behind a schema's id: the id is cut off, and what follows is JSON like any other.
+
+The schema says nothing that the settings do not, so no registry is asked and nothing validated.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
@@ -22,8 +26,9 @@ from numpy.typing import NDArray
 from workers.arrays.texts import fixed
 from workers.events.formats.fitting import NO_MESSAGE, Refused, logged
 from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, cut
+from workers.events.json import Json
 from workers.events.log import DECLINED
-from workers.events.logs import Logs, Longs
+from workers.events.logs import Bools, Bytes, Logs, Longs
 from workers.events.schemas import Schema, Waiting
 from workers.events.tree import Node
 from workers.runtime.errors import SettingsError
@@ -31,6 +36,29 @@ from workers.runtime.errors import SettingsError
 if TYPE_CHECKING:
     from workers.events.formats.avro import AvroFormat
     from workers.events.formats.protobuf import ProtobufFormat
+
+
+class FramedJson:
+    """Reads JSON behind a schema's id; see `Format`."""
+
+    def __init__(self, json: Json) -> None:
+        """
+        Args:
+            json: reads what follows.
+        """
+        self._json = json
+
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
+        """Log the wanted fields of plain records; see `Format.scan`."""
+        payloads, refused = json_payloads(data, values)
+        decoder = self._json.decoder(data, payloads)
+
+        def decode(row: int) -> object:
+            if row in refused:
+                raise ValueError(refused[row])
+            return decoder(row)
+
+        return (replace(logs, decode=decode) for logs in self._json.scan(data, payloads, plain))
 
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,13 @@
-"""Counters: the noise of one item's running sum over the ticks, published at every tick.
+"""The mechanisms that spend their budget on a counter for each item: what each counter may cost.
+
+An event touches at most D0 items by at most Dinf, so each item's counter gets rho / (D0 Dinf^2)
+(000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf, each at a tick of its own:
+its shift of the counter is sum a_i times that of a one at the tick, so no longer than Dinf times
+the longest of these, and costs no more. The samplers' distance counts twice: in the noise on
+counts, and in every tick's test of whether an item may be shown, whose bound is one on the ideal
+noise.
+
+Counters: the noise of one item's running sum over the ticks, published at every tick.
 
 What: a counter says which noise an item's count gets at tick t, what one event costs, and how large
 the error is. It is stateless: the noise of (item, t) is a function of the key, so an item first
@@ -12,10 +21,20 @@ Kinds: `haar` (the default: half the error of `tree`), `tree` (the papers' basel
 declared domain, over at most 2^16 ticks).
 """
 
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from workers.mechanisms.accounting import float_up
+from workers.mechanisms.budget import OnSplit, Split, split
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.haar import HaarCounter
-from workers.mechanisms.counters.levels import Counter
+from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter, last_tick_of, together
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
+from workers.mechanisms.mechanism import Noise, State, ticks_of_item
+from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.frozen import kept
 
 KINDS = ("haar", "tree", "sqrt")
@@ -52,3 +71,62 @@ def make_counter(
     if kind == "tree":
         return TreeCounter(horizon, rho_item, radix)
     raise ValueError(f"counter = {kind!r}: must be one of {', '.join(KINDS)}")
+
+
+class OnCounters(OnSplit):
+    """Base of the mechanisms that keep a counter for each item.
+
+    Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all
+    snapshots of an epoch, for a mechanism whose counts come from `_counter` and whose discoveries
+    cost at most `delta_discovery`; adaptive streams included (integer orders). Every rounding goes
+    to the private side.
+
+    Args:
+        config: with epsilon or rho, delta, max_items (D0) and max_count (Dinf).
+        unit: whose presence is hidden.
+        discovers: whether items of an unknown domain are shown.
+        every: new items are tested for only at ticks that are multiples of it.
+
+    Raises:
+        ValueError: the budget cannot be met, or delta is below what the samplers can promise.
+    """
+
+    def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool, every: int = 1) -> None:
+        self._split = split(config, discovers=discovers)
+        rho_item = rho_of_item(config, self._split)
+        self._counter = counter = make_counter(
+            config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
+        )
+        spent = math.nextafter(counter.rho_item * (config.max_items * config.max_count**2), math.inf)
+        tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
+        tests_tv = float_up(tests * Fraction(counter.test_tv))
+        # Parts of a user's item at different ticks have different cells.
+        tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
+        # Both parts of `sampler_delta`: which of them is the larger says what to change.
+        of_counts = (1 + math.exp(self._split.epsilon)) * tv
+        otherwise = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
+        self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=otherwise)
+
+    def sd(self, t: int) -> float:
+        ticks = together(t, last_tick_of(self._counter.horizon))
+        return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)
+
+    def difference_sd(self, t: int, since: int) -> float:
+        return self._counter.difference_sd(t, since)
+
+    def init(self) -> State:
+        return State()
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return self._counter.columns(stream)
+
+
+@kept(1024)
+def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
+    """Return a counter's sd at each tick, kept: a worker's owner partitions ask one by one."""
+    return tuple(map(counter.sd, ticks))
+
+
+def rho_of_item(config: HistogramConfig, own: Split) -> float:
+    """Return what one unit of change of one item's counter may cost, rounded down."""
+    return math.nextafter(float(Fraction(own.rho) / (config.max_items * config.max_count**2)), 0.0)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from workers.mechanisms.config.histogram import KnownBaseConfig
-from workers.mechanisms.counters.per_item import OnCounters
+from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
 

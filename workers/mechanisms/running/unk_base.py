@@ -24,10 +24,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from workers.mechanisms.config.histogram import UnkBaseConfig
-from workers.mechanisms.counters.per_item import OnCounters
+from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
-from workers.mechanisms.running.discovery_schedule import make_discovery
+from workers.mechanisms.running.discovery import make_discovery
 
 
 class UnkBase(OnCounters, Domained):

@@ -22,10 +22,8 @@ from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.privacy.plan.curves import curve_of
-from workers.privacy.plan.kinds import KINDS
 from workers.privacy.plan.model import Alternative, Bucket, CounterChoice, EndChoice, Noise
-from workers.privacy.plan.noise import buckets_of, worst_and_rms
+from workers.privacy.plan.noise import KINDS, buckets_of, curve_of, worst_and_rms
 
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 _MORE_AT_WORST = Fraction(4, 3)

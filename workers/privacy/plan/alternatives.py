@@ -29,17 +29,20 @@ from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build, protects_users
-from workers.privacy.plan.curves import curve_of, rho_item_of, sqrt_curve
-from workers.privacy.plan.kinds import KINDS, near
 from workers.privacy.plan.memory import memory_of
 from workers.privacy.plan.model import Alternative, CounterChoice, Noise
 from workers.privacy.plan.noise import (
     COUNT_LAWS,
+    KINDS,
     Blocks,
     blocks_of,
     curve,
+    curve_of,
     last_tick,
+    near,
     noise_of,
+    rho_item_of,
+    sqrt_curve,
     thresholds_of,
     worst_and_rms,
     worst_of_all,

@@ -21,11 +21,11 @@ from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.privacy.phrasing import cautions
 from workers.privacy.plan.advice import advice, end_choices
 from workers.privacy.plan.alternatives import alternatives, counter_choices
-from workers.privacy.plan.curves import DigitCurve
 from workers.privacy.plan.memory import SIZES, memory_of
 from workers.privacy.plan.model import Error, Figure, HistogramPlan, Noise, Plan, Segment, Share, TheoremError, Worst
 from workers.privacy.plan.noise import (
     COUNT_LAWS,
+    DigitCurve,
     blocks_of,
     discovery_step,
     mean_over_ticks,
@@ -33,9 +33,8 @@ from workers.privacy.plan.noise import (
     thresholds_of,
     worst_of_all,
 )
-from workers.privacy.theorems.printed import printed_of
-from workers.privacy.theorems.promise import Data, bottom_of
-from workers.privacy.theorems.theorems import BETA, promises
+from workers.privacy.printed import printed_of
+from workers.privacy.theorems import BETA, Data, bottom_of, promises
 from workers.privacy.total import Built, total_of
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings

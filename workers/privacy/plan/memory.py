@@ -24,8 +24,8 @@ from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.running.meta import Meta
-from workers.privacy.plan.kinds import KINDS
 from workers.privacy.plan.model import Memory, Size
+from workers.privacy.plan.noise import KINDS
 
 LABEL_BYTES = 16
 SIZES = (1_000, 100_000, 1_000_000)

@@ -13,13 +13,37 @@ of several (`misra_gries`, pure) is taken for one of the same s: its mean |n| is
 higher, its far tail lighter.
 All counts at once: N sub-Gaussian variables stay below s sqrt(2 ln(2 N / beta)) with probability
 1 - beta (union bound), and half a count more where they were rounded.
+
+What a plan says of each mechanism whatever its settings, and which mechanisms it compares.
+
+    running     counts since the epoch began
+    tick        each tick's own counts
+    labels      labels of the largest, now and then
+    statistic   order statistics of running counts
+
+The variance of published noise as a function of the tick: at any ticks, its worst, its mean.
+
+What: a curve is made from the parameters that a counter publishes (`Counter.public`), for any
+horizon. Nothing here is released; floats will do.
+
+    Symbol       Here
+    T            `last`: ticks 1..last are looked at
+    h, o, c_j    as in `haar`; sigma_j^2 = `variances[j]`, j = 0 the total
+    d_j          digits of t, as in `tree`
+
+Worst tick of haar: sum_j c_j(t)^2 sigma_j^2 depends on t's low bits level by level, so the best are
+kept bit by bit. Of the ticks that agree in their 12 highest bits so far only the best is kept: what
+follows differs between them by less than 2^-12 of one level's variance. Up to 4,096 ticks all are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +53,265 @@ from workers.mechanisms.mechanism import Differences, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGries
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.running.meta import Meta
-from workers.privacy.plan.curves import Curve, DigitCurve, TableCurve, curve_of
-from workers.privacy.plan.kinds import KINDS
 from workers.privacy.plan.model import Bucket, Change, Noise, Thresholds, Tick
+
+_ANSWER = "a column's sum, at most; an answer also waits until it has grown enough: see the errors"
+_OF_BLOCKS = "one block of ticks shows an item whose noisy count in it is above"
+_OF_TICKS = "an item is shown at each tick at which its noisy count is above"
+_OVER_A_BAR = (
+    "a noisy bar lies this far above the (kbar + 1)-th largest count; items above it are shown"
+)
+_CLEARLY = "each tick's counts clearly above the (kbar + 1)-th"
+_PASSED = "each tick's counts above the threshold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One mechanism.
+
+    Attributes:
+        family: see the module.
+        answers: what it publishes.
+        on: what its noise is on.
+        shown: what its threshold decides.
+        counts: whether snapshots carry counts with an sd, rather than an answer.
+        bar: whether its threshold is a bar with noise of its own.
+        blocks: whether it adds up blocks of ticks, each with its own threshold.
+    """
+
+    family: str
+    answers: str
+    on: str = "each running count"
+    shown: str = "an item is shown once its noisy count is above, and then stays shown"
+    counts: bool = True
+    bar: bool = False
+    blocks: bool = False
+
+
+def _tick_kind(answers: str, shown: str = _OF_TICKS, *, bar: bool = False) -> Kind:
+    return Kind(family="tick", answers=answers, on="each count of the tick itself", shown=shown, bar=bar)
+
+
+def _blocks(answers: str, on: str) -> Kind:
+    return Kind(family="running", answers=answers, on=on, shown=_OF_BLOCKS, blocks=True)
+
+
+def _statistic(answers: str) -> Kind:
+    return Kind(family="statistic", answers=answers, on=_ANSWER, counts=False)
+
+
+# In the order in which they are compared.
+KINDS: Mapping[str, Kind] = MappingProxyType({
+    "known_base": Kind(family="running", answers="running counts of every declared label"),
+    "unk_base": Kind(family="running", answers="running counts of labels that passed the threshold"),
+    "sparse_gumb": Kind(family="running", answers="running counts of a top k of declared labels"),
+    "misra_gries": _blocks("running counts of frequent labels, too low by up to a share of all",
+                           "a count that all its blocks show; what the sketch leaves out comes on top"),
+    "meta": _blocks("running counts as sums of one-shot releases", "a count that all its blocks show"),
+    "known_gauss": _tick_kind("each tick's counts of every declared label"),
+    "known_gumbel": _tick_kind("each tick's top k of declared labels"),
+    "positive_gauss": _tick_kind(_PASSED),
+    "positive_laplace": _tick_kind(_PASSED),
+    "unk_gauss": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
+    "limit_dom": _tick_kind("each tick's top k, fewer where they are not clear"),
+    "limit_dom_laplace": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
+    "pay_what_you_get": Kind(family="labels", answers="labels of the largest so far, without counts",
+                             on="the comparison of two items that decides a pick", counts=False),
+    "bounded_max": _statistic("one order statistic, a bound on it known"),
+    "doubling": _statistic("one order statistic, its order of magnitude"),
+    "two_level": _statistic("one order statistic, no bound known"),
+    "two_level_k": _statistic("several order statistics"),
+})  # fmt: skip
+
+
+def near(name: str) -> tuple[str, ...]:
+    """Return the mechanisms that answer the same question as this one, or a near one."""
+    family = KINDS[name].family
+    if family == "labels":
+        return ("unk_base", "sparse_gumb", "misra_gries", "limit_dom")
+    further = {"tick": ("unk_base", "known_base"), "statistic": ("known_base",)}.get(family, ())
+    return (*(name for name, kind in KINDS.items() if kind.family == family), *further)
+
+
+Floats = NDArray[np.float64]
+Ticks = NDArray[np.int64]
+
+_KEPT_BITS = 12
+_ROUNDING = 1 / 12
+
+
+class Curve:
+    """The variance of what is published."""
+
+    def variance(self, ticks: Ticks) -> Floats:
+        """Return it at each of these ticks, from 1."""
+        raise NotImplementedError
+
+    def mean(self, last: int) -> float:
+        """Return the mean over all ticks up to `last`."""
+        raise NotImplementedError
+
+    def loudest(self, last: int) -> Ticks:
+        """Return ticks up to `last` of largest variance, the largest first; at least one."""
+        ticks = self._candidates(last)
+        return ticks[np.argsort(-self.variance(ticks), kind="stable")]
+
+    def _candidates(self, last: int) -> Ticks:
+        raise NotImplementedError
+
+
+class HaarCurve(Curve):
+    """`haar`: sum_j c_j^2 sigma_j^2, and what rounding adds; `offset` ticks are before tick 1."""
+
+    def __init__(self, variances: Sequence[float], offset: int = 0) -> None:
+        self._variances = list(variances)
+        self._levels = len(self._variances) - 1
+        self._offset = offset
+
+    def variance(self, ticks: Ticks) -> Floats:
+        places = ticks + self._offset
+        total = (places / 2.0**self._levels) ** 2 * self._variances[0]
+        for upper in range(1, self._levels + 1):
+            inside = places & ((1 << upper) - 1)
+            total += (np.minimum(inside, (1 << upper) - inside) / 2.0**upper) ** 2 * self._variances[upper]
+        lowest = (places & -places).astype(np.float64)
+        missing = np.minimum(lowest / 2.0**self._levels, 1.0)  # 2^-k, k fractional bits
+        return total + (1 - missing**2) * _ROUNDING
+
+    def _candidates(self, last: int) -> Ticks:
+        grids = self._grids()
+        found = []
+        place, after = self._offset + 1, self._offset + last + 1
+        while place < after:
+            # The largest block of 2^k places that begins here and holds none too late.
+            bit = min((place & -place).bit_length(), (after - place).bit_length()) - 1
+            found.append(grids[bit] + place)
+            place += 1 << bit
+        return np.concatenate(found) - self._offset
+
+    def mean(self, last: int) -> float:
+        own = self._sum(self._offset + last) - self._sum(self._offset)
+        return own / last
+
+    def _sum(self, last: int) -> float:
+        """Return the sum over the places 1..last."""
+        if last == 0:
+            return 0.0
+        total = self._variances[0] * float(Fraction(_squares(last), 1 << (2 * self._levels)))
+        for level in range(1, self._levels + 1):
+            width = 1 << level
+            cycle = _squares(width // 2) + _squares(width // 2 - 1)
+            cycles, rest = divmod(last + 1, width)
+            part = _squares(rest - 1) if rest <= width // 2 + 1 else cycle - _squares(width - rest)
+            total += self._variances[level] * float(Fraction(cycles * cycle + part, width**2))
+        missing = sum(
+            Fraction((last >> zeros) - (last >> (zeros + 1)), 4 ** max(0, self._levels - zeros))
+            for zeros in range(last.bit_length())
+        )
+        return total + (last - float(missing)) * _ROUNDING
+
+    def _grids(self) -> list[Ticks]:
+        """Return for each k the best low k bits, one for each value of the highest 12 of them."""
+        bits, value = np.zeros(1, dtype=np.int64), np.zeros(1)
+        grids = [bits]
+        for level in range(1, self._levels + 1):
+            bits = np.concatenate((bits, bits + (1 << (level - 1))))
+            distance = np.minimum(bits, (1 << level) - bits) / 2.0**level
+            value = np.concatenate((value, value)) + distance**2 * self._variances[level]
+            if level > _KEPT_BITS:
+                best = value.reshape(-1, 2).argmax(axis=1) + np.arange(0, len(value), 2)
+                bits, value = bits[best], value[best]
+            grids.append(bits)
+        return grids
+
+
+class DigitCurve(Curve):
+    """`tree`, and mechanisms that add up its cells: sum_j d_j sigma_j^2, and what rounding adds."""
+
+    def __init__(self, radix: int, variances: Sequence[float], *, rounding: float = 0.0) -> None:
+        self._radix, self._rounding = radix, rounding
+        self._variances = list(variances)
+
+    def variance(self, ticks: Ticks) -> Floats:
+        total, rest = np.full(len(ticks), self._rounding), ticks
+        for variance in self._variances:
+            total += (rest % self._radix) * variance
+            rest = rest // self._radix
+        return total
+
+    def _candidates(self, last: int) -> Ticks:
+        found = {last}
+        for level in range(len(self._variances)):
+            width = self._radix**level
+            if last // width % self._radix:
+                # This digit one less, those below it as large as they can be.
+                found.add(last // width * width - 1)
+        return np.array(sorted(found - {0}), dtype=np.int64)
+
+    def mean(self, last: int) -> float:
+        total = self._rounding
+        for level, variance in enumerate(self._variances):
+            width = self._radix**level
+            cycles, rest = divmod(last + 1, width * self._radix)
+            digit, more = divmod(rest, width)
+            whole = (self._radix * (self._radix - 1) // 2) * width
+            total += variance * ((cycles * whole + digit * (digit - 1) // 2 * width + digit * more) / last)
+        return total
+
+
+class TableCurve(Curve):
+    """One variance for each of the first ticks; the last of them for every later one."""
+
+    def __init__(self, variances: Floats) -> None:
+        self._variances = variances
+
+    def variance(self, ticks: Ticks) -> Floats:
+        found: Floats = self._variances[np.minimum(ticks, len(self._variances)) - 1]
+        return found
+
+    def _candidates(self, last: int) -> Ticks:
+        return np.arange(1, min(last, len(self._variances)) + 1)
+
+    def mean(self, last: int) -> float:
+        own = self._variances[:last]
+        return float((own.sum() + self._variances[-1] * (last - len(own))) / last)
+
+
+def curve_of(counter: Mapping[str, Any]) -> Curve:
+    """Return the curve of a counter, from what `Counter.public` says."""
+    if counter["kind"] == "haar":
+        return HaarCurve(variances(counter), counter.get("offset", 0))
+    if counter["kind"] == "tree":
+        return DigitCurve(counter["radix"], variances(counter))
+    return sqrt_curve(counter["horizon"], rho_item_of(counter))
+
+
+def rho_item_of(counter: Mapping[str, Any]) -> float:
+    """Return what one unit of change of one item costs, from what `Counter.public` says."""
+    if counter["kind"] == "sqrt":
+        return float(counter["norm_squared"] / (2 * float(Fraction(counter["sigma_squared"]))))
+    return sum(1 / (2 * variance) for variance in variances(counter))
+
+
+def sqrt_curve(horizon: int, rho_item: float) -> Curve:
+    """Return the sqrt counter's curve with C not rounded: within a forty-eighth, see `sqrt`."""
+    k = np.arange(1, horizon, dtype=np.float64)
+    squares = np.cumsum(np.concatenate(([1.0], np.cumprod((2 * k - 1) / (2 * k)))) ** 2)
+    return TableCurve(squares * squares[-1] / (2 * rho_item) + _ROUNDING)
+
+
+def variances(counter: Mapping[str, Any]) -> list[float]:
+    """Return the variance of each level, from what `Counter.public` says."""
+    values = counter["sigma_squared"]
+    if not isinstance(values, list):
+        raise TypeError(f"sigma_squared = {values!r}: not a list")
+    return [float(Fraction(value)) for value in values]
+
+
+def _squares(n: int) -> int:
+    """Return 1 + 4 + ... + n^2; 0 for n < 1."""
+    return n * (n + 1) * (2 * n + 1) // 6 if n > 0 else 0
+
 
 YEAR_MS = 365 * 86_400_000
 COUNT_LAWS = ("gaussian", "laplace")

@@ -14,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from workers.privacy.phrasing import measures, verdict
-from workers.privacy.plan.kinds import KINDS
 from workers.privacy.plan.model import Alternative, Bucket, CounterChoice, EndChoice, HistogramPlan, Memory, Plan, Total
-from workers.privacy.plan.noise import COUNT_LAWS
+from workers.privacy.plan.noise import COUNT_LAWS, KINDS
 from workers.privacy.total import explained, rows_of
 from workers.settings.durations import MILLISECONDS, format_duration
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from workers.replay.backtest.outcomes import Outcome
+from workers.replay.backtest.results import Outcome
 from workers.settings.durations import format_duration
 
 # Recall that is given up for a smaller epsilon; one item of ten, seen every second tick.

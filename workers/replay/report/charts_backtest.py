@@ -14,9 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from workers.replay.backtest.outcomes import Outcome
 from workers.replay.backtest.recommend import RECALL, Recommendation
-from workers.replay.backtest.results import BoardRow
+from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report.charts import (
     BAND,
     COLORS,
@@ -41,8 +40,7 @@ from workers.replay.report.charts import (
     short_number,
     slug,
 )
-from workers.replay.report.data import Line, Measured, when
-from workers.replay.report.runs import BOARD_ROWS, chosen_ticks
+from workers.replay.report.runs import BOARD_ROWS, Line, Measured, chosen_ticks, when
 from workers.settings.durations import format_duration
 
 CONTAINS = "Contains exact data: for the operator only"

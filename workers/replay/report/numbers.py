@@ -14,14 +14,12 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from workers.mechanisms.config.buckets import Buckets, short
-from workers.pipeline.quantiles import Numeric
-from workers.replay.backtest.outcomes import Outcome
-from workers.replay.backtest.results import BoardRow
+from workers.pipeline.snapshots import Numeric
+from workers.replay.backtest.results import BoardRow, Outcome
 from workers.replay.report.charts import COLORS, INK, Chart, Drawing, canvas, counts_axis, dashed, legend_below, look
 from workers.replay.report.charts_backtest import NORMAL_95, boards_of, finish_of, name_of
-from workers.replay.report.data import Measured, when
 from workers.replay.report.pages import Table
-from workers.replay.report.runs import chosen_ticks
+from workers.replay.report.runs import Measured, chosen_ticks, when
 
 EXACT, PUBLISHED, OPEN = "exact", "published, with 1.96 sd", "open-ended bucket"
 EXACT_QUANTILE, QUANTILE = "exact quantile", "published quantile, with its 95 % interval"

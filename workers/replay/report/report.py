@@ -12,18 +12,15 @@ from typing import Any
 
 from workers.privacy.total import explained
 from workers.replay.backtest import results
-from workers.replay.backtest.outcomes import Outcome
 from workers.replay.backtest.recommend import Recommendation, recommend
-from workers.replay.backtest.results import Input
+from workers.replay.backtest.results import Input, Outcome
 from workers.replay.offline import REJECTS_LISTED
 from workers.replay.report import charts_backtest
 from workers.replay.report.charts import Drawing, draw_each, write_charts
 from workers.replay.report.charts_backtest import boards
-from workers.replay.report.data import Measured, measured, when
 from workers.replay.report.numbers import numeric_of, pictures, quantile_table
-from workers.replay.report.pages import Table, histogram_section, page
-from workers.replay.report.person import sentences, spans_of_run, table_of
-from workers.replay.report.runs import board_tables, epoch_of, place, run_table, tiles
+from workers.replay.report.pages import Table, histogram_section, page, sentences, spans_of_run, table_of
+from workers.replay.report.runs import Measured, board_tables, epoch_of, measured, place, run_table, tiles, when
 from workers.settings.files import write_whole
 
 PAGE, PLOTS = "report.html", "plots"

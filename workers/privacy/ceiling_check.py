@@ -15,8 +15,7 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
-from workers.privacy.ceiling.ceiling import Ceiling, most_epochs
-from workers.privacy.ceiling.charges import Charge
+from workers.privacy.ceiling import Ceiling, CeilingCharge, most_epochs
 from workers.privacy.total import Built, Part
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
@@ -72,8 +71,8 @@ def _worst(ceiling: Ceiling, settings: Settings, prices: Sequence[Part]) -> tupl
     return max(found.items(), key=lambda one: math.inf if one[1] is None else one[1])
 
 
-def _charge(settings: Settings, config: HistogramConfig, price: Part) -> Charge:
-    return Charge(
+def _charge(settings: Settings, config: HistogramConfig, price: Part) -> CeilingCharge:
+    return CeilingCharge(
         worker=settings.worker.name, histogram=config.name, generation=config.generation, identity=b"",
         grid=TickGrid(tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks),
         unit=settings.privacy.unit, price=price, key=config.key or settings.events.key,
@@ -81,7 +80,7 @@ def _charge(settings: Settings, config: HistogramConfig, price: Part) -> Charge:
     )  # fmt: skip
 
 
-def _periods(ceiling: Ceiling, charges: Sequence[Charge]) -> Iterator[tuple[int, ...]]:
+def _periods(ceiling: Ceiling, charges: Sequence[CeilingCharge]) -> Iterator[tuple[int, ...]]:
     """Yield how many epochs of each histogram a period touches at most."""
     if ceiling.unit == "event":
         yield (1,) * len(charges)
@@ -92,7 +91,7 @@ def _periods(ceiling: Ceiling, charges: Sequence[Charge]) -> Iterator[tuple[int,
             yield tuple(_touched(epoch, other) for other in charges)
 
 
-def _touched(epoch: Charge, other: Charge) -> int:
+def _touched(epoch: CeilingCharge, other: CeilingCharge) -> int:
     """Return how many epochs of one histogram any epoch of another touches at most."""
     if other.epoch_ms is None:
         return 1

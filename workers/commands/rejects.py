@@ -1,4 +1,8 @@
-"""Sending rejects back: each that would be accepted now goes to its own topic and partition again,
+"""`quietcount rejects`: what was rejected, by reason; and sending back what is accepted by now.
+
+The rejects topic by reason. Sensitive: rejects are records as they came.
+
+Sending rejects back: each that would be accepted now goes to its own topic and partition again,
 as the record that it was, once. With `privacy.rekey` that is the topic by user for those that were
 sent on before they were rejected: what says there where they count goes along.
 
@@ -12,23 +16,145 @@ from __future__ import annotations
 
 import json
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import cast
 
-from workers.agents.topics import partitions_by_user, source_partitions
-from workers.commands.rejects.listing import partitions_of, reject_of, sent_back, wait_for_end
+from confluent_kafka import Message
+from rich.console import Console
+
+from workers.agents.topics import connection_of, partitions_by_user, source_partitions
+from workers.commands.compiling import ensure_compiled
+from workers.commands.printing import Printer, many, when
 from workers.events.forms import Forms
 from workers.events.source_reader import SourceReader
 from workers.kafka.clients import Connection
-from workers.kafka.reading import read_partition
+from workers.kafka.reading import bounds_of, end_of, read_partition, reader
 from workers.kafka.records import Outgoing, Records
+from workers.kafka.topics import describe
 from workers.kafka.transaction import Transactions
 from workers.mechanisms.config.views import RECORD_KEY
 from workers.pipeline.factory import reader_of, source_reader_of
-from workers.pipeline.rejected import RETRIED, RETRY, Rejected
+from workers.pipeline.rejected import RETRIED, RETRY, Rejected, read_reject
 from workers.pipeline.rekey_markers import read_headers
-from workers.runtime.errors import KafkaAway
+from workers.runtime.errors import KafkaAway, SettingsError
+from workers.runtime.progress import ProgressLine
 from workers.settings.settings import Settings
+
+# For transactions to end that began before; a worker's take seconds.
+_LISTING_PATIENCE_S = 60.0
+_AGAIN_S = 0.2
+
+
+@dataclass(slots=True)
+class OfReason:
+    """The rejects with one reason.
+
+    Attributes:
+        number: how many.
+        sent: how many of them were sent back.
+        cut: how many cannot be, as something of them was left out.
+        first_ms, last_ms: when the first and the last was rejected.
+        topics: that they came from.
+    """
+
+    number: int = 0
+    sent: int = 0
+    cut: int = 0
+    first_ms: int = 1 << 62
+    last_ms: int = 0
+    topics: set[str] = field(default_factory=set)
+
+
+def partitions_of(settings: Settings, connection: Connection) -> int:
+    """Return how many partitions the rejects topic has.
+
+    Raises:
+        SettingsError: there is none, or no broker answers.
+    """
+    topic = settings.rejects_topic
+    existing = describe(connection, [topic])
+    if topic not in existing:
+        raise SettingsError(
+            f"topic {topic} does not exist on {settings.kafka.bootstrap}: `quietcount topics -c FILE --create` makes it, "
+            "and a worker that has never run has rejected nothing"
+        )
+    return existing[topic].partitions
+
+
+def by_reason(
+    settings: Settings, connection: Connection, wanted: Callable[[str], bool], take: Callable[[Rejected, bool], object]
+) -> dict[str, OfReason]:
+    """Return the rejects by reason, the commonest first.
+
+    Args:
+        settings: of the worker.
+        connection: to the cluster.
+        wanted: which reasons.
+        take: is given each reject of them, in order, and whether it was sent back.
+    """
+    found: dict[str, OfReason] = {}
+    for partition in range(partitions_of(settings, connection)):
+        sent = sent_back(connection, settings.rejects_topic, partition)
+        for message in read_partition(connection, settings.rejects_topic, partition):
+            reject = reject_of(message)
+            if reject is None or not wanted(reject.reason):
+                continue
+            one, was_sent = found.setdefault(reject.reason, OfReason()), (message.offset() or 0) in sent
+            at = message.timestamp()[1]
+            one.number += 1
+            one.sent += was_sent
+            one.cut += reject.truncated
+            one.first_ms, one.last_ms = min(one.first_ms, at), max(one.last_ms, at)
+            one.topics.add(reject.topic)
+            take(reject, was_sent)
+    return dict(sorted(found.items(), key=lambda one: -one[1].number))
+
+
+def sent_back(connection: Connection, topic: str, partition: int) -> set[int]:
+    """Return the offsets of the rejects of a partition that were sent back, as far as is read."""
+    found = array("q")
+    for message in read_partition(connection, topic, partition):
+        found.extend(offsets_of(message))
+    return set(found)
+
+
+def reject_of(message: Message) -> Rejected | None:
+    """Return the reject that a record is; None where it is none."""
+    return read_reject(_headers(message), message.key(), message.value())
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    return cast(list[tuple[str, bytes | None]], message.headers() or [])
+
+
+def offsets_of(message: Message) -> Iterator[int]:
+    """Yield the offsets of rejects that a record says were sent back; of others none."""
+    if any(name == RETRIED for name, _ in _headers(message)):
+        yield from json.loads(message.value() or b"[]")
+
+
+def wait_for_end(connection: Connection, topic: str, partition: int) -> None:
+    """Wait until everything that is in a partition now can be read.
+
+    What another run sent back may lie behind the beginning of a worker's transaction, which hides
+    it until it ends.
+
+    Raises:
+        SettingsError: a transaction does not end.
+    """
+    end = end_of(connection, topic, partition)
+    deadline = time.monotonic() + _LISTING_PATIENCE_S
+    with reader(connection) as consumer:
+        while bounds_of(consumer, topic, partition)[1] < end:
+            if time.monotonic() > deadline:
+                raise SettingsError(
+                    f"{topic}[{partition}]: a transaction has been open for {_LISTING_PATIENCE_S:g} s, so what lies behind it cannot be "
+                    "read: try again when it has ended (a worker that died ends its own when it starts again)"
+                )
+            time.sleep(_AGAIN_S)
+
 
 # In one transaction, at most.
 RECORDS_MAX = 1_000
@@ -92,7 +218,7 @@ def transactional_id(settings: Settings) -> str:
     return f"{settings.worker.name}-rejects-retry"
 
 
-def retry(settings: Settings, connection: Connection, wanted: Callable[[str], bool]) -> Outcome:
+def retry_rejects(settings: Settings, connection: Connection, wanted: Callable[[str], bool]) -> Outcome:
     """Send those rejects back that would be accepted now.
 
     Args:
@@ -216,3 +342,72 @@ class _Judge:
         if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:
             return reject.key
         return read_headers(reject.headers)[1]
+
+
+def list_rejects(settings: Settings, *, reason: str | None, show: int | None, retry: bool) -> int:
+    """List the rejects whose reason holds `reason`, print up to `show` of them, send them back.
+
+    Returns:
+        The exit code, 0.
+
+    Raises:
+        SettingsError: there is no rejects topic, or it cannot be read.
+    """
+    say, connection = Printer(Console(highlight=False)), connection_of(settings)
+    def wanted(text: str) -> bool:
+        return reason is None or reason in text
+
+    shown: list[Rejected] = []
+    read = 0
+
+    def keep(reject: Rejected, sent: bool) -> None:
+        nonlocal read
+        read += 1
+        if read % 1_000 == 0:
+            progress.update(f"{read:,} rejects read")
+        if show is not None and not sent and len(shown) < show:
+            shown.append(reject)
+
+    if retry:
+        ensure_compiled()
+        _retried(retry_rejects(settings, connection, wanted), say)
+        say.line()
+    with ProgressLine() as progress:
+        found = by_reason(settings, connection, wanted, keep)
+    if not found:
+        of_reason = "" if reason is None else f" with a reason that holds {reason!r}"
+        say.line(f"topic {settings.rejects_topic}: no rejects{of_reason}.")
+        return 0
+    number = sum(one.number for one in found.values())
+    say.line(f"topic {settings.rejects_topic}: {many(number, 'reject')}", style="bold")
+    for text, one in found.items():
+        say.line(f"{text}: {one.number:,}", 2)
+        say.line(f"{when(one.first_ms)} to {when(one.last_ms)}, from {', '.join(sorted(one.topics))}", 6)
+        if one.sent:
+            say.line(f"{one.sent:,} sent back", 6)
+        if one.cut:
+            say.line(f"{one.cut:,} not whole, as the record was too long: cannot be sent back", 6)
+    if show is not None:
+        say.line()
+        say.line(f"The first {len(shown):,} that were not sent back. Exact: for the operator only.", style="bold")
+        for reject in shown:
+            at = "" if reject.time_ms is None else f", {when(reject.time_ms)}"
+            say.line(f"{reject.topic}[{reject.partition}] offset {reject.offset:,}{at}: {reject.reason}", 2)
+            say.exact("no value" if reject.value is None else reject.value.decode(errors="backslashreplace"), 6)
+    return 0
+
+
+def _retried(outcome: Outcome, say: Printer) -> None:
+    """Print what became of the rejects."""
+    say.line(f"sent back: {many(outcome.sent, 'record')}, to the topics and partitions they came from", style="bold")
+    if outcome.sent:
+        say.line("a worker counts each in the tick that is open when it reads it, if its own tick is closed by then", 2)
+        say.line("a worker that still runs with other settings may reject them again", 2)
+    for number, text in (
+        (outcome.refused, "would not be accepted now, and stay"),
+        (outcome.cut, "not whole, as the record was too long: cannot be sent back"),
+        (outcome.foreign, "of topics or partitions that these settings do not read"),
+        (outcome.timeless, "without their time, as an earlier version rejected them"),
+    ):
+        if number:
+            say.line(f"{number:,} {text}", 2)

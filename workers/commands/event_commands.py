@@ -48,6 +48,6 @@ def rejects(context: click.Context, config: Path, reason: str | None, show: int 
     """
     settings = load_settings(config)
     only_one_line(context)
-    from workers.commands.rejects.rejects import list_rejects
+    from workers.commands.rejects import list_rejects
 
     return list_rejects(settings, reason=reason, show=show, retry=retry)

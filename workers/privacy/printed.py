@@ -26,8 +26,7 @@ from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.privacy.plan.model import Noise, Printed
 from workers.privacy.plan.noise import laplace_q
-from workers.privacy.theorems.promise import bottom_of, discovery_delta, normal_quantile, scales
-from workers.privacy.theorems.releases import paper_height
+from workers.privacy.theorems import bottom_of, discovery_delta, normal_quantile, paper_height, scales
 
 CONVERSION = "rho + 2 sqrt(rho ln(1/delta))"
 _CARDOSO = "Cardoso, Rogers: "

@@ -1,0 +1,244 @@
+"""Keeps the ceiling of one owner partition: nothing that would exceed it is published.
+
+What the partition has charged is in its own progress. What the others have, of this worker and of
+every other one that counts the same events, is read from their state topics.
+
+Other workers on the cluster that count the same events, found by the state that they left.
+
+A worker that is renamed counts the events topic from its beginning: what the old name charged is
+in the old state topic, and counts. So does any other worker whose state this principal may read,
+unless the settings name it in `privacy.uncounted_workers`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from confluent_kafka import KafkaError, KafkaException
+
+from workers.kafka.clients import Connection, forbidden
+from workers.kafka.reading import Partition, bounds_of, reader
+from workers.kafka.topics import partitions_on
+from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.progress import read_tails
+from workers.privacy.ceiling import EVER, Ceiling, CeilingCharge, Held, charges_of, merged, parts_of, topics_of
+from workers.runtime.errors import CeilingReached, StateRefused
+from workers.settings.settings import Settings, internal_topics
+from workers.settings.topic_names import TopicNames
+
+logger = logging.getLogger(__name__)
+
+
+class OtherWorkers:
+    """What other workers have charged for the same events; every owner partition's thread asks."""
+
+    def __init__(self, settings: Settings, connection: Connection) -> None:
+        self._settings, self._connection = settings, connection
+        self._lock = threading.Lock()
+        # Which events a worker counts never changes while its topics live.
+        self._elsewhere: set[str] = set()
+        self._told: set[str] = set()
+
+    def charges(self) -> list[CeilingCharge]:
+        """Return what they have charged by now.
+
+        Raises:
+            StateRefused: the state of one is of another version: what it charged is not known.
+            KafkaException: it cannot be read.
+        """
+        with self._lock:
+            there = partitions_on(self._connection)
+            found: list[CeilingCharge] = []
+            for worker, states in self._states(there).items():
+                if not any(overlap(topics_of(state), self._settings.events.topics, there) for state in states):
+                    if states:
+                        self._elsewhere.add(worker)
+                    continue
+                if self._untold(worker):
+                    logger.warning("worker %s counts the same events: what it charges counts under this ceiling", worker)
+                found += [charge for state in states for charge in charges_of(worker, state)]
+            return found
+
+    def _states(self, there: Mapping[str, int]) -> dict[str, list[ReleaseProgress]]:
+        """Return the progress of every owner partition of each worker that may count the same."""
+        places: dict[str, list[Partition]] = {}
+        for worker in self._workers(there):
+            state = internal_topics(worker)[2]
+            places[worker] = [(state, partition) for partition in range(there[state])]
+        try:
+            tails = read_tails(self._connection, [where for each in places.values() for where in each])
+            return {worker: [tails[where] for where in each if where in tails] for worker, each in places.items()}
+        except (StateRefused, KafkaException):
+            return {worker: self._state(worker, each) for worker, each in places.items()}  # which one is it?
+
+    def _state(self, worker: str, places: Sequence[Partition]) -> list[ReleaseProgress]:
+        try:
+            return list(read_tails(self._connection, places).values())
+        except StateRefused as error:
+            raise StateRefused(
+                f"what worker {worker} has charged is not known ({error}): upgrade, or if it does not count the same "
+                "events, name it in privacy.uncounted_workers"
+            ) from error
+        except KafkaException as error:
+            if _gone(error):
+                return []
+            if forbidden(error) is None:
+                raise
+            if self._untold(worker):
+                logger.warning(
+                    "what worker %s has charged may not be read here, so it does not count under this ceiling", worker
+                )
+            return []
+
+    def _workers(self, there: Mapping[str, int]) -> Iterator[str]:
+        own, left_out = self._settings.worker.name, self._settings.privacy.uncounted_workers
+        for topic in there:
+            worker = topic.removesuffix(".release-state")
+            if worker not in (topic, own, *left_out, *self._elsewhere) and all(name in there for name in internal_topics(worker)[:3]):
+                yield worker
+
+    def _untold(self, worker: str) -> bool:
+        """Return whether nothing was said of a worker yet."""
+        told = worker in self._told
+        self._told.add(worker)
+        return not told
+
+
+def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
+    """Tell whether names and regular expressions of topics mean some of the events.
+
+    Args:
+        counted: of another worker.
+        events: of this one.
+        there: the topics on the cluster, where either has an expression.
+    """
+    wanted = {events.pattern} if events.pattern is not None else set(events.names)
+    if counted & wanted:
+        return True
+
+    def means(entries: Iterable[str], topic: str) -> bool:
+        return any(TopicNames.of(entry).matches(topic) if entry.startswith("^") else entry == topic for entry in entries)
+
+    names = {entry for entry in (*counted, *wanted, *there) if not entry.startswith("^")}
+    return any(means(counted, name) and means(wanted, name) for name in names)
+
+
+def _gone(error: KafkaException) -> bool:
+    """Return whether a topic was deleted since it was listed."""
+    return error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+
+
+# A message names so many of what is charged.
+_NAMED = 4
+
+
+class CeilingGuard:
+    """The ceiling of one owner partition, used by its thread."""
+
+    def __init__(
+        self, ceiling: Ceiling, settings: Settings, connection: Connection, owner: int, owners: int, others: OtherWorkers
+    ) -> None:
+        """Take the settings, which owner partition of how many it is, and what finds the others."""
+        self._ceiling, self._settings, self._connection = ceiling, settings, connection
+        self._owner, self._others = owner, others
+        state = settings.release_state_topic
+        self._partitions = [(state, partition) for partition in range(owners)]
+        self._charges: list[CeilingCharge] = []
+        self._looked = False
+
+    def look(self) -> None:
+        """Read what everybody else has charged by now.
+
+        Raises:
+            CeilingReached: it is not known what this worker has charged.
+            StateRefused: somebody's state is of another version.
+            KafkaException: it cannot be read.
+        """
+        # Before the state: whatever was published is charged there by now.
+        published = None if self._looked else self._published()
+        tails = read_tails(self._connection, self._partitions)
+        if published is not None and not tails:
+            raise CeilingReached(
+                f"{self._ceiling}: topic {published} holds snapshots, and {self._settings.release_state_topic} says of "
+                "none what they cost: it was deleted or emptied. Restore it, or delete all topics of this worker, "
+                "after the last period in which they were published"
+            )
+        self._looked, own = True, self._settings.worker.name
+        self._charges = [
+            *(
+                charge
+                for (_, partition), progress in tails.items()
+                if partition != self._owner
+                for charge in charges_of(own, progress, self._settings)
+            ),
+            *self._others.charges(),
+        ]
+
+    def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
+        """Check the periods that touch an epoch of each histogram, by what was looked at last.
+
+        Args:
+            progress: of this owner partition.
+            beginning: an epoch of each histogram, which is charged with what is charged already.
+
+        Raises:
+            CeilingReached: a period would hold more than it may.
+        """
+        own = charges_of(self._settings.worker.name, progress, self._settings, beginning)
+        charges = merged([*own, *self._charges])
+        for name, epoch in beginning.items():
+            [config] = [one for one in self._settings.histograms if one.name == name]
+            [charge] = [one for one in own if (one.histogram, one.generation) == (name, config.generation)]
+            held = self._ceiling.fullest(charges, *charge.span(epoch))
+            if not self._ceiling.holds(held.epsilon):
+                begin, _ = charge.span(epoch)
+                raise CeilingReached(
+                    f"{self._ceiling}: epoch {epoch:,} of histogram {charge.histogram!r}{_dated(begin)} would bring one "
+                    f"{self._ceiling.unit} to {self._sum(held, charges)}, with {named(charges, held, self._ceiling.unit)}. No tick "
+                    "of it is published, and its contributions wait: raise the ceiling, take back what was added, or begin "
+                    "later (docs/budget.md)"
+                )
+
+    def _sum(self, held: Held, charges: Sequence[CeilingCharge]) -> str:
+        if held.epsilon is not None:
+            return f"epsilon {held.epsilon:.6g} at that delta"
+        paid = [charge for charge, count in zip(charges, held.counts, strict=True) if count]
+        unlike = next((charge for charge in paid if charge.unit != self._ceiling.unit), None)
+        return "no epsilon at that delta" + ("" if unlike is None else f" ({unlike} protected another unit)")
+
+    def _published(self) -> str | None:
+        """Return an output topic with records of this worker; None where there is none."""
+        settings = self._settings
+        with reader(self._connection, uncommitted=True) as consumer:
+            topics = consumer.list_topics(timeout=60).topics
+            for config in settings.histograms:
+                topic = settings.output_topic(config)
+                for partition in topics[topic].partitions if topic in topics else ():
+                    if bounds_of(consumer, topic, partition)[1] > 0:
+                        return topic
+        return None
+
+
+def named(charges: Iterable[CeilingCharge], held: Held, unit: str) -> str:
+    """Return what a window holds, in words."""
+    found = [
+        f"{charge}{f' ({part.times:,} epochs)' if part.times > 1 else ''}"
+        for charge, part in parts_of(list(charges), held.counts, unit)
+    ]
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    return ", ".join(found[:_NAMED]) + more
+
+
+def _dated(begin: int) -> str:
+    return "" if begin == -EVER else f", from {moment(begin)},"
+
+
+def moment(milliseconds: int) -> str:
+    """Return a time as text."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError):  # a tick edge beyond the year 9999
+        return f"{milliseconds:,} ms since 1970"
